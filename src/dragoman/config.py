@@ -1,0 +1,415 @@
+"""Every setting, once: frozen dataclasses, their presets, and TOML in and out. Knows nothing of tensors or files' contents.
+
+A configuration is built in this order, later winning: dataclass defaults (the paper's base model), a preset, a TOML
+file, `--set section.key=value`. An unknown key is an error with a suggestion.
+"""
+
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from dragoman.errors import ConfigError, suggestion
+
+LARGEST = 1_000_000  # no size in a model comes near it; a hostile or mistyped file does
+
+
+def require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ConfigError(message)
+
+
+def _require_range(section: str, name: str, value: float, low: float, high: float) -> None:
+    require(low <= value <= high, f"{section}.{name}: {value} is out of range; use {low} to {high}")
+
+
+@dataclass(frozen=True)
+class StackSize:
+    """The sizes of one stack of layers, encoder or decoder, with every default filled in."""
+
+    num_layers: int
+    d_model: int
+    d_ff: int
+    num_heads: int
+    d_k: int
+    d_v: int
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The shape of a Transformer. Defaults are the paper's base model."""
+
+    architecture: Literal["transformer"] = "transformer"
+    vocab_size: int = 37_000  # of the source, and of the target unless target_vocab_size is given
+    target_vocab_size: int | None = None
+    num_layers: int = 6
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    d_k: int | None = None  # width of a head's queries and keys; None: d_model / num_heads
+    d_v: int | None = None  # width of a head's values; None: d_model / num_heads
+    decoder_num_layers: int | None = None  # None, here and below: as the encoder
+    decoder_d_model: int | None = None
+    decoder_d_ff: int | None = None
+    decoder_num_heads: int | None = None
+    norm: Literal["post", "pre"] = "post"
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
+    max_positions: int = 1024  # learned positions only; the others have no limit
+    activation: Literal["relu", "gelu", "swish"] = "relu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    attention_bias: bool = True
+    output_bias: bool = False
+    share_source_target: bool = True  # one embedding for source and target
+    share_target_output: bool = True  # the output projection is the target embedding
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "num_layers", "d_model", "d_ff", "num_heads", "max_positions"):
+            _require_range("model", name, getattr(self, name), 1, LARGEST)
+        for name in ("target_vocab_size", "d_k", "d_v", "decoder_d_model", "decoder_d_ff", "decoder_num_heads"):
+            value = getattr(self, name)
+            _require_range("model", name, 1 if value is None else value, 1, LARGEST)
+        _require_range("model", "num_layers", self.num_layers, 1, 1000)
+        _require_range("model", "decoder_num_layers", self.decoder.num_layers, 1, 1000)
+        _require_range("model", "dropout", self.dropout, 0.0, 0.999)
+        _require_range("model", "attention_dropout", self.attention_dropout, 0.0, 0.999)
+        if self.share_source_target:
+            require(
+                self.encoder.d_model == self.decoder.d_model,
+                f"model.share_source_target: one embedding cannot have widths {self.encoder.d_model} and "
+                f"{self.decoder.d_model}; make d_model and decoder_d_model equal or set share_source_target = false",
+            )
+            require(
+                self.target_vocab_size in (None, self.vocab_size),
+                f"model.share_source_target: one embedding cannot have {self.vocab_size} and "
+                f"{self.target_vocab_size} rows; use one joint vocabulary or set share_source_target = false",
+            )
+        if self.positions == "rotary":
+            for side, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+                require(
+                    stack.d_k % 2 == 0,
+                    f"model.positions: rotary turns pairs, and the {side}'s d_k={stack.d_k} is odd; use an even d_k",
+                )
+
+    @property
+    def encoder(self) -> StackSize:
+        return self._stack(self.num_layers, self.d_model, self.d_ff, self.num_heads)
+
+    @property
+    def decoder(self) -> StackSize:
+        return self._stack(
+            self.decoder_num_layers or self.num_layers,
+            self.decoder_d_model or self.d_model,
+            self.decoder_d_ff or self.d_ff,
+            self.decoder_num_heads or self.num_heads,
+        )
+
+    @property
+    def target_vocabulary(self) -> int:
+        return self.target_vocab_size or self.vocab_size
+
+    def _stack(self, num_layers: int, d_model: int, d_ff: int, num_heads: int) -> StackSize:
+        if self.d_k is None or self.d_v is None:
+            near = [n for n in range(1, min(2 * num_heads, d_model) + 1) if d_model % n == 0]
+            near = sorted(sorted(near, key=lambda n: abs(n - num_heads))[:2])
+            require(
+                d_model % num_heads == 0,
+                f"model.num_heads: num_heads={num_heads} must divide d_model={d_model}; "
+                f"try {' or '.join(map(str, near))}, or set d_k and d_v",
+            )
+        width = d_model // num_heads
+        return StackSize(num_layers, d_model, d_ff, num_heads, self.d_k or width, self.d_v or width)
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> Self:
+        return cls(**{**_preset(name)["model"], **overrides})
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        return cls.preset("tiny", **overrides)
+
+    @classmethod
+    def small(cls, **overrides: Any) -> Self:
+        return cls.preset("small", **overrides)
+
+    @classmethod
+    def base(cls, **overrides: Any) -> Self:
+        return cls.preset("base", **overrides)
+
+    @classmethod
+    def big(cls, **overrides: Any) -> Self:
+        return cls.preset("big", **overrides)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where parallel text comes from: files, or the name of a corpus the project generates by itself."""
+
+    source: tuple[str, ...] = ()  # one or more files, read one after the other
+    target: tuple[str, ...] = ()
+    valid_source: tuple[str, ...] = ()
+    valid_target: tuple[str, ...] = ()
+    generated: str = ""  # such as "numbers-th"; in place of the four above
+    generated_size: int = 30_000  # training pairs; validation and test get 1,000 each
+    on_bad_line: Literal["fail", "skip"] = "fail"
+
+    def __post_init__(self) -> None:
+        _require_range("data", "generated_size", self.generated_size, 100, 100_000_000)
+        require(
+            not (self.generated and (self.source or self.target)),
+            f"data.generated: {self.generated!r} takes the place of data.source and data.target; give one or the other",
+        )
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """How text becomes ids."""
+
+    model: Literal["bpe", "unigram", "char", "word"] = "bpe"
+    vocab_size: int = 37_000  # at most: it shrinks, with a note, to what the text supports
+    joint: bool = True  # one tokenizer for both sides
+    byte_fallback: bool = True  # characters never seen become bytes instead of <unk>
+    normalization: Literal["nfc", "nfkc"] = "nfc"
+    training_lines: int = 2_000_000  # at most this many lines train the tokenizer
+    max_length: int = 256  # pieces; longer pairs are left out of training, longer input is split
+
+    def __post_init__(self) -> None:
+        _require_range("text", "vocab_size", self.vocab_size, 8, LARGEST)
+        _require_range("text", "training_lines", self.training_lines, 1, 10**9)
+        _require_range("text", "max_length", self.max_length, 4, 100_000)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One run: optimiser, schedule, batches, when to look and when to stop. Defaults are the paper's."""
+
+    seed: int = 1
+    max_steps: int = 100_000
+    batch_tokens: int = 25_000  # at most, on either side, padding counted
+    accumulate: int = 1  # batches a step
+    learning_rate: float | None = None  # the peak; None: the paper's (d_model * warmup_steps) ** -0.5
+    warmup_steps: int = 4_000
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.98
+    adam_epsilon: float = 1e-9
+    label_smoothing: float = 0.1
+    clip_norm: float = 1.0  # 0: no clipping
+    save_every: int = 1_000  # steps; validation happens at each save
+    keep_checkpoints: int = 5
+    average: int = 5  # the last checkpoints averaged at the end
+    valid_sentences: int = 1_000  # at most this many are decoded at each validation
+    valid_metric: Literal["bleu", "chrf", "loss"] = "bleu"
+    patience: int = 0  # validations without a better metric before stopping; 0: never
+    log_every: int = 50
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
+    deterministic: bool = False
+    nonfinite_limit: int = 10  # steps in a row with a non-finite loss or gradient before giving up
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "batch_tokens", "accumulate", "warmup_steps", "save_every", "log_every"):
+            _require_range("train", name, getattr(self, name), 1, 10**12)
+        for name in ("keep_checkpoints", "average", "valid_sentences", "nonfinite_limit"):
+            _require_range("train", name, getattr(self, name), 1, 10**9)
+        for name in ("seed", "patience", "clip_norm"):
+            _require_range("train", name, getattr(self, name), 0, 2**62)
+        for name in ("adam_beta1", "adam_beta2", "label_smoothing"):
+            _require_range("train", name, getattr(self, name), 0.0, 0.9999)
+        if self.learning_rate is not None:
+            _require_range("train", "learning_rate", self.learning_rate, 0.0, 100.0)
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """How a translation is searched for. Defaults are the paper's: beam 4, alpha 0.6, at most input + 50."""
+
+    beam: int = 4
+    n_best: int = 1
+    length_penalty: float = 0.6
+    length_penalty_form: Literal["gnmt", "power"] = "gnmt"
+    max_extra: int = 50  # the output may have this many tokens more than the input
+    sampling: bool = False  # draw tokens in place of the beam
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    seed: int = 1
+    batch_size: int = 64  # sentences
+
+    def __post_init__(self) -> None:
+        _require_range("decode", "beam", self.beam, 1, 10_000)
+        _require_range("decode", "batch_size", self.batch_size, 1, 1_000_000)
+        _require_range("decode", "max_extra", self.max_extra, 1, 100_000)
+        _require_range("decode", "length_penalty", self.length_penalty, 0.0, 10.0)
+        _require_range("decode", "temperature", self.temperature, 0.01, 100.0)
+        _require_range("decode", "top_k", self.top_k, 0, LARGEST)
+        _require_range("decode", "top_p", self.top_p, 0.001, 1.0)
+        _require_range("decode", "n_best", self.n_best, 1, 10_000)
+        require(
+            self.sampling or self.n_best <= self.beam,
+            f"decode.n_best: {self.n_best} is more than beam={self.beam}; widen the beam or ask for fewer",
+        )
+        require(
+            self.sampling or (self.top_k == 0 and self.top_p == 1.0 and self.temperature == 1.0),
+            "decode.sampling: top_k, top_p and temperature have no part in beam search; set sampling = true",
+        )
+
+
+@dataclass(frozen=True)
+class Config:
+    """All of it. `Config.build` is the way in."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    model: TransformerConfig = field(default_factory=TransformerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+
+    def __post_init__(self) -> None:
+        require(
+            not (self.model.share_source_target and not self.text.joint),
+            "text.joint: two vocabularies cannot share one embedding; set model.share_source_target = false",
+        )
+
+    @classmethod
+    def build(
+        cls,
+        preset: str | None = None,
+        file: Path | None = None,
+        settings: Iterable[str] = (),
+        **sections: Mapping[str, Any],
+    ) -> Self:
+        """A preset, then a TOML file, then `sections`, then `section.key=value` strings; later wins."""
+        layers: list[Mapping[str, Any]] = []
+        if file is not None:
+            document = read_toml(file)
+            named = document.pop("preset", None)
+            preset = preset or named
+            layers.append(document)
+        layers = [_preset(preset) if preset else {}, *layers, sections, *map(_parse_setting, settings)]
+        known = {section.name: section for section in fields(cls)}
+        values: dict[str, dict[str, Any]] = {name: {} for name in known}
+        for layer in layers:
+            for name, entries in layer.items():
+                require(name in known, f"{name}: unknown section; {suggestion(name, known)}")
+                require(isinstance(entries, Mapping), f"{name}: is a section; write {name}.key = value")
+                values[name].update(entries)
+        return cls(**{name: _section(name, known[name].default_factory, entries) for name, entries in values.items()})  # type: ignore[arg-type, misc, call-arg]
+
+    def with_vocabulary(self, source_size: int, target_size: int) -> Self:
+        """The same configuration once the tokenizers exist and their sizes are known."""
+        target = None if source_size == target_size and self.text.joint else target_size
+        return replace(self, model=replace(self.model, vocab_size=source_size, target_vocab_size=target))
+
+    def to_toml(self) -> str:
+        lines: list[str] = []
+        for section in fields(self):
+            lines.append(f"[{section.name}]")
+            values = getattr(self, section.name)
+            for entry in fields(values):
+                value = getattr(values, entry.name)
+                if value is not None:
+                    lines.append(f"{entry.name} = {json.dumps(value, ensure_ascii=False)}")
+            lines.append("")
+        return "\n".join(lines)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; give a TOML file or the --source ... options") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def _parse_setting(setting: str) -> dict[str, dict[str, Any]]:
+    name, equals, text = setting.partition("=")
+    section, dot, key = name.strip().partition(".")
+    require(bool(equals and dot and section and key), f"--set {setting}: write section.key=value, as train.max_steps=500")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # bare words are strings: text.model=unigram
+    return {section: {key: value}}
+
+
+def _section(name: str, kind: type, entries: Mapping[str, Any]) -> Any:
+    hints = typing.get_type_hints(kind)
+    known = [entry.name for entry in fields(kind)]
+    values: dict[str, Any] = {}
+    for key, value in entries.items():
+        require(key in known, f"{name}.{key}: unknown key; {suggestion(key, known)}")
+        values[key] = _coerce(f"{name}.{key}", value, hints[key])
+    return kind(**values)
+
+
+def _coerce(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the type `hint` says, or an error that names both."""
+    if isinstance(hint, types.UnionType):
+        options = [option for option in hint.__args__ if option is not type(None)]
+        return None if value is None else _coerce(name, value, options[0])
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        require(value in choices, f"{name}: {value!r} is not a choice; {suggestion(str(value), choices)}")
+        return value
+    if typing.get_origin(hint) is tuple:
+        parts = [value] if isinstance(value, str) else value
+        require(
+            isinstance(parts, (list, tuple)) and all(isinstance(part, str) for part in parts),
+            f"{name}: {value!r} is not a string or a list of strings",
+        )
+        return tuple(parts)
+    if hint is float and type(value) is int:
+        return float(value)
+    require(type(value) is hint, f"{name}: {value!r} is not {_KINDS[hint]}")
+    return value
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+
+# Sizes, warm-up, batch and learning rate belong together: 4,000 warm-up steps would kill a short run.
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "tiny": {
+        "model": {"num_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4},
+        "text": {"vocab_size": 4_000},
+        "train": {
+            "max_steps": 3_000,
+            "batch_tokens": 2_048,
+            "learning_rate": 2e-3,
+            "warmup_steps": 250,
+            "save_every": 500,
+        },
+    },
+    "small": {
+        "model": {"num_layers": 3, "d_model": 256, "d_ff": 1024, "num_heads": 4},
+        "text": {"vocab_size": 8_000},
+        "train": {
+            "max_steps": 20_000,
+            "batch_tokens": 4_096,
+            "learning_rate": 1e-3,
+            "warmup_steps": 1_000,
+            "save_every": 1_000,
+        },
+    },
+    "base": {
+        "model": {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout": 0.1},
+        "text": {"vocab_size": 37_000},
+        "train": {"max_steps": 100_000, "batch_tokens": 25_000, "warmup_steps": 4_000, "save_every": 1_000},
+    },
+    "big": {
+        "model": {"num_layers": 6, "d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
+        "text": {"vocab_size": 37_000},
+        "train": {"max_steps": 300_000, "batch_tokens": 25_000, "warmup_steps": 4_000, "save_every": 1_000},
+    },
+}
+
+
+def _preset(name: str) -> dict[str, dict[str, Any]]:
+    require(name in PRESETS, f"--preset {name}: no such preset; {suggestion(name, PRESETS)}")
+    return PRESETS[name]
