@@ -1,4 +1,4 @@
-"""Every setting, once: frozen dataclasses, their presets, and TOML in and out. Knows nothing of tensors or files' contents.
+"""Every setting, once: frozen dataclasses, their presets, TOML in and out. Knows nothing of tensors or corpora.
 
 A configuration is built in this order, later winning: dataclass defaults (the paper's base model), a preset, a TOML
 file, `--set section.key=value`. An unknown key is an error with a suggestion.
@@ -70,7 +70,14 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "num_layers", "d_model", "d_ff", "num_heads", "max_positions"):
             _require_range("model", name, getattr(self, name), 1, LARGEST)
-        for name in ("target_vocab_size", "d_k", "d_v", "decoder_d_model", "decoder_d_ff", "decoder_num_heads"):
+        for name in (
+            "target_vocab_size",
+            "d_k",
+            "d_v",
+            "decoder_d_model",
+            "decoder_d_ff",
+            "decoder_num_heads",
+        ):
             value = getattr(self, name)
             _require_range("model", name, 1 if value is None else value, 1, LARGEST)
         _require_range("model", "num_layers", self.num_layers, 1, 1000)
@@ -297,7 +304,7 @@ class Config:
                 require(name in known, f"{name}: unknown section; {suggestion(name, known)}")
                 require(isinstance(entries, Mapping), f"{name}: is a section; write {name}.key = value")
                 values[name].update(entries)
-        return cls(**{name: _section(name, known[name].default_factory, entries) for name, entries in values.items()})  # type: ignore[arg-type, misc, call-arg]
+        return cls(**{name: _section(name, known[name].default_factory, entries) for name, entries in values.items()})  # type: ignore[arg-type]
 
     def with_vocabulary(self, source_size: int, target_size: int) -> Self:
         """The same configuration once the tokenizers exist and their sizes are known."""
@@ -331,7 +338,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 def _parse_setting(setting: str) -> dict[str, dict[str, Any]]:
     name, equals, text = setting.partition("=")
     section, dot, key = name.strip().partition(".")
-    require(bool(equals and dot and section and key), f"--set {setting}: write section.key=value, as train.max_steps=500")
+    require(
+        bool(equals and dot and section and key),
+        f"--set {setting}: write section.key=value, as train.max_steps=500",
+    )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

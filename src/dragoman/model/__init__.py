@@ -1,0 +1,1 @@
+"""The models: tensors in, tensors out. No paths, no vocabulary, no optimiser, no loss."""

@@ -1,0 +1,302 @@
+"""The Transformer (section 3 of the paper), in the order of the paper. Knows nothing of text or loss.
+
+Shapes, as suffixes of names:
+    B  sentences in the batch      S  source positions      T  target positions
+    M  width of a position (d_model)      V  target vocabulary
+    H, Q, K as in attention.py
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, overload
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.config import StackSize, TransformerConfig
+from dragoman.model.attention import MultiHeadAttention, padding_mask
+from dragoman.model.cache import DecoderCache, LayerCache
+from dragoman.model.positions import Positions, rotation
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
+
+
+@dataclass
+class AttentionWeights:
+    """What every head of every layer looked at: one [B, H, Q, K] a layer, each row summing to 1."""
+
+    encoder: list[Tensor] = field(default_factory=list)
+    decoder: list[Tensor] = field(default_factory=list)
+    cross: list[Tensor] = field(default_factory=list)
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2, at each position separately and identically (section 3.3)."""
+
+    def __init__(self, size: StackSize, config: TransformerConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(size.d_model, size.d_ff)
+        self.outer = nn.Linear(size.d_ff, size.d_model)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x_BTM: Tensor) -> Tensor:
+        return self.outer(self.activation(self.inner(x_BTM)))
+
+
+class Residual(nn.Module):
+    """What surrounds every sub-layer.
+
+    Post-norm, as in the paper: LayerNorm(x + Dropout(Sublayer(x))). Pre-norm: x + Dropout(Sublayer(LayerNorm(x))).
+    """
+
+    def __init__(self, d_model: int, config: TransformerConfig) -> None:
+        super().__init__()
+        self.layer_norm = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.pre_norm = config.norm == "pre"
+
+    def enter(self, x_BTM: Tensor) -> Tensor:
+        """What the sub-layer sees."""
+        return self.layer_norm(x_BTM) if self.pre_norm else x_BTM
+
+    def leave(self, x_BTM: Tensor, out_BTM: Tensor) -> Tensor:
+        """What the next sub-layer gets."""
+        x_BTM = x_BTM + self.dropout(out_BTM)
+        return x_BTM if self.pre_norm else self.layer_norm(x_BTM)
+
+
+def _attention(size: StackSize, config: TransformerConfig, d_memory: int | None = None) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        size.d_model,
+        size.num_heads,
+        size.d_k,
+        size.d_v,
+        d_memory=d_memory,
+        bias=config.attention_bias,
+        dropout=config.attention_dropout,
+    )
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward (section 3.1)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        size = config.encoder
+        self.self_attention = _attention(size, config)
+        self.feed_forward = FeedForward(size, config)
+        self.self_attention_residual = Residual(size.d_model, config)
+        self.feed_forward_residual = Residual(size.d_model, config)
+
+    def forward(
+        self, x_BSM: Tensor, allowed: Tensor | None, turns: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        h_BSM = self.self_attention_residual.enter(x_BSM)
+        out_BSM, weights_BHQK = self.self_attention(
+            h_BSM,
+            self.self_attention.keys_values(h_BSM, turns),
+            allowed,
+            rotation=turns,
+            need_weights=need_weights,
+        )
+        x_BSM = self.self_attention_residual.leave(x_BSM, out_BSM)
+
+        h_BSM = self.feed_forward_residual.enter(x_BSM)
+        return self.feed_forward_residual.leave(x_BSM, self.feed_forward(h_BSM)), weights_BHQK
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention over the encoder's output, then feed-forward (section 3.1)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        size = config.decoder
+        self.self_attention = _attention(size, config)
+        self.cross_attention = _attention(size, config, d_memory=config.encoder.d_model)
+        self.feed_forward = FeedForward(size, config)
+        self.self_attention_residual = Residual(size.d_model, config)
+        self.cross_attention_residual = Residual(size.d_model, config)
+        self.feed_forward_residual = Residual(size.d_model, config)
+
+    def forward(
+        self,
+        x_BTM: Tensor,
+        cache: LayerCache,
+        allowed: Tensor | None,
+        turns: Tensor | None,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        h_BTM = self.self_attention_residual.enter(x_BTM)
+        target = cache.extend(self.self_attention.keys_values(h_BTM, turns))
+        # One query, the newest, may see all that came before it: only several at once need the look-ahead mask.
+        out_BTM, self_weights_BHQK = self.self_attention(
+            h_BTM, target, causal=h_BTM.size(1) > 1, rotation=turns, need_weights=need_weights
+        )
+        x_BTM = self.self_attention_residual.leave(x_BTM, out_BTM)
+
+        h_BTM = self.cross_attention_residual.enter(x_BTM)
+        out_BTM, cross_weights_BHQK = self.cross_attention(h_BTM, cache.source, allowed, need_weights=need_weights)
+        x_BTM = self.cross_attention_residual.leave(x_BTM, out_BTM)
+
+        h_BTM = self.feed_forward_residual.enter(x_BTM)
+        x_BTM = self.feed_forward_residual.leave(x_BTM, self.feed_forward(h_BTM))
+        return x_BTM, self_weights_BHQK, cross_weights_BHQK
+
+
+class Stack(nn.Module):
+    """What encoder and decoder share: positions and dropout under the layers, in pre-norm a last norm above them."""
+
+    def __init__(self, size: StackSize, config: TransformerConfig) -> None:
+        super().__init__()
+        self.size = size
+        self.rotary = config.positions == "rotary"
+        self.positions = Positions(config.positions, size.d_model, config.max_positions)
+        self.dropout = nn.Dropout(config.dropout)
+        self.final_norm = nn.LayerNorm(size.d_model) if config.norm == "pre" else None
+
+    def place(self, x_BTM: Tensor, start: int) -> tuple[Tensor, Tensor | None]:
+        """Embeddings with their positions, and the turns of rotary ones."""
+        turns = rotation(start, x_BTM.size(1), self.size.d_k, x_BTM.device) if self.rotary else None
+        return self.dropout(self.positions(x_BTM, start)), turns
+
+    def finish(self, x_BTM: Tensor) -> Tensor:
+        return x_BTM if self.final_norm is None else self.final_norm(x_BTM)
+
+
+class Encoder(Stack):
+    """Source embeddings in, one vector for each source position out."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config.encoder, config)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder.num_layers))
+
+    def forward(self, x_BSM: Tensor, allowed_BS: Tensor | None, weights: AttentionWeights | None) -> Tensor:
+        allowed = None if allowed_BS is None else padding_mask(allowed_BS)
+        x_BSM, turns = self.place(x_BSM, start=0)
+        for layer in self.layers:
+            x_BSM, self_weights = layer(x_BSM, allowed, turns, need_weights=weights is not None)
+            if weights is not None:
+                weights.encoder.append(self_weights)
+        return self.finish(x_BSM)
+
+
+class Decoder(Stack):
+    """Target embeddings in, one vector for each target position out; each sees the source and the target before it."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config.decoder, config)
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder.num_layers))
+
+    def start(self, memory_BSM: Tensor, source_allowed_BS: Tensor | None) -> DecoderCache:
+        """An empty cache for this source: its keys and values are computed here, once."""
+        layers: list[DecoderLayer] = list(self.layers)  # type: ignore[arg-type]
+        caches = [LayerCache(layer.cross_attention.keys_values(memory_BSM)) for layer in layers]
+        return DecoderCache(caches, source_allowed_BS)
+
+    def forward(self, x_BTM: Tensor, cache: DecoderCache, weights: AttentionWeights | None) -> Tensor:
+        allowed = None if cache.source_allowed is None else padding_mask(cache.source_allowed)
+        x_BTM, turns = self.place(x_BTM, start=cache.length)
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            x_BTM, self_weights, cross_weights = layer(
+                x_BTM, layer_cache, allowed, turns, need_weights=weights is not None
+            )
+            if weights is not None:
+                weights.decoder.append(self_weights)
+                weights.cross.append(cross_weights)
+        cache.length += x_BTM.size(1)
+        return self.finish(x_BTM)
+
+
+class Transformer(nn.Module):
+    """Source ids and the target so far in, logits of the next target id at every position out.
+
+    `forward` is teacher forcing: all positions at once. `encode`, `start` and `step` are inference: one at a time,
+    with the past in a cache. Both run the same layers.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        source_width, target_width = config.encoder.d_model, config.decoder.d_model
+        self.source_embedding = nn.Embedding(config.vocab_size, source_width)
+        self.target_embedding = (
+            self.source_embedding
+            if config.share_source_target
+            else nn.Embedding(config.target_vocabulary, target_width)
+        )
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.output = nn.Linear(target_width, config.target_vocabulary, bias=config.output_bias)
+        self.apply(_initialise)
+        if config.share_target_output:  # after initialisation: the shared matrix is drawn as an embedding
+            self.output.weight = self.target_embedding.weight
+
+    @overload
+    def forward(
+        self,
+        source_ids: Tensor,
+        target_ids: Tensor,
+        source_allowed: Tensor | None = None,
+        *,
+        need_weights: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        source_ids: Tensor,
+        target_ids: Tensor,
+        source_allowed: Tensor | None = None,
+        *,
+        need_weights: Literal[True],
+    ) -> tuple[Tensor, AttentionWeights]: ...
+    def forward(
+        self,
+        source_ids: Tensor,
+        target_ids: Tensor,
+        source_allowed: Tensor | None = None,
+        *,
+        need_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, AttentionWeights]:
+        """[B, S] and [B, T] ids, [B, S] bool (True = real token) -> [B, T, V] logits, and attention on request."""
+        weights = AttentionWeights() if need_weights else None
+        memory_BSM = self.encode(source_ids, source_allowed, weights)
+        logits_BTV = self.decode(target_ids, self.start(memory_BSM, source_allowed), weights)
+        return logits_BTV if weights is None else (logits_BTV, weights)
+
+    def encode(
+        self,
+        source_ids: Tensor,
+        source_allowed: Tensor | None = None,
+        weights: AttentionWeights | None = None,
+    ) -> Tensor:
+        """[B, S] ids -> [B, S, M], the memory that the decoder attends to."""
+        return self.encoder(_embed(self.source_embedding, source_ids), source_allowed, weights)
+
+    def start(self, memory_BSM: Tensor, source_allowed: Tensor | None = None) -> DecoderCache:
+        """The state before the first target id."""
+        return self.decoder.start(memory_BSM, source_allowed)
+
+    def decode(self, target_ids: Tensor, cache: DecoderCache, weights: AttentionWeights | None = None) -> Tensor:
+        """[B, T] more target ids -> [B, T, V] logits; the cache grows by T."""
+        x_BTM = self.decoder(_embed(self.target_embedding, target_ids), cache, weights)
+        return self.output(x_BTM)
+
+    def step(self, ids_B: Tensor, cache: DecoderCache) -> Tensor:
+        """[B] newest target ids -> [B, V] logits of the ones after them."""
+        return self.decode(ids_B[:, None], cache)[:, -1]
+
+
+def _embed(embedding: nn.Embedding, ids_BT: Tensor) -> Tensor:
+    """Embeddings are scaled by sqrt(d_model) (section 3.4): drawn small, so that they serve as output weights too."""
+    return embedding(ids_BT) * math.sqrt(embedding.embedding_dim)
+
+
+def _initialise(module: nn.Module) -> None:
+    """Xavier uniform for matrices, N(0, 1/d_model) for embeddings, as in the paper's code."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding):
+        nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
