@@ -1,1 +1,70 @@
+"""dragoman: the Transformer of "Attention Is All You Need", from parallel text to a translator.
+
+    import dragoman
+    translator = dragoman.load("runs/en-de")
+    translator.translate("A man rides a horse.").text
+
+Names are imported when first used, so that `import dragoman` costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from dragoman.config import Config, TransformerConfig
+    from dragoman.decode.translator import Attention, Translation, Translator
+    from dragoman.errors import ConfigError, DataError, DiskError, DragomanError, ModelError, NonFiniteError
+    from dragoman.model.transformer import Transformer
+    from dragoman.train.loop import train
+
+_HOMES = {
+    "Attention": "dragoman.decode.translator",
+    "Config": "dragoman.config",
+    "ConfigError": "dragoman.errors",
+    "DataError": "dragoman.errors",
+    "DiskError": "dragoman.errors",
+    "DragomanError": "dragoman.errors",
+    "ModelError": "dragoman.errors",
+    "NonFiniteError": "dragoman.errors",
+    "Transformer": "dragoman.model.transformer",
+    "TransformerConfig": "dragoman.config",
+    "Translation": "dragoman.decode.translator",
+    "Translator": "dragoman.decode.translator",
+    "train": "dragoman.train.loop",
+}
+
+__all__ = [
+    "Attention",
+    "Config",
+    "ConfigError",
+    "DataError",
+    "DiskError",
+    "DragomanError",
+    "ModelError",
+    "NonFiniteError",
+    "Transformer",
+    "TransformerConfig",
+    "Translation",
+    "Translator",
+    "load",
+    "train",
+]
+
+
+def load(model: str, device: str = "auto") -> "Translator":
+    """A translator from a model directory."""
+    from dragoman.decode.translator import Translator
+
+    return Translator.load(model, device)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -220,16 +220,18 @@ class Transformer(nn.Module):
         self.config = config
         source_width, target_width = config.encoder.d_model, config.decoder.d_model
         self.source_embedding = nn.Embedding(config.vocab_size, source_width)
-        self.target_embedding = (
-            self.source_embedding
-            if config.share_source_target
-            else nn.Embedding(config.target_vocabulary, target_width)
-        )
+        self.target_embedding = nn.Embedding(config.target_vocabulary, target_width)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.output = nn.Linear(target_width, config.target_vocabulary, bias=config.output_bias)
         self.apply(_initialise)
-        if config.share_target_output:  # after initialisation: the shared matrix is drawn as an embedding
+        self.tie()
+
+    def tie(self) -> None:
+        """Share matrices as the configuration says; the shared one is the embedding, drawn as embeddings are."""
+        if self.config.share_source_target:
+            self.target_embedding = self.source_embedding
+        if self.config.share_target_output:
             self.output.weight = self.target_embedding.weight
 
     @overload

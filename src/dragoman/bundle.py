@@ -1,0 +1,265 @@
+"""A model directory and its checkpoints, read and written. Knows nothing of training or search.
+
+    DIR/weights.safetensors   the best weights so far; replaced by one rename
+    DIR/config.toml           every setting
+    DIR/tokenizer.model       or source.model and target.model
+    DIR/card.md               what it is, for people
+    DIR/checkpoints/step-000060/   files of a run, manifest.json with their SHA-256 written last
+
+No pickle on any path. A checkpoint is a new directory, every file fsynced, renamed into place once it is whole.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from dragoman.config import Config
+from dragoman.errors import ConfigError, DiskError, ModelError
+from dragoman.model.footprint import parameter_counts
+from dragoman.model.transformer import Transformer
+from dragoman.text.tokenizer import Tokenizer
+
+WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """One for each side; the same object twice when joint."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    def files(self) -> dict[str, bytes]:
+        if self.source is self.target:
+            return {"tokenizer.model": self.source.to_bytes()}
+        return {"source.model": self.source.to_bytes(), "target.model": self.target.to_bytes()}
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model directory in memory."""
+
+    config: Config
+    tokenizers: Tokenizers
+    model: Transformer
+
+
+# Files
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace `path` by one rename, so that a reader sees the old file or the new one, never half of either."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        _write_synced(partial, content)
+        partial.replace(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise _disk_error(path, len(content), error) from None
+
+
+def make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(f"{path}: cannot make this directory ({error.strerror}); choose another place") from None
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    if os.name == "posix":  # elsewhere a directory cannot be opened
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _disk_error(path: Path, size: int, error: OSError) -> DiskError:
+    return DiskError(f"{path}: cannot write {size:,} bytes ({error.strerror}); free some space or choose another place")
+
+
+# Weights
+
+
+def weights_to_bytes(weights: Mapping[str, Tensor]) -> bytes:
+    return bytes(safetensors.torch.save({name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}))
+
+
+def weights_from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
+    """Tensors of a safetensors file; `path` only names it in errors."""
+    try:
+        return safetensors.torch.load(content)
+    except Exception as error:  # safetensors raises its own type, and others for hostile headers
+        raise ModelError(f"{path}: not a safetensors file ({error}); restore it or train again") from None
+
+
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Every weight once: a shared matrix goes by its first name."""
+    return dict(model.named_parameters())
+
+
+def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Copy weights into a model; all that do not fit are reported at once."""
+    own = named_weights(model)
+    faults = [f"{name} is missing" for name in own.keys() - weights.keys()]
+    faults += [f"{name} is unknown" for name in weights.keys() - own.keys()]
+    faults += [
+        f"{name} is {list(weights[name].shape)} and should be {list(own[name].shape)}"
+        for name in own.keys() & weights.keys()
+        if own[name].shape != weights[name].shape
+    ]
+    if faults:
+        raise ModelError(f"{path}: does not fit its config.toml: {'; '.join(sorted(faults))}")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+
+
+# The model directory
+
+
+def save_bundle(
+    directory: Path, config: Config, tokenizers: Tokenizers, weights: Mapping[str, Tensor], card: str
+) -> None:
+    """Write or update a model directory. Weights come last: once they are there, it is usable."""
+    make_directory(directory)
+    files = {CONFIG: config.to_toml().encode(), **tokenizers.files(), CARD: card.encode()}
+    for name, content in files.items():
+        path = directory / name
+        if not path.exists() or path.read_bytes() != content:
+            write_file(path, content)
+    write_file(directory / WEIGHTS, weights_to_bytes(weights))
+
+
+def load_config(directory: Path) -> Config:
+    _require_directory(directory)
+    try:
+        return Config.build(file=directory / CONFIG)
+    except ConfigError as error:
+        raise ModelError(f"{directory / CONFIG}: {error}") from None
+
+
+def load_tokenizers(directory: Path, config: Config) -> Tokenizers:
+    names = ("tokenizer.model", "tokenizer.model") if config.text.joint else ("source.model", "target.model")
+    loaded = {
+        name: Tokenizer.from_bytes(_read(directory / name), config.text.normalization) for name in sorted(set(names))
+    }
+    return Tokenizers(loaded[names[0]], loaded[names[1]])
+
+
+def load_bundle(directory: Path) -> Bundle:
+    """A model directory, checked: its configuration, tokenizers and weights must fit each other."""
+    config = load_config(directory)
+    tokenizers = load_tokenizers(directory, config)
+    sizes = (tokenizers.source.size, tokenizers.target.size)
+    if sizes != (config.model.vocab_size, config.model.target_vocabulary):
+        raise ModelError(
+            f"{directory}: its tokenizers have {sizes[0]} and {sizes[1]} pieces, its config.toml says "
+            f"{config.model.vocab_size} and {config.model.target_vocabulary}; restore the files that belong together"
+        )
+    path = directory / WEIGHTS
+    expected, found = sum(parameter_counts(config.model).values()), _count_weights(path)
+    if expected != found:  # before anything is allocated
+        raise ModelError(f"{path}: holds {found:,} parameters, its config.toml describes {expected:,}")
+    with torch.device("meta"):
+        model = Transformer(config.model)
+    model.to_empty(device="cpu")
+    model.tie()
+    set_weights(model, weights_from_bytes(_read(path), path), path)
+    return Bundle(config, tokenizers, model.eval())
+
+
+def _count_weights(path: Path) -> int:
+    if not path.is_file():
+        raise ModelError(f"{path}: missing; training writes it at its first save")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return sum(torch.Size(file.get_slice(name).get_shape()).numel() for name in file.keys())  # noqa: SIM118
+    except Exception as error:
+        raise ModelError(f"{path}: not a safetensors file ({error}); restore it or train again") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror}); is this a model directory?") from None
+
+
+def _require_directory(directory: Path) -> None:
+    if not directory.is_dir():
+        raise ModelError(f"{directory}: no such model directory; train one with `dragoman train ... --out {directory}`")
+    if not (directory / CONFIG).is_file():
+        raise ModelError(f"{directory}: not a model directory (no {CONFIG}); give the --out of a training run")
+
+
+# Checkpoints
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:06d}"
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Whole ones, oldest first. Partial directories have other names and are never chosen."""
+    found = (path for path in (run / "checkpoints").glob("step-*") if path.name.removeprefix("step-").isdecimal())
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def remove_checkpoints(run: Path, *, keep: int) -> None:
+    """All but the newest `keep`."""
+    for path in checkpoints(run)[:-keep]:
+        # renamed first: a half-removed directory must not look like a checkpoint
+        doomed = path.with_name(f".{path.name}.removed")
+        path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
+    """All files, then their manifest, then one rename."""
+    partial = path.with_name(f".{path.name}.partial")
+    size = sum(map(len, files.values()))
+    manifest = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for name, content in files.items():
+            _write_synced(partial / name, content)
+        _write_synced(partial / MANIFEST, json.dumps(manifest, indent=1).encode())
+        _sync_directory(partial)
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise _disk_error(path, size, error) from None
+
+
+def read_checkpoint(path: Path) -> dict[str, bytes]:
+    """Every file of a checkpoint, each checked against the manifest."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        files = {name: (path / name).read_bytes() for name in manifest}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: damaged checkpoint ({error})") from None
+    for name, content in files.items():
+        if hashlib.sha256(content).hexdigest() != manifest[name]:
+            raise ModelError(f"{path}: damaged checkpoint ({name} is not what was saved)")
+    return files

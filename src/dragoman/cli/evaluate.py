@@ -1,0 +1,72 @@
+"""`dragoman evaluate`: BLEU, chrF and TER, with the signatures that make them reproducible."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.options import Device, Json
+from dragoman.errors import ConfigError, DataError
+
+
+def command(
+    reference: Annotated[Path, typer.Option(help="The right translations, one a line.")],
+    model: Annotated[
+        Path | None, typer.Option("--model", "-m", metavar="DIR", help="Translate --source with this.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option(help="What to translate.")] = None,
+    hypotheses: Annotated[Path | None, typer.Option(help="Translations made before, in place of a model.")] = None,
+    beam: Annotated[int | None, typer.Option(help="1 is greedy.  [default: the model's, 4]")] = None,
+    tokenize: Annotated[str, typer.Option(help="BLEU's tokenisation: 13a, char, flores200, ...")] = "13a",
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure translations against references."""
+    if (hypotheses is None) == (model is None):
+        raise ConfigError("--model: give either --model and --source, or --hypotheses")
+    references = _lines(reference)
+    if hypotheses is not None:
+        translated = _lines(hypotheses)
+    elif source is None:
+        raise ConfigError("--source: missing; it is what --model shall translate")
+    else:
+        translated = _translate(model, _lines(source), len(references), beam, device)
+
+    from dragoman.evaluate.metrics import evaluate
+
+    result = evaluate(translated, references, tokenize=tokenize)
+    if as_json:
+        print(json.dumps(result.to_dict()))
+        return
+    for name, score in (("BLEU", result.bleu), ("chrF", result.chrf), ("TER", result.ter)):
+        print(f"{name:<5} {score.score:6.2f}  [{score.low:.2f}, {score.high:.2f}]  {score.signature}")
+    print(f"exact {result.exact_match:6.1%}  of {result.sentences:,} sentences")
+
+
+def _translate(model: Path | None, sources: list[str], expected: int, beam: int | None, device: str) -> list[str]:
+    import dragoman
+    from dragoman.cli.progress import counting
+    from dragoman.decode.translator import windows
+
+    if len(sources) != expected:
+        raise DataError(f"--source has {len(sources)} lines, --reference {expected}; each line needs one reference")
+    translator = dragoman.load(str(model), device)
+    options = translator.options(**({} if beam is None else {"beam": beam}))
+    translated = []
+    with counting("translating", len(sources), show=True) as advance:
+        for result in translator.stream(windows(sources, options.batch_size), options=options):
+            translated.append(result.text)
+            advance()
+    return translated
+
+
+def _lines(path: Path) -> list[str]:
+    from dragoman.data.corpus import read_lines
+
+    texts = []
+    for line in read_lines(path):
+        if line.problem:
+            raise DataError(f"{path}:{line.number}: {line.problem}; mend the line")
+        texts.append(line.text)
+    return texts

@@ -1,0 +1,28 @@
+"""`dragoman generate`: corpora that the project makes by itself."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.errors import ConfigError
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(help="Which corpus; left out, they are listed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The directory to write into.")] = None,
+    size: Annotated[int, typer.Option(help="Training pairs; validation and test get 1,000 each.")] = 30_000,
+    seed: Annotated[int, typer.Option(help="Another seed, another corpus.")] = 1,
+) -> None:
+    """Write a generated corpus as text files: train, valid and test, no test sentence in train."""
+    from dragoman.data import generated
+
+    if name is None:
+        for task in generated.TASKS.values():
+            print(f"{task.name:<12} {task.description}")
+        return
+    if out is None:
+        raise ConfigError("--out: missing; say which directory to write into")
+    files = generated.write(name, size, out, seed)
+    for path in vars(files).values():
+        print(path)

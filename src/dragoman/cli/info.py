@@ -1,0 +1,41 @@
+"""`dragoman info`: what a model or a preset is made of."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.options import Json
+from dragoman.config import Config
+from dragoman.errors import ConfigError
+
+
+def command(
+    model: Annotated[Path | None, typer.Option("--model", "-m", metavar="DIR", help="A model directory.")] = None,
+    preset: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
+    vocab_size: Annotated[int, typer.Option(help="Of a preset: shared pieces.")] = 37_000,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the parameters by part, and every setting."""
+    if (model is None) == (preset is None):
+        raise ConfigError("--model: give either --model or --preset")
+    if model is not None:
+        from dragoman.bundle import load_config
+
+        config = load_config(model)
+    else:
+        config = Config.build(preset, None, [f"model.vocab_size={vocab_size}", *(settings or [])])
+
+    from dragoman.model.footprint import parameter_counts, parameter_table
+
+    if as_json:
+        counts = parameter_counts(config.model)
+        print(json.dumps({"parameters": counts, "total": sum(counts.values())}))
+        return
+    print(parameter_table(config.model))
+    print()
+    print(config.to_toml(), end="")

@@ -1,0 +1,57 @@
+"""The `dragoman` command: its sub-commands, and errors as one line with an exit code. Knows nothing of torch."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from dragoman import __version__
+from dragoman.cli import demo, evaluate, generate, info, score, train, translate
+from dragoman.errors import DragomanError
+
+app = typer.Typer(
+    name="dragoman",
+    help="The Transformer of 'Attention Is All You Need': train it on parallel text, translate with it, look inside.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train.command)
+app.command("translate")(translate.command)
+app.command("score")(score.command)
+app.command("evaluate")(evaluate.command)
+app.command("generate")(generate.command)
+app.command("info")(info.command)
+app.command("demo")(demo.command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dragoman {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Options of every command come before its name: dragoman --debug train ..."""
+
+
+def main() -> None:
+    """Run the command; an error is one line on stderr, and its exit code tells its kind."""
+    debug = "--debug" in sys.argv or bool(os.environ.get("DRAGOMAN_DEBUG"))
+    try:
+        app(prog_name="dragoman")
+    except DragomanError as error:
+        if debug:
+            raise
+        print(f"dragoman: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("dragoman: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,10 @@
+"""Options that several commands share, with one wording."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[Path, typer.Option("--model", "-m", metavar="DIR", help="The model directory.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

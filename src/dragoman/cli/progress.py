@@ -1,0 +1,87 @@
+"""A run as a person sees it: a progress line in a terminal, plain lines in a log. Writes to stderr only."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 10.0  # where there is no terminal to redraw
+
+
+class TrainingReporter:
+    """train's Reporter on a console."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            TextColumn("[bold]step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def note(self, text: str) -> None:
+        self.console.print(escape(text), soft_wrap=True)
+
+    def working(self, what: str, done: int) -> None:
+        if self._quiet():
+            return
+        self.console.print(f"{escape(what)}: {done:,}")
+
+    def step(self, record: Mapping[str, Any], max_steps: int) -> None:
+        described = (
+            f"loss {record['loss']:.3f}  {record['tokens_per_second']:,.0f} tokens/s  "
+            f"learning rate {record['learning_rate']:.2e}"
+        )
+        if self._task is None:
+            self._task = self._progress.add_task("", total=max_steps, completed=record["step"])
+        self._progress.update(self._task, completed=record["step"], description=described)
+        if not self.console.is_terminal and not self._quiet():
+            self.note(f"step {record['step']}/{max_steps}  {described}")
+
+    def validated(self, record: Mapping[str, Any]) -> None:
+        scores = [f"loss {record['loss']:.3f}"]
+        scores += [
+            f"{label} {record[name]:.1f}" for name, label in (("bleu", "BLEU"), ("chrf", "chrF")) if name in record
+        ]
+        if "exact_match" in record:
+            scores.append(f"exact {record['exact_match']:.1%}")
+        what = f"average of {record['checkpoints']}" if record["kind"] == "average" else f"step {record['step']}"
+        self.note(f"valid  {what}: {'  '.join(scores)}{'  (best so far)' if record['best'] else ''}")
+        sample = record["sample"]
+        self.note(f"       {sample['source']} -> {sample['translation']}")
+
+    def _quiet(self) -> bool:
+        """Whether a plain line was printed a moment ago."""
+        if time.monotonic() - self._last_line < SECONDS_BETWEEN_LINES:
+            return True
+        self._last_line = time.monotonic()
+        return False
+
+
+@contextmanager
+def counting(what: str, total: int | None, show: bool) -> Iterator[Any]:
+    """A bar for a job that counts lines; calls of the yielded function move it by one."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
+        disable=not (show and console.is_terminal), transient=True,
+    ) as progress:  # fmt: skip
+        task = progress.add_task("", total=total)
+        yield lambda: progress.advance(task)

@@ -1,0 +1,38 @@
+"""`dragoman score`: how likely a model finds given translations."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.options import Device, Json, Model
+from dragoman.errors import DataError
+
+
+def command(
+    model: Model,
+    source: Annotated[Path, typer.Argument(help="Text, one sentence a line.")],
+    target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
+    batch_size: Annotated[int, typer.Option(min=1, help="Pairs at a time.")] = 64,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Print the total log-probability, </s> included, of each target line given its source line."""
+    from itertools import islice
+
+    import dragoman
+    from dragoman.data.corpus import parallel_lines
+
+    translator = dragoman.load(str(model), device)
+    lines = parallel_lines(source, target)
+    while window := list(islice(lines, 16 * batch_size)):
+        for path, line in ((path, line) for pair in window for path, line in zip((source, target), pair, strict=True)):
+            if line.problem:
+                raise DataError(f"{path}:{line.number}: {line.problem}; mend the line")
+        sources, targets = [mine.text for mine, _ in window], [theirs.text for _, theirs in window]
+        for text, translation, score in zip(
+            sources, targets, translator.score(sources, targets, batch_size), strict=True
+        ):
+            record = {"source": text, "target": translation, "score": score}
+            print(json.dumps(record, ensure_ascii=False) if as_json else f"{score:.6f}")

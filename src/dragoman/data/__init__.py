@@ -1,0 +1,1 @@
+"""From parallel text files to encoded pairs on disk."""

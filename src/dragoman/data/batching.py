@@ -1,0 +1,98 @@
+"""Batches by token budget, in an order that is a pure function of (seed, epoch, index). Knows nothing of text.
+
+Shapes: B sentences, S source positions, T target positions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dragoman.data.store import Store
+from dragoman.text.tokenizer import BOS, EOS, PAD
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Teacher forcing: the decoder is fed <s> y1 .. yn and must answer y1 .. yn </s>."""
+
+    rows: Ids
+    source_ids: Tensor  # [B, S], each sentence ends in </s>
+    source_allowed: Tensor  # [B, S], True = real token
+    target_input: Tensor  # [B, T]
+    target_output: Tensor  # [B, T], PAD where there is nothing to answer
+    num_tokens: int  # real target tokens, </s> included
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(
+            self.rows,
+            self.source_ids.to(device, non_blocking=True),
+            self.source_allowed.to(device, non_blocking=True),
+            self.target_input.to(device, non_blocking=True),
+            self.target_output.to(device, non_blocking=True),
+            self.num_tokens,
+        )
+
+
+def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Ragged rows as one [B, longest] tensor, and which of its places are real."""
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    allowed = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    ids = np.full(allowed.shape, PAD, dtype=np.int64)
+    ids[allowed] = [token for row in rows for token in row]
+    return torch.from_numpy(ids), torch.from_numpy(allowed)
+
+
+def teacher_forcing(rows: Ids, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
+    """Ids without specials, as a batch with them."""
+    source_ids, source_allowed = pad_rows([[*ids, EOS] for ids in sources])
+    target_input, _ = pad_rows([[BOS, *ids] for ids in targets])
+    target_output, real = pad_rows([[*ids, EOS] for ids in targets])
+    return Batch(rows, source_ids, source_allowed, target_input, target_output, int(real.sum()))
+
+
+def collate(store: Store, rows: Ids) -> Batch:
+    return teacher_forcing(
+        rows, [store.source(row).tolist() for row in rows], [store.target(row).tolist() for row in rows]
+    )
+
+
+class BatchPlan:
+    """Which pairs make which batch. Pairs of like length go together; batches come in random order."""
+
+    def __init__(self, source_lengths: Ids, target_lengths: Ids, *, batch_tokens: int, seed: int) -> None:
+        self._lengths = np.maximum(source_lengths, target_lengths) + 1  # </s>
+        self._batch_tokens = batch_tokens
+        self._seed = seed
+        self._epoch = -1
+        self._batches: list[Ids] = []
+
+    def epoch(self, epoch: int) -> list[Ids]:
+        """Every batch of an epoch, as row numbers: each pair exactly once."""
+        if epoch != self._epoch:
+            random = np.random.default_rng([self._seed, epoch])
+            order = random.permutation(len(self._lengths))
+            order = order[np.argsort(self._lengths[order], kind="stable")]
+            batches = self._cut(order)
+            self._batches = [batches[index] for index in random.permutation(len(batches))]
+            self._epoch = epoch
+        return self._batches
+
+    def _cut(self, order: Ids) -> list[Ids]:
+        """Rows, shortest first, into the fullest batches whose padded size is within the budget."""
+        lengths = self._lengths[order]
+        batches, start = [], 0
+        while start < len(order):
+            most = max(1, self._batch_tokens // int(lengths[start]))
+            ahead = lengths[start : start + most]
+            padded_sizes = np.arange(1, len(ahead) + 1) * ahead
+            # a pair longer than the budget is a batch of its own
+            count = max(1, int(np.searchsorted(padded_sizes, self._batch_tokens, side="right")))
+            batches.append(order[start : start + count])
+            start += count
+        return batches

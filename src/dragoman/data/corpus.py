@@ -1,0 +1,224 @@
+"""Bytes to lines to pairs of text. Knows nothing of ids.
+
+Only a newline byte separates lines; one carriage return before it goes, and so does a byte order mark at the start of
+a file. Names ending in .gz, .bz2 or .xz are read as such. Line N of a source file pairs with line N of its target:
+a line that cannot be used takes its partner with it, is counted, and never moves the others.
+"""
+
+import bz2
+import codecs
+import gzip
+import hashlib
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+from dragoman.errors import DataError
+from dragoman.text.normalize import is_blank
+
+OnBadLine = Literal["fail", "skip"]
+
+LONGEST_LINE = 1 << 20  # bytes; a longer line is passed over without being held in memory
+TOO_LONG = f"longer than {LONGEST_LINE:,} bytes"
+PLACES_KEPT = 5  # of the pairs left out, how many are remembered by line
+
+_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+_NOT_TEXT = (
+    (re.compile(rb"\x1f\x8b"), "gzip data, not text; let its name end in .gz or unpack it"),
+    (re.compile(rb"BZh[1-9]1AY&SY"), "bzip2 data, not text; let its name end in .bz2 or unpack it"),
+    (re.compile(rb"\xfd7zXZ\x00"), "xz data, not text; let its name end in .xz or unpack it"),
+    (re.compile(rb"\xff\xfe|\xfe\xff"), "UTF-16, not UTF-8; convert it with iconv -f UTF-16 -t UTF-8"),
+)
+
+
+class Line(NamedTuple):
+    number: int  # from 1
+    text: str
+    problem: str = ""  # why the line cannot be used; its text is then empty
+
+
+class Pair(NamedTuple):
+    source: str
+    target: str
+    part: int  # which of several files, from 0
+    line: int  # within that file, from 1
+
+
+@dataclass
+class Dropped:
+    """Pairs left out for one reason."""
+
+    count: int = 0
+    first: list[tuple[int, int]] = field(default_factory=list)  # (part, line) of the first few
+
+    def add(self, part: int, line: int) -> None:
+        self.count += 1
+        if len(self.first) < PLACES_KEPT:
+            self.first.append((part, line))
+
+
+@dataclass
+class CorpusReport:
+    """What became of every line of a corpus."""
+
+    files: list[str] = field(default_factory=list)  # the source's
+    kept: int = 0
+    blank: Dropped = field(default_factory=Dropped)  # on either side, here and below
+    bad: Dropped = field(default_factory=Dropped)  # not UTF-8, or NUL bytes
+    too_long: Dropped = field(default_factory=Dropped)  # over LONGEST_LINE bytes
+    too_many_pieces: Dropped = field(default_factory=Dropped)  # over text.max_length, once encoded
+
+    @property
+    def lines(self) -> int:
+        return self.kept + sum(dropped.count for dropped, _ in self._reasons())
+
+    def notes(self) -> list[str]:
+        """One line for each reason that left pairs out: `2 pairs left out, blank on a side: train.en:3, train.en:9`."""
+        notes = []
+        for dropped, reason in self._reasons():
+            if dropped.count:
+                places = [f"{self.files[part]}:{line}" for part, line in dropped.first]
+                more = ["..."] if dropped.count > len(places) else []
+                pairs = "1 pair" if dropped.count == 1 else f"{dropped.count:,} pairs"
+                notes.append(f"{pairs} left out, {reason}: {', '.join(places + more)}")
+        return notes
+
+    def _reasons(self) -> tuple[tuple[Dropped, str], ...]:
+        return (
+            (self.blank, "blank on a side"),
+            (self.bad, "not valid text on a side"),
+            (self.too_long, f"{TOO_LONG} on a side"),
+            (self.too_many_pieces, "more pieces than text.max_length on a side"),
+        )
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Every line of a file, usable or not, in bounded memory."""
+    with _reading(path) as stream:
+        yield from split_lines(stream, str(path))
+
+
+def split_lines(stream: BinaryIO | io.BufferedIOBase, name: str) -> Iterator[Line]:
+    """The same of a stream of bytes, standard input say; `name` is its name in errors."""
+    limit = LONGEST_LINE + len(codecs.BOM_UTF8 + b"\r\n")  # room for all that is taken off
+    number = 0
+    while raw := stream.readline(limit):
+        number += 1
+        if number == 1:
+            _refuse_other_formats(name, raw)
+        end = raw
+        while len(end) == limit and not end.endswith(b"\n"):
+            end = stream.readline(limit)
+        if number == 1:
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+        yield _decode_line(number, raw.removesuffix(b"\n").removesuffix(b"\r"))
+
+
+def parallel_lines(source: Path, target: Path) -> Iterator[tuple[Line, Line]]:
+    """Line N of one with line N of the other; files of unequal length are refused once both have been counted."""
+    lines = zip_longest(read_lines(source), read_lines(target))
+    for source_line, target_line in lines:
+        if source_line is None or target_line is None:
+            present = source_line or target_line
+            total = present.number + sum(1 for _ in lines)
+            longer, shorter = (source, target) if source_line else (target, source)
+            raise DataError(
+                f"{shorter}: {present.number - 1} lines, {longer}: {total}; "
+                "line N of one must translate line N of the other"
+            )
+        yield source_line, target_line
+
+
+def read_pairs(
+    source: Sequence[Path],
+    target: Sequence[Path],
+    *,
+    on_bad_line: OnBadLine = "fail",
+    report: CorpusReport,
+) -> Iterator[Pair]:
+    """The usable pairs, file after file; `report`, given fresh, says what became of the others."""
+    if len(source) != len(target) or not source:
+        raise DataError(
+            f"{len(source)} source files, {len(target)} target files; give as many of one as of the other, in one order"
+        )
+    report.files = [str(path) for path in source]
+    for part, (source_path, target_path) in enumerate(zip(source, target, strict=True)):
+        yield from _read_part(part, source_path, target_path, on_bad_line, report)
+    if not report.kept:
+        raise DataError(
+            f"{source[0]}: no pair can be used: {report.lines} lines, {report.blank.count} blank, "
+            f"{report.bad.count} bad, {report.too_long.count} too long; check that both sides hold text"
+        )
+
+
+def _read_part(part: int, source: Path, target: Path, on_bad_line: OnBadLine, report: CorpusReport) -> Iterator[Pair]:
+    for source_line, target_line in parallel_lines(source, target):
+        number = source_line.number
+        problems = {source_line.problem, target_line.problem} - {""}
+        if problems - {TOO_LONG}:
+            if on_bad_line == "fail":
+                path, line = (target, target_line) if source_line.problem in ("", TOO_LONG) else (source, source_line)
+                raise DataError(f"{path}:{number}: {line.problem}; mend the line or pass --on-bad-line skip")
+            report.bad.add(part, number)
+        elif problems:
+            report.too_long.add(part, number)
+        elif is_blank(source_line.text) or is_blank(target_line.text):
+            report.blank.add(part, number)
+        else:
+            report.kept += 1
+            yield Pair(source_line.text, target_line.text, part, number)
+
+
+def content_hash(paths: Sequence[Path]) -> str:
+    """SHA-256 over the SHA-256 of each file's raw bytes, compressed or not: where one file ends matters."""
+    total = hashlib.sha256()
+    for path in paths:
+        with _reading(path, raw=True) as stream:
+            total.update(hashlib.file_digest(stream, "sha256").digest())
+    return total.hexdigest()
+
+
+def _decode_line(number: int, raw: bytes) -> Line:
+    if len(raw) > LONGEST_LINE:
+        return Line(number, "", TOO_LONG)
+    if b"\0" in raw:
+        return Line(number, "", f"NUL at byte {raw.index(0) + 1}")
+    try:
+        return Line(number, raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return Line(number, "", f"invalid UTF-8 at byte {error.start + 1}")
+
+
+def _refuse_other_formats(name: str, head: bytes) -> None:
+    for magic, message in _NOT_TEXT:
+        if magic.match(head):
+            raise DataError(f"{name}:1: {message}")
+
+
+@contextmanager
+def _reading(path: Path, raw: bool = False) -> Iterator[io.BufferedIOBase]:
+    """The file's bytes, unpacked unless `raw`; whatever keeps them from being read is a DataError."""
+    opener = None if raw else _OPENERS.get(path.suffix.lower())
+    try:
+        with opener(path) if opener else path.open("rb") as stream:
+            yield stream
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; check its name") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a directory; give a file") from None
+    except EOFError:
+        raise DataError(f"{path}: ends in the middle of its compressed data; copy it again") from None
+    except (zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: not valid {path.suffix} data ({error}); copy it again or rename it") from None
+    except OSError as error:
+        if error.strerror is None:  # bz2 has no error of its own
+            raise DataError(f"{path}: not valid {path.suffix} data ({error}); copy it again or rename it") from None
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None

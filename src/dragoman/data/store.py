@@ -1,0 +1,236 @@
+"""Encoded pairs on disk, memory-mapped. Knows nothing of batches or epochs.
+
+A store is a directory named by what went into it: the corpus files, the tokenizers, the limits. It is written beside
+its place and renamed into it, so that it is whole or absent; `meta.json` holds the SHA-256 of every file, and one that
+fails the check is built again.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.data.corpus import CorpusReport, Dropped, OnBadLine, Pair, content_hash, read_pairs
+from dragoman.errors import DataError, DiskError
+from dragoman.text.tokenizer import Tokenizer
+
+FORMAT = 1  # of the files below; part of the key
+CHUNK_PAIRS = 10_000
+CHUNK_CHARACTERS = 1 << 24  # long lines make shorter chunks, so that memory stays bounded
+SIDES = ("source", "target")
+
+Lengths = npt.NDArray[np.int64]
+Ids = npt.NDArray[Any]  # uint16 or int32, as the vocabulary needs
+
+
+class Store:
+    """Pairs of ids without BOS or EOS. `build_store` is the way in."""
+
+    def __init__(self, directory: Path, meta: dict[str, Any], files: Sequence[Path]) -> None:
+        self.key: str = meta["key"]
+        self.report = _report(meta["report"], files)
+        self._ids = [_map(directory / f"{side}.ids", meta["dtypes"][side]) for side in SIDES]
+        self._offsets = [np.load(directory / f"{side}.offsets.npy", mmap_mode="r") for side in SIDES]
+        self._lines = np.load(directory / "lines.npy", mmap_mode="r")
+        self.source_lengths: Lengths = np.diff(self._offsets[0])
+        self.target_lengths: Lengths = np.diff(self._offsets[1])
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def source(self, index: int) -> Ids:
+        return self._row(0, index)
+
+    def target(self, index: int) -> Ids:
+        return self._row(1, index)
+
+    def line(self, index: int) -> int:
+        """The line of a pair within its file, from 1."""
+        return int(self._lines[index, 1])
+
+    def place(self, index: int) -> str:
+        """Where a pair came from, as `train.en:17`."""
+        return f"{self.report.files[self._lines[index, 0]]}:{self.line(index)}"
+
+    def _row(self, side: int, index: int) -> Ids:
+        if not 0 <= index < len(self):
+            raise IndexError(f"pair {index} of {len(self)}")
+        start, end = self._offsets[side][index : index + 2]
+        return self._ids[side][start:end]
+
+
+def build_store(
+    directory: Path,
+    source_paths: Sequence[Path],
+    target_paths: Sequence[Path],
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    *,
+    max_length: int,
+    on_bad_line: OnBadLine = "fail",
+    progress: Callable[[int], None] | None = None,
+) -> Store:
+    """The store of these files, opened if `directory` has it whole, else built; `progress` gets the pairs read so far.
+
+    A pair with more than `max_length` pieces on a side, the EOS that training adds among them, is left out and counted.
+    """
+    key = _key(source_paths, target_paths, source_tokenizer, target_tokenizer, max_length, on_bad_line)
+    place = directory / key[:16]
+    meta = _read_meta(place, key)
+    if meta is None:
+        report = CorpusReport()
+        pairs = read_pairs(source_paths, target_paths, on_bad_line=on_bad_line, report=report)
+        with _building(place, key) as building:
+            writer = _Writer(building, source_tokenizer, target_tokenizer, max_length, report)
+            for count, chunk in _chunks(pairs):
+                writer.add(chunk)
+                if progress:
+                    progress(count)
+            writer.finish(key)
+        meta = json.loads((place / "meta.json").read_bytes())
+    return Store(place, meta, source_paths)
+
+
+class _Writer:
+    """Appends chunks of pairs to the files of a store."""
+
+    def __init__(
+        self, directory: Path, source: Tokenizer, target: Tokenizer, max_length: int, report: CorpusReport
+    ) -> None:
+        self.directory = directory
+        self.tokenizers = (source, target)
+        self.dtypes = tuple("<u2" if tokenizer.size <= 1 << 16 else "<i4" for tokenizer in self.tokenizers)
+        self.max_length = max_length
+        self.report = report
+        self.lengths: tuple[list[Lengths], list[Lengths]] = ([], [])
+        self.lines: list[npt.NDArray[np.int64]] = []
+
+    def add(self, pairs: list[Pair]) -> None:
+        sources = self.tokenizers[0].encode_batch([pair.source for pair in pairs])
+        targets = self.tokenizers[1].encode_batch([pair.target for pair in pairs])
+        kept = []
+        for pair, source, target in zip(pairs, sources, targets, strict=True):
+            if max(len(source), len(target)) + 1 > self.max_length:  # + 1: EOS
+                self.report.kept -= 1
+                self.report.too_many_pieces.add(pair.part, pair.line)
+            else:
+                kept.append((pair, source, target))
+        self._append(0, [source for _, source, _ in kept])
+        self._append(1, [target for _, _, target in kept])
+        self.lines.append(np.array([(pair.part, pair.line) for pair, _, _ in kept], np.int64).reshape(-1, 2))
+
+    def _append(self, side: int, rows: list[list[int]]) -> None:
+        lengths = np.array([len(row) for row in rows], np.int64)
+        ids = np.fromiter(chain.from_iterable(rows), self.dtypes[side], int(lengths.sum()))
+        with (self.directory / f"{SIDES[side]}.ids").open("ab") as file:
+            file.write(ids.tobytes())
+        self.lengths[side].append(lengths)
+
+    def finish(self, key: str) -> None:
+        if not self.report.kept:
+            raise DataError(
+                f"{self.report.files[0]}: every pair has more than text.max_length={self.max_length} pieces; raise it"
+            )
+        for side, lengths in zip(SIDES, self.lengths, strict=True):
+            offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
+            np.save(self.directory / f"{side}.offsets.npy", offsets)
+        np.save(self.directory / "lines.npy", np.concatenate(self.lines))
+        meta = {
+            "key": key,
+            "dtypes": dict(zip(SIDES, self.dtypes, strict=True)),
+            "report": asdict(self.report),
+            "files": {path.name: _digest(path) for path in sorted(self.directory.iterdir())},
+        }
+        (self.directory / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+def _key(
+    source_paths: Sequence[Path],
+    target_paths: Sequence[Path],
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    max_length: int,
+    on_bad_line: OnBadLine,
+) -> str:
+    parts = [
+        content_hash(source_paths),
+        content_hash(target_paths),
+        source_tokenizer.digest,
+        target_tokenizer.digest,
+        max_length,
+        on_bad_line,
+        FORMAT,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _chunks(pairs: Iterable[Pair]) -> Iterator[tuple[int, list[Pair]]]:
+    """Chunks with the number of pairs up to their end."""
+    chunk: list[Pair] = []
+    count = characters = 0
+    for pair in pairs:
+        chunk.append(pair)
+        count += 1
+        characters += len(pair.source) + len(pair.target)
+        if len(chunk) == CHUNK_PAIRS or characters > CHUNK_CHARACTERS:
+            yield count, chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield count, chunk
+
+
+def _read_meta(place: Path, key: str) -> dict[str, Any] | None:
+    """What a whole store says of itself; None if it is missing, another's, or damaged."""
+    try:
+        meta: dict[str, Any] = json.loads((place / "meta.json").read_bytes())
+        whole = all(_digest(place / name) == digest for name, digest in meta["files"].items())
+        return meta if whole and meta["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _report(values: dict[str, Any], files: Sequence[Path]) -> CorpusReport:
+    """The report as written, with the files' names of today: the key knows their contents only."""
+    dropped = {
+        name: Dropped(value["count"], [(part, line) for part, line in value["first"]])
+        for name, value in values.items()
+        if isinstance(value, dict)
+    }
+    return CorpusReport([str(path) for path in files], values["kept"], **dropped)
+
+
+def _map(path: Path, dtype: str) -> Ids:
+    return np.memmap(path, dtype, mode="r")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _building(place: Path, key: str) -> Iterator[Path]:
+    """A directory beside `place` to fill, put in its place at the end; on any failure nothing of it stays."""
+    building = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        yield building
+        if _read_meta(place, key) is None:  # else another process was quicker
+            shutil.rmtree(place, ignore_errors=True)
+            building.rename(place)
+    except OSError as error:
+        raise DiskError(
+            f"{place.parent}: cannot be written ({error.strerror}); free some space or give another directory"
+        ) from None
+    finally:
+        shutil.rmtree(building, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""From a model to translations: search over ids, engines, and text in, text out."""

@@ -1,0 +1,58 @@
+"""Runs a model on a device for search: source ids in, a batch in decoding out. Knows nothing of text.
+
+Shapes: B sentences, N rows in decoding, S source positions, T target positions, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dragoman.data.batching import Batch, pad_rows
+from dragoman.model.cache import DecoderCache
+from dragoman.model.transformer import AttentionWeights, Transformer
+from dragoman.text.tokenizer import PAD
+
+
+class EngineDecoding:
+    """One batch in decoding (search's Decoding protocol): the model and its cache. Ids and rows come on the CPU."""
+
+    def __init__(self, model: Transformer, cache: DecoderCache, device: torch.device) -> None:
+        self._model = model
+        self._cache = cache
+        self._device = device
+
+    def step(self, ids_N: Tensor) -> Tensor:
+        # fp32: a bf16 log-softmax over a large vocabulary loses the tail
+        return self._model.step(ids_N.to(self._device), self._cache).float().log_softmax(dim=-1)
+
+    def select(self, rows_N: Tensor) -> None:
+        self._cache.select(rows_N.to(self._device))
+
+
+class Engine:
+    """A model in evaluation on one device. Sources come as ids that end in </s>."""
+
+    def __init__(self, model: Transformer, device: torch.device) -> None:
+        self.device = device
+        self._model = model.to(device)
+
+    def start(self, sources: Sequence[Sequence[int]]) -> EngineDecoding:
+        source_ids, allowed = (part.to(self.device) for part in pad_rows(sources))
+        memory_BSM = self._model.encode(source_ids, allowed)
+        return EngineDecoding(self._model, self._model.start(memory_BSM, allowed), self.device)
+
+    def token_log_probs(self, batch: Batch) -> Tensor:
+        """log P of every target token given the source and the tokens before it: [B, T], 0 in padding."""
+        batch = batch.to(self.device)
+        logits_BTV = self._model(batch.source_ids, batch.target_input, batch.source_allowed)
+        log_probs_BTV = logits_BTV.float().log_softmax(dim=-1)
+        chosen_BT = log_probs_BTV.gather(-1, batch.target_output[..., None])[..., 0]
+        return chosen_BT.masked_fill(batch.target_output == PAD, 0.0)
+
+    def attention(self, source_ids: Sequence[int], target_input: Sequence[int]) -> AttentionWeights:
+        """What each head looked at, for one sentence and the target fed to the decoder."""
+        source = torch.tensor([source_ids], device=self.device)
+        target = torch.tensor([target_input], device=self.device)
+        _, weights = self._model(source, target, need_weights=True)
+        return weights

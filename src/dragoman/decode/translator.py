@@ -1,0 +1,322 @@
+"""Text in, text out: splitting, batching, and a status for every line. Knows nothing of files or training."""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dragoman.bundle import Bundle, Tokenizers, load_bundle
+from dragoman.config import Config, DecodeConfig
+from dragoman.data.batching import teacher_forcing
+from dragoman.data.corpus import Line
+from dragoman.decode.engine import Engine
+from dragoman.decode.search import Hypothesis, search
+from dragoman.errors import ConfigError, suggestion
+from dragoman.model.device import choose_device
+from dragoman.text.normalize import is_blank
+from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
+
+Status = Literal["translated", "empty", "split", "truncated", "failed"]
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What every head looked at while this translation was made: [layer, head, query, key], rows sum to 1.
+
+    Encoder and cross keys are `source_tokens`; decoder keys are `input_tokens`, which start with <s>; decoder and
+    cross queries are the translation's own tokens, each in the row that produced it.
+    """
+
+    encoder: Array
+    decoder: Array
+    cross: Array
+    source_tokens: tuple[str, ...]
+    input_tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One of the n best."""
+
+    text: str
+    score: float
+    normalized_score: float
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One line's translation. `score` is its total log-probability with </s>; `normalized_score` is what ranked it."""
+
+    source: str
+    text: str
+    status: Status
+    score: float = 0.0
+    normalized_score: float = 0.0
+    source_tokens: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()  # best first, this one among them
+    attention: Attention | None = None  # on request
+    reason: str = ""  # why it failed
+
+    @property
+    def alignment(self) -> list[tuple[int, int]] | None:
+        """(source token, target token) pairs: where each target token looked most, over all heads of one layer."""
+        if self.attention is None:
+            return None
+        layers = self.attention.cross.shape[0]
+        looks = self.attention.cross[max(0, layers - 2)].mean(axis=0)  # the last layer but one aligns best
+        ends = len(self.tokens) - (self.tokens[-1:] == ("</s>",))
+        return [(int(looks[target].argmax()), target) for target in range(ends)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What --json prints."""
+        record: dict[str, Any] = {
+            "source": self.source,
+            "translation": self.text,
+            "score": self.score,
+            "normalized_score": self.normalized_score,
+            "status": self.status,
+        }
+        if self.reason:
+            record["reason"] = self.reason
+        if len(self.alternatives) > 1:
+            record["alternatives"] = [
+                {"translation": other.text, "score": other.score, "normalized_score": other.normalized_score}
+                for other in self.alternatives
+            ]
+        if self.attention is not None:
+            record["source_tokens"] = self.source_tokens
+            record["tokens"] = self.tokens
+            record["alignment"] = self.alignment
+        return record
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A stretch of one line, short enough for the model."""
+
+    line: int
+    ids: list[int]
+
+
+Outcome = list[Hypothesis] | str  # or the reason why there is none
+
+
+class Translator:
+    """A model ready to translate. `dragoman.load` makes one."""
+
+    def __init__(self, bundle: Bundle, device: str | torch.device = "auto") -> None:
+        self.config: Config = bundle.config
+        self.tokenizers: Tokenizers = bundle.tokenizers
+        chosen = choose_device(device) if isinstance(device, str) else device
+        self.engine = Engine(bundle.model.eval(), chosen)
+        limit = self.config.text.max_length
+        if self.config.model.positions == "learned":
+            limit = min(limit, self.config.model.max_positions)
+        self._longest_source = limit
+
+    @classmethod
+    def load(cls, directory: str | Path, device: str = "auto") -> "Translator":
+        return cls(load_bundle(Path(directory)), device)
+
+    @overload
+    def translate(self, text: str, *, attention: bool = False, **options: Any) -> Translation: ...
+    @overload
+    def translate(self, text: Sequence[str], *, attention: bool = False, **options: Any) -> list[Translation]: ...
+    def translate(
+        self, text: str | Sequence[str], *, attention: bool = False, **options: Any
+    ) -> Translation | list[Translation]:
+        """One string or a list of them. `options` are those of DecodeConfig: beam, n_best, sampling, top_k, ..."""
+        chosen = self.options(**options)
+        if isinstance(text, str):
+            return self._translate([text], chosen, attention, 0)[0]
+        return list(self.stream(windows(text, chosen.batch_size), attention=attention, options=chosen))
+
+    def options(self, **options: Any) -> DecodeConfig:
+        """The model's own decoding settings with some replaced."""
+        unknown = options.keys() - DecodeConfig.__dataclass_fields__.keys()
+        for name in unknown:
+            raise ConfigError(f"{name}: unknown option; {suggestion(name, DecodeConfig.__dataclass_fields__)}")
+        return replace(self.config.decode, **options)
+
+    def stream(
+        self,
+        windows: Iterable[Sequence[str | Line]],
+        *,
+        attention: bool = False,
+        options: DecodeConfig | None = None,
+    ) -> Iterator[Translation]:
+        """As many translations as lines, in order. Lines of one window are sorted by length into batches."""
+        start = 0
+        for window in windows:
+            yield from self._translate(window, options or self.config.decode, attention, start)
+            start += len(window)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64) -> list[float]:
+        """log P(target, </s> | source) of each pair."""
+        if len(sources) != len(targets):
+            raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target a source")
+        source_ids = self.tokenizers.source.encode_batch(list(sources))
+        target_ids = self.tokenizers.target.encode_batch(list(targets))
+        order = sorted(range(len(sources)), key=lambda row: len(source_ids[row]) + len(target_ids[row]))
+        scores = [0.0] * len(sources)
+        with torch.inference_mode():
+            for start in range(0, len(order), batch_size):
+                rows = order[start : start + batch_size]
+                batch = teacher_forcing(
+                    np.array(rows), [source_ids[row] for row in rows], [target_ids[row] for row in rows]
+                )
+                for row, total in zip(rows, self.engine.token_log_probs(batch).sum(dim=-1).tolist(), strict=True):
+                    scores[row] = total
+        return scores
+
+    # From lines to pieces, from pieces to hypotheses, and back
+
+    def _translate(
+        self, lines: Sequence[str | Line], options: DecodeConfig, attention: bool, start: int
+    ) -> list[Translation]:
+        """One window of lines; `start` is the number of the first among all lines of the job."""
+        texts = [line.text if isinstance(line, Line) else line for line in lines]
+        results: dict[int, Translation] = {}
+        pieces: list[_Piece] = []
+        for number, (line, text) in enumerate(zip(lines, texts, strict=True)):
+            fault = (line.problem if isinstance(line, Line) else "") or _fault(text)
+            if fault:
+                results[number] = Translation(text, "", "failed", reason=fault)
+            elif is_blank(text):
+                results[number] = Translation(text, "", "empty")
+            else:
+                pieces += [_Piece(number, ids) for ids in self._split(text)]
+
+        parts: dict[int, list[tuple[_Piece, Outcome]]] = {}
+        for piece, outcome in zip(pieces, self._search_all(pieces, options, start), strict=True):
+            parts.setdefault(piece.line, []).append((piece, outcome))
+        results |= {number: self._assemble(texts[number], found, attention) for number, found in parts.items()}
+        return [results[number] for number in range(len(lines))]
+
+    def _search_all(self, pieces: list[_Piece], options: DecodeConfig, start: int) -> list[Outcome]:
+        """Batches of like length, their outcomes in the order the pieces came."""
+        by_length = sorted(range(len(pieces)), key=lambda index: len(pieces[index].ids))
+        outcomes: dict[int, Outcome] = {}
+        for first in range(0, len(by_length), options.batch_size):
+            batch = by_length[first : first + options.batch_size]
+            keys = [start + pieces[index].line for index in batch]
+            found = self._search([pieces[index].ids for index in batch], keys, options)
+            outcomes.update(zip(batch, found, strict=True))
+        return [outcomes[index] for index in range(len(pieces))]
+
+    def _split(self, line: str) -> list[list[int]]:
+        """The ids of a line, in as many pieces as the model's longest input makes necessary."""
+        ids = self.tokenizers.source.encode(line)
+        if len(ids) < self._longest_source or len(line) < 2:
+            return [[*ids, EOS]]
+        middle = _middle(line)
+        return [piece for half in (line[:middle], line[middle:]) if half.strip() for piece in self._split(half)]
+
+    def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig) -> list[Outcome]:
+        """Hypotheses of each source; out of memory, half the batch at a time; alone and still too big, the reason."""
+        limits = [len(ids) - 1 + options.max_extra for ids in sources]
+        if self.config.model.positions == "learned":
+            limits = [min(limit, self.config.model.max_positions - 1) for limit in limits]
+        try:
+            with torch.inference_mode():
+                decoding = self.engine.start(sources)
+                return [*search(decoding, limits, options, keys, start=BOS, end=EOS, forbidden=(PAD, UNK, BOS))]
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if "memory" not in str(error):
+                raise
+            if len(sources) == 1:
+                return [f"out of memory at {len(sources[0])} tokens"]
+        half = len(sources) // 2
+        halves = [slice(None, half), slice(half, None)]
+        return [outcome for part in halves for outcome in self._search(sources[part], keys[part], options)]
+
+    def _assemble(self, line: str, parts: list[tuple[_Piece, Outcome]], attention: bool) -> Translation:
+        best: list[Hypothesis] = []
+        for _, outcome in parts:
+            if isinstance(outcome, str):
+                return Translation(line, "", "failed", reason=outcome)
+            best.append(outcome[0])
+        truncated = any(not hypothesis.finished for hypothesis in best)
+        alternatives: tuple[Alternative, ...] = ()
+        if len(parts) == 1 and isinstance(parts[0][1], list):
+            alternatives = tuple(self._alternative(hypothesis) for hypothesis in parts[0][1])
+        chosen = [self._alternative(hypothesis) for hypothesis in best]
+        source_ids = [token for piece, _ in parts for token in piece.ids]
+        return Translation(
+            source=line,
+            text=" ".join(part.text for part in chosen if part.text),
+            status="truncated" if truncated else "split" if len(parts) > 1 else "translated",
+            score=sum(part.score for part in chosen),
+            normalized_score=sum(part.normalized_score for part in chosen) / len(chosen),
+            source_tokens=tuple(self.tokenizers.source.pieces(source_ids)),
+            tokens=tuple(token for part in chosen for token in part.tokens),
+            alternatives=alternatives,
+            attention=self._attention(source_ids, best[0]) if attention and len(parts) == 1 and best[0].ids else None,
+        )
+
+    def _alternative(self, hypothesis: Hypothesis) -> Alternative:
+        target = self.tokenizers.target
+        tokens = target.pieces(_produced(hypothesis))
+        return Alternative(
+            target.decode(list(hypothesis.ids)), hypothesis.score, hypothesis.normalized_score, tuple(tokens)
+        )
+
+    def _attention(self, source_ids: list[int], hypothesis: Hypothesis) -> Attention:
+        target_input = [BOS, *_produced(hypothesis)[:-1]]
+        with torch.inference_mode():
+            weights = self.engine.attention(source_ids, target_input)
+        encoder, decoder, cross = (
+            torch.stack(layers)[:, 0].float().cpu().numpy()
+            for layers in (weights.encoder, weights.decoder, weights.cross)
+        )
+        return Attention(
+            encoder,
+            decoder,
+            cross,
+            tuple(self.tokenizers.source.pieces(source_ids)),
+            tuple(self.tokenizers.target.pieces(target_input)),
+        )
+
+
+def windows(lines: Iterable[str | Line], batch_size: int) -> Iterator[list[str | Line]]:
+    """Lines in stretches long enough to sort well by length, short enough to see results come."""
+    rest = iter(lines)
+    while window := list(itertools.islice(rest, 16 * batch_size)):
+        yield window
+
+
+def _produced(hypothesis: Hypothesis) -> list[int]:
+    return [*hypothesis.ids, EOS] if hypothesis.finished else list(hypothesis.ids)
+
+
+def _fault(line: str) -> str:
+    try:
+        line.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"invalid UTF-8 at character {error.start + 1}"
+    return ""
+
+
+_BOUNDARIES = (
+    re.compile(r"(?<=[.!?。！？…])\s+|(?<=[。！？])"),
+    re.compile(r"(?<=[,;:、，；])\s*"),
+    re.compile(r"\s+"),
+)
+
+
+def _middle(line: str) -> int:
+    """Where to cut a line that is too long: at the sentence end, else the clause, else the space nearest its middle."""
+    for boundary in _BOUNDARIES:
+        places = [match.end() for match in boundary.finditer(line) if len(line) // 8 < match.end() < len(line)]
+        if places:
+            return min(places, key=lambda place: abs(place - len(line) // 2))
+    return len(line) // 2

@@ -1,0 +1,36 @@
+"""Which device and which precision a model runs in, chosen by itself and overridable. Knows nothing of models."""
+
+import torch
+
+from dragoman.errors import ConfigError, suggestion
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA, then Apple's MPS, then the CPU; a name is taken at its word or refused."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    kind = name.partition(":")[0]
+    if kind not in ("cpu", "cuda", "mps"):
+        raise ConfigError(f"device: {name!r} is not a device; {suggestion(kind, ('auto', 'cpu', 'cuda', 'mps'))}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device: {name!r} was asked for and this machine has no CUDA; use auto or cpu")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError(f"device: {name!r} was asked for and this machine has no MPS; use auto or cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device: {name!r} is not a device; write cpu, cuda, cuda:1 or mps") from None
+    if device.index is not None and kind == "cuda" and device.index >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device: {name!r} was asked for and this machine has {torch.cuda.device_count()} CUDA devices"
+        )
+    return device
+
+
+def choose_precision(name: str, device: torch.device) -> torch.dtype:
+    """The type matrix products run in; weights stay float32. `auto`: bfloat16 on CUDA, float32 elsewhere."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]

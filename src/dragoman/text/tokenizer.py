@@ -1,0 +1,164 @@
+"""Text to ids and back, over sentencepiece. Knows nothing of files, pairs or models.
+
+The promise, with byte fallback: `decode(encode(text)) == normalize(text)` for any Unicode text, without one unknown
+id, and no text spells a special id. Whatever the ids, `decode` returns one normalised line.
+"""
+
+import hashlib
+import io
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+import sentencepiece
+
+from dragoman.config import TextConfig
+from dragoman.errors import ConfigError, DataError, ModelError
+from dragoman.text.normalize import SPACE_MARK, Normalization, normalize
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SILENT = frozenset({PAD, BOS, EOS})  # ids that stand for no text
+
+NUM_SPECIAL = 4
+NUM_BYTES = 256
+# Fixed, not the machine's: unigram sums floats thread by thread, so another number is another vocabulary.
+TRAINING_THREADS = 8
+# Longer lines are learned from in stretches: sentencepiece skips lines over a limit in silence, and its BPE trainer
+# aborts the process at 65,536 characters without a space.
+LONGEST_STRETCH = 4096
+TRAINERS_OWN = "\u2585"  # marks unknown characters inside the trainer, which skips whole lines that hold it
+# The rarest characters of a large alphabet (Chinese, Japanese) would fill the vocabulary; in bytes they are still
+# exact. Without byte fallback they would be lost, so then every character is kept.
+COVERAGE_WITH_BYTES = 0.9999
+
+
+class Tokenizer:
+    """One trained vocabulary. `requested_size` is what training was asked for, `size` what the text supported."""
+
+    def __init__(self, model: bytes, normalization: Normalization = "nfc", requested_size: int | None = None) -> None:
+        self._model = model
+        self._processor = _load(model)
+        self.normalization: Normalization = normalization
+        self.size = int(self._processor.get_piece_size())
+        self.requested_size = requested_size or self.size
+
+    @classmethod
+    def train(cls, lines: Iterable[str], config: TextConfig, *, vocab_size: int | None = None) -> Self:
+        """Learn a vocabulary; the same lines and configuration give the same bytes."""
+        requested = vocab_size or config.vocab_size
+        normalized = (normalize(line, config.normalization) for line in lines)
+        sample = _sample((line for line in normalized if line), config.training_lines)
+        if not sample:
+            raise DataError("text: nothing to learn a vocabulary from; give lines that are not blank")
+        return cls(_train_model(sample, config, requested), config.normalization, requested)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, normalization: Normalization = "nfc") -> Self:
+        return cls(data, normalization)
+
+    def to_bytes(self) -> bytes:
+        return self._model
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything that decides which ids a text gets."""
+        return hashlib.sha256(self.normalization.encode() + b"\0" + self._model).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`, without BOS or EOS."""
+        ids: list[int] = self._processor.encode(normalize(text, self.normalization))
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, on all cores."""
+        rows: list[list[int]] = self._processor.encode([normalize(text, self.normalization) for text in texts])
+        return rows
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """One line of text; bytes that are not UTF-8 become U+FFFD."""
+        text: str = self._processor.decode([piece for piece in map(int, ids) if piece not in SILENT])
+        # A word model spells the mark itself in bytes, and a model may emit the bytes of a line break.
+        return normalize(text.replace(SPACE_MARK, " "), self.normalization)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as sentencepiece writes them: `▁` for a space before, `<0xE2>` for a byte, `</s>` for EOS."""
+        return [str(self._processor.id_to_piece(int(piece))) for piece in ids]
+
+
+def _load(model: bytes) -> Any:
+    processor = sentencepiece.SentencePieceProcessor()
+    remedy = "copy it again from a model directory that works"
+    try:
+        processor.LoadFromSerializedProto(model)
+    except RuntimeError:
+        raise ModelError(f"tokenizer: not a sentencepiece model, or damaged; {remedy}") from None
+    found = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+    if found != (PAD, UNK, BOS, EOS):
+        raise ModelError(
+            f"tokenizer: pad, unk, bos, eos are {found}, expected {(PAD, UNK, BOS, EOS)}; "
+            "give a tokenizer that dragoman trained"
+        )
+    return processor
+
+
+def _sample(lines: Iterable[str], size: int) -> list[str]:
+    """At most `size` lines, each as likely as any other, the same ones every time (reservoir sampling)."""
+    generator = random.Random(0)
+    kept: list[str] = []
+    for index, line in enumerate(lines):
+        if index < size:
+            kept.append(line)
+        else:
+            place = int(generator.random() * (index + 1))
+            if place < size:
+                kept[place] = line
+    return kept
+
+
+def _stretches(lines: Iterable[str]) -> Iterator[str]:
+    """The lines as the trainer can take them, none of it skipped."""
+    for line in lines:
+        learnable = line.replace(TRAINERS_OWN, " ")
+        for start in range(0, len(learnable), LONGEST_STRETCH):
+            yield learnable[start : start + LONGEST_STRETCH]
+
+
+def _train_model(lines: list[str], config: TextConfig, vocab_size: int) -> bytes:
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_stretches(lines),
+            model_writer=model,
+            model_type=config.model,
+            vocab_size=vocab_size,
+            hard_vocab_limit=False,  # shrinks to what the text supports
+            byte_fallback=config.byte_fallback,
+            character_coverage=COVERAGE_WITH_BYTES if config.byte_fallback else 1.0,
+            normalization_rule_name="identity",  # ours comes first
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=True,
+            split_digits=True,
+            max_sentence_length=LONGEST_STRETCH * 4,  # bytes
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            num_threads=TRAINING_THREADS,
+            minloglevel=5,
+        )
+    except RuntimeError as error:
+        raise _explain(str(error), config, vocab_size) from None
+    return model.getvalue()
+
+
+def _explain(error: str, config: TextConfig, vocab_size: int) -> ConfigError | DataError:
+    """sentencepiece's failure in our words: nearly always a vocabulary below bytes plus alphabet."""
+    alphabet = re.search(r"required_chars\. \d+ vs (\d+)", error)
+    smallest = int(alphabet[1]) if alphabet else NUM_SPECIAL + NUM_BYTES * config.byte_fallback + 1
+    if vocab_size >= smallest:
+        return DataError(f"text: no vocabulary can be learned from it ({error.strip()}); give more text")
+    remedy = f"use at least {smallest}"
+    if config.byte_fallback:
+        remedy += " or set text.byte_fallback = false"
+    return ConfigError(f"text.vocab_size: {vocab_size} is too small for this text; {remedy}")

@@ -1,0 +1,37 @@
+"""A model's card: what it is, made of what, and how good, for people. Knows nothing of training itself."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.model.footprint import parameter_table
+from dragoman.train.checkpoint import Progress
+from dragoman.train.prepare import Prepared
+
+
+def model_card(prepared: Prepared, progress: Progress, scores: Mapping[str, Any]) -> str:
+    config, data = prepared.config, prepared.config.data
+    corpus = f"the generated corpus `{data.generated}`" if data.generated else ", ".join((*data.source, *data.target))
+    measured = [f"| {name} | {value:.4g} |" for name, value in scores.items() if isinstance(value, float)]
+    lines = [
+        "# A dragoman translation model",
+        "",
+        f"- trained on {corpus}: {len(prepared.train):,} pairs (data key `{prepared.train.key[:16]}`)",
+        f"- {config.text.model} vocabulary: {prepared.tokenizers.source.size:,} source and "
+        f"{prepared.tokenizers.target.size:,} target pieces{', shared' if config.text.joint else ''}",
+        f"- {progress.step:,} steps, {progress.tokens:,} target tokens, {progress.seconds / 60:.1f} minutes, "
+        f"seed {config.train.seed}",
+        "",
+        f"## Scores on the validation set, {len(prepared.valid_references):,} sentences, greedy",
+        "",
+        "| metric | score |",
+        "| --- | --- |",
+        *measured,
+        "",
+        "## Parameters",
+        "",
+        "```",
+        parameter_table(config.model),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)

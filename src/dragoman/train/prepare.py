@@ -1,0 +1,111 @@
+"""From corpora to everything a run needs: tokenizers, encoded stores, validation text. Knows nothing of models."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from dragoman.bundle import Tokenizers, load_tokenizers
+from dragoman.config import Config, DataConfig
+from dragoman.data import generated
+from dragoman.data.corpus import CorpusReport, read_pairs
+from dragoman.data.store import Store, build_store
+from dragoman.errors import ConfigError
+from dragoman.text.tokenizer import Tokenizer
+from dragoman.train.report import Reporter
+
+
+@dataclass(frozen=True)
+class Prepared:
+    config: Config  # with the vocabulary sizes that the tokenizers really have
+    tokenizers: Tokenizers
+    train: Store
+    valid: Store
+    valid_sources: list[str]  # as text, for a real decode
+    valid_references: list[str]
+
+
+def prepare(config: Config, run: Path, reporter: Reporter) -> Prepared:
+    """Everything is kept under `run` and keyed by content, so that a second start does nothing again."""
+    data = _corpora(config.data, run, config.train.seed)
+    tokenizers = _tokenizers(config, data, run, reporter)
+    config = config.with_vocabulary(tokenizers.source.size, tokenizers.target.size)
+    train = _store("training", data.source, data.target, config, tokenizers, run, reporter)
+    valid = _store("validation", data.valid_source, data.valid_target, config, tokenizers, run, reporter)
+    pairs = list(islice(_pairs(data.valid_source, data.valid_target, config), config.train.valid_sentences))
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    return Prepared(config, tokenizers, train, valid, sources, references)
+
+
+def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
+    """The same settings with files in place of a generated corpus's name; missing ones refused."""
+    if data.generated:
+        files = generated.write(data.generated, data.generated_size, run / "corpus", seed)
+        return replace(
+            data,
+            generated="",
+            source=(str(files.train_source),),
+            target=(str(files.train_target),),
+            valid_source=(str(files.valid_source),),
+            valid_target=(str(files.valid_target),),
+        )
+    for name in ("source", "target", "valid_source", "valid_target"):
+        if not getattr(data, name):
+            raise ConfigError(
+                f"data.{name}: missing; give --source, --target, --valid-source and --valid-target, "
+                "or data.generated for a corpus made here"
+            )
+    return data
+
+
+def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter) -> Tokenizers:
+    """Those of the run where it has them; else learned from the training text."""
+    if (run / "config.toml").exists():
+        return load_tokenizers(run, config)
+    reporter.note(f"learning a vocabulary of up to {config.text.vocab_size:,} {config.text.model} pieces")
+
+    def side(index: int) -> Iterator[str]:
+        return (pair[index] for pair in _pairs(data.source, data.target, config))
+
+    if config.text.joint:
+        both = (text for pair in _pairs(data.source, data.target, config) for text in pair)
+        joint = Tokenizer.train(both, config.text)
+        tokenizers = Tokenizers(joint, joint)
+    else:
+        tokenizers = Tokenizers(Tokenizer.train(side(0), config.text), Tokenizer.train(side(1), config.text))
+    for tokenizer in dict.fromkeys((tokenizers.source, tokenizers.target)):
+        if tokenizer.size < config.text.vocab_size:
+            reporter.note(f"the text supports {tokenizer.size:,} pieces; text.vocab_size={config.text.vocab_size:,}")
+    return tokenizers
+
+
+def _pairs(source: Sequence[str], target: Sequence[str], config: Config) -> Iterator[tuple[str, str]]:
+    report = CorpusReport()
+    paths = ([Path(name) for name in source], [Path(name) for name in target])
+    for pair in read_pairs(*paths, on_bad_line=config.data.on_bad_line, report=report):
+        yield pair.source, pair.target
+
+
+def _store(
+    what: str,
+    source: Sequence[str],
+    target: Sequence[str],
+    config: Config,
+    tokenizers: Tokenizers,
+    run: Path,
+    reporter: Reporter,
+) -> Store:
+    store = build_store(
+        run / "data",
+        [Path(name) for name in source],
+        [Path(name) for name in target],
+        tokenizers.source,
+        tokenizers.target,
+        max_length=config.text.max_length,
+        on_bad_line=config.data.on_bad_line,
+        progress=lambda done: reporter.working(f"encoding {what} pairs", done),
+    )
+    reporter.note(f"{len(store):,} {what} pairs")
+    for note in store.report.notes():
+        reporter.note(note)
+    return store

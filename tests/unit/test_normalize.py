@@ -1,0 +1,41 @@
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.text.normalize import Normalization, is_blank, normalize
+
+FORMS: tuple[Normalization, ...] = ("nfc", "nfkc")
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+GAPS_AND_MARKS = st.text(st.sampled_from("ae \t\n\r\0\x1c\x85\xa0\u0301\u0308\u00a8\u2028\u2029\u2581_ﬁ\u3000"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(text=ANY_TEXT | GAPS_AND_MARKS)
+def test_normalising_twice_changes_nothing(form: Normalization, text: str) -> None:
+    once = normalize(text, form)
+    assert normalize(once, form) == once
+
+
+@given(text=ANY_TEXT | GAPS_AND_MARKS)
+def test_the_result_is_one_line_with_single_inner_spaces(text: str) -> None:
+    result = normalize(text)
+    assert all(char == " " or not (char.isspace() or unicodedata.category(char) == "Cc") for char in result)
+    assert "  " not in result
+    assert result == result.strip()
+    assert "\u2581" not in result
+    assert len(result.splitlines()) <= 1
+
+
+@given(text=ANY_TEXT | GAPS_AND_MARKS)
+def test_blank_means_nothing_is_left_in_either_form(text: str) -> None:
+    assert is_blank(text) == (normalize(text) == "") == (normalize(text, "nfkc") == "")
+
+
+def test_what_it_does() -> None:
+    assert normalize("  cafe\u0301\t\u2028 au\x00\x85lait \r") == "caf\u00e9 au lait"
+    assert normalize("a\u2581b") == "a_b"
+    assert normalize("ﬁne ２") == "ﬁne ２"
+    assert normalize("ﬁne ２", "nfkc") == "fine 2"
+    assert normalize("zero\u200bwidth") == "zero\u200bwidth"  # a format character, neither space nor control

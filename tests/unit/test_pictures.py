@@ -1,0 +1,122 @@
+"""Terminal heat maps: aligned by display width, readable without colour, deaf to control characters."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from dragoman.pictures import SHADES, terminal_heatmap
+
+
+def without_color(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_a_small_map_exactly() -> None:
+    weights = np.array([[1.0, 0.0, 0.25], [0.5, np.nan, 0.75]])
+    picture = terminal_heatmap(weights, ["สี่", "</s>"], ["four", "-", "漢字"], color=False, width=40)
+    assert picture.split("\n") == [
+        "      four -  漢字",
+        "   สี่ │████    ░░░░│",
+        "</s> │▒▒▒▒ ?  ▓▓▓▓│",
+        "",
+        "0 │ ░▒▓█│ 1",
+    ]
+
+
+def test_color_is_the_same_picture_with_backgrounds() -> None:
+    weights = np.array([[0.0, 0.5, 1.0]])
+    picture = terminal_heatmap(weights, ["a"], ["x", "y", "z"], color=True, width=40)
+    row = picture.split("\n")[1]
+    assert row == "a │\x1b[48;2;68;1;84m  \x1b[0m \x1b[48;2;33;145;140m  \x1b[0m \x1b[48;2;253;231;37m  \x1b[0m│"
+    assert picture.count("\x1b[48") == picture.count("\x1b[0m")
+    assert not set(without_color(picture)) & set(SHADES[1:])
+
+
+def test_values_are_clipped_and_shades_rise() -> None:
+    weights = np.array([[-3.0, 0.0, 0.2, 0.5, 0.8, 1.0, 7.0, np.inf, -np.inf]])
+    row = terminal_heatmap(weights, ["r"], list("abcdefghi"), color=False, width=60).split("\n")[1]
+    assert row == "r │      ░░ ▒▒ ▓▓ ██ ██ ██   │"
+
+
+def test_labels_that_do_not_fit_become_numbers_with_a_legend() -> None:
+    labels = [f"word{index}" for index in range(12)]
+    narrow = terminal_heatmap(np.eye(12), labels, labels, color=False, width=40)
+    wide = terminal_heatmap(np.eye(12), labels, labels, color=False, width=100)
+    assert "word0 word1" in wide
+    assert "1 word0" not in wide
+    assert "1 word0  2 word1" in narrow
+    assert narrow.split("\n")[0] == " " * 8 + " 1  2  3  4  5  6  7  8  9 10"
+    assert narrow.count("█") == 2 * 12 + 1  # every cell of the diagonal once, and the scale
+
+
+def test_blocks_side_by_side_are_the_whole_map() -> None:
+    weights = np.random.default_rng(0).random((3, 40))
+    labels = [str(index) * 3 for index in range(40)]
+    rows = ["a", "b", "c"]
+    blocks = terminal_heatmap(weights, rows, labels, color=False, width=30).split("\n")
+    joined = [" ".join(line[3:-1] for line in blocks if line.startswith(f"{row} │")) for row in rows]
+    whole = terminal_heatmap(weights, rows, ["xx"] * 40, color=False, width=200).split("\n")[1:4]
+    assert joined == [line[3:-1] for line in whole]
+
+
+@pytest.mark.parametrize("label", ["\x1b[31mred", "a\nb", "\r", "\x00", "\u202eright", "\u2028", "\x9b2J"])
+def test_control_characters_are_escaped(label: str) -> None:
+    for width in (20, 80):
+        picture = terminal_heatmap(np.zeros((1, 3)), [label], [label, "long label", label], color=False, width=width)
+        assert all(character == "\n" or character.isprintable() for character in picture)
+        assert len(picture.split("\n")) == len(picture.splitlines())
+    assert "\\" in picture
+
+
+def test_a_mark_without_a_letter_gets_a_dotted_circle() -> None:
+    picture = terminal_heatmap(np.ones((1, 2)), ["่"], ["ี", "ก"], color=False, width=40)
+    assert picture.split("\n")[:2] == ["   ◌ี  ก", "◌่ │██ ██│"]
+
+
+def test_a_long_row_label_is_cut_between_letters() -> None:
+    picture = terminal_heatmap(np.ones((1, 1)), ["ที่นี่" * 10], ["x"], color=False, width=30)
+    label = picture.split("\n")[1].partition(" │")[0]
+    assert label == "ที่นี่" * 4 + "ที่…"
+    assert cell_len(label) == 10
+
+
+texts = st.text(max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(texts, max_size=5), st.lists(texts, max_size=30), st.booleans(), st.integers(20, 90))
+def test_never_wider_than_the_terminal(rows: list[str], columns: list[str], color: bool, width: int) -> None:
+    weights = np.linspace(0, 1, len(rows) * len(columns)).reshape(len(rows), len(columns))
+    picture = terminal_heatmap(weights, rows, columns, color=color, width=width)
+    for line in without_color(picture).split("\n"):
+        assert cell_len(line) <= width
+        assert line.isprintable()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text("aกี่漢é</", max_size=8), min_size=2, max_size=5))
+def test_the_bars_stand_in_one_column(rows: list[str]) -> None:
+    picture = terminal_heatmap(np.zeros((len(rows), 2)), rows, ["x", "y"], color=False, width=60)
+    bars = [line for line in picture.split("\n")[1:] if line.endswith("│")]
+    assert len(bars) == len(rows)
+    assert len({cell_len(line.partition("│")[0]) for line in bars}) == 1
+
+
+def test_errors_give_name_value_and_constraint() -> None:
+    with pytest.raises(ValueError, match=r"^weights: shape \(2, 3\) must be \(2, 2\)"):
+        terminal_heatmap(np.zeros((2, 3)), ["a", "b"], ["x", "y"], color=False, width=80)
+    with pytest.raises(ValueError, match=r"^weights: shape \(4,\) must be"):
+        terminal_heatmap(np.zeros(4), ["a", "b"], ["x", "y"], color=False, width=80)
+    with pytest.raises(ValueError, match=r"^width: 8 must be at least 20"):
+        terminal_heatmap(np.zeros((1, 1)), ["a"], ["x"], color=False, width=8)
+
+
+def test_importing_is_cheap() -> None:
+    code = "import sys, dragoman.pictures; print({'rich', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -1,0 +1,180 @@
+from functools import cache
+from typing import Literal
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dragoman.config import TextConfig
+from dragoman.errors import ConfigError, DataError, ModelError
+from dragoman.text.normalize import normalize
+from dragoman.text.tokenizer import BOS, EOS, LONGEST_STRETCH, NUM_SPECIAL, PAD, UNK, Tokenizer
+
+Model = Literal["bpe", "unigram", "char", "word"]
+MODELS: tuple[Model, ...] = ("bpe", "unigram", "char", "word")
+EVERY_MODEL = pytest.mark.parametrize("model", MODELS)
+
+LINES = [
+    "A man rides a brown horse through the snow.",
+    "Ein Mann reitet auf einem braunen Pferd durch den Schnee.",
+    "Two children play with 3 dogs and 42 balls in the garden.",
+    "Zwei Kinder spielen mit 3 Hunden und 42 Bällen im Garten.",
+    "literal <s> and </s> and <pad> and <unk> and <0x41> here",
+    "日本語 の テスト です",
+] * 4
+
+
+@cache
+def tokenizer(model: Model, byte_fallback: bool = True) -> Tokenizer:
+    return Tokenizer.train(LINES, TextConfig(model=model, vocab_size=400, byte_fallback=byte_fallback))
+
+
+@EVERY_MODEL
+@settings(deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+@example("<s> a </s> <pad> <unk> <0x41> <0x0A> ▁ ▅ ⁇")
+@example("a\n\u2028b \u2581 c\x85 d\r")
+@example(LINES[0])
+def test_any_text_comes_back_normalised_without_an_unknown_or_special_id(model: Model, text: str) -> None:
+    ids = tokenizer(model).encode(text)
+    assert tokenizer(model).decode(ids) == normalize(text)
+    assert all(piece >= NUM_SPECIAL for piece in ids)
+
+
+@EVERY_MODEL
+def test_without_byte_fallback_an_unseen_character_is_lost(model: Model) -> None:
+    """The control of the test above: it is byte fallback that keeps the promise."""
+    ids = tokenizer(model, byte_fallback=False).encode("Ж")
+    assert UNK in ids
+    assert tokenizer(model, byte_fallback=False).decode(ids) != "Ж"
+
+
+@EVERY_MODEL
+@pytest.mark.parametrize("literal", ["<s>", "</s>", "<pad>", "<unk>", "<0x41>"])
+def test_text_never_spells_a_special_id(model: Model, literal: str) -> None:
+    special = {"<s>": BOS, "</s>": EOS, "<pad>": PAD, "<unk>": UNK}
+    if literal in special:
+        assert tokenizer(model).pieces([special[literal]]) == [literal]  # the piece is there, only text cannot reach it
+    ids = tokenizer(model).encode(f"{literal} x{literal}")
+    assert not set(ids) & set(special.values())
+    assert literal not in tokenizer(model).pieces(ids)
+    assert tokenizer(model).decode(ids) == f"{literal} x{literal}"
+
+
+@EVERY_MODEL
+def test_a_batch_is_its_texts_one_by_one(model: Model) -> None:
+    texts = ["", *LINES, " \u2028 "]
+    rows = tokenizer(model).encode_batch(texts)
+    assert rows == [tokenizer(model).encode(text) for text in texts]
+    assert rows[0] == rows[-1] == []
+    assert tokenizer(model).encode_batch([]) == []
+
+
+@EVERY_MODEL
+def test_padding_and_sentence_marks_decode_to_nothing(model: Model) -> None:
+    ids = tokenizer(model).encode("Bälle für 日本")
+    middle = len(ids) // 2
+    padded = [BOS, *ids[:middle], PAD, *ids[middle:], EOS, PAD, PAD]
+    assert tokenizer(model).decode(padded) == "Bälle für 日本"
+
+
+def test_bytes_that_are_no_text_decode_to_one_line_all_the_same() -> None:
+    def byte(value: int) -> int:
+        return NUM_SPECIAL + value
+
+    assert tokenizer("bpe").pieces([byte(0xE2)]) == ["<0xE2>"]
+    assert tokenizer("bpe").decode([byte(0xE2), byte(0x96)]) == "\ufffd\ufffd"
+    assert tokenizer("bpe").decode([byte(0x61), byte(0x0A), byte(0x62)]) == "a b"
+
+
+@EVERY_MODEL
+def test_training_is_deterministic_and_bytes_hold_all_of_it(model: Model) -> None:
+    config = TextConfig(model=model, vocab_size=400)
+    again = Tokenizer.train(iter(LINES), config)
+    assert again.to_bytes() == tokenizer(model).to_bytes()
+    loaded = Tokenizer.from_bytes(again.to_bytes(), config.normalization)
+    assert loaded.digest == again.digest == tokenizer(model).digest
+    assert loaded.encode(LINES[0]) == again.encode(LINES[0])
+    assert Tokenizer.from_bytes(again.to_bytes(), "nfkc").digest != again.digest
+
+
+@EVERY_MODEL
+def test_a_vocabulary_larger_than_the_text_supports_shrinks(model: Model) -> None:
+    large = Tokenizer.train(LINES, TextConfig(model=model, vocab_size=30_000))
+    assert large.requested_size == 30_000
+    assert NUM_SPECIAL + 256 < large.size < 30_000
+    again = Tokenizer.train(LINES, TextConfig(model=model), vocab_size=large.size)
+    assert again.requested_size == again.size == large.size
+
+
+@EVERY_MODEL
+def test_a_vocabulary_below_bytes_and_alphabet_is_refused_with_the_least_that_works(model: Model) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Tokenizer.train(LINES, TextConfig(model=model, vocab_size=100))
+    start, end = "text.vocab_size: 100 is too small for this text; use at least ", " or set text.byte_fallback = false"
+    message = str(raised.value)
+    assert message.startswith(start)
+    assert message.endswith(end)
+    least = int(message.removeprefix(start).removesuffix(end))
+    assert Tokenizer.train(LINES, TextConfig(model=model), vocab_size=least).size == least
+    if model in ("bpe", "unigram"):
+        with pytest.raises(ConfigError, match="too small"):
+            Tokenizer.train(LINES, TextConfig(model=model), vocab_size=least - 1)
+
+
+def test_without_byte_fallback_the_advice_leaves_it_out() -> None:
+    with pytest.raises(ConfigError, match=r"^text\.vocab_size: 8 is too small for this text; use at least \d+$"):
+        Tokenizer.train(LINES, TextConfig(vocab_size=8, byte_fallback=False))
+
+
+@pytest.mark.parametrize("lines", [[], ["", " \u2028\t", "\0"]])
+def test_a_blank_text_teaches_nothing(lines: list[str]) -> None:
+    with pytest.raises(DataError, match=r"^text: nothing to learn a vocabulary from; give lines that are not blank$"):
+        Tokenizer.train(lines, TextConfig())
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", tokenizer("bpe").to_bytes()[:-50]], ids=["empty", "garbage", "cut"])
+def test_a_broken_model_says_what_to_do(data: bytes) -> None:
+    with pytest.raises(ModelError) as raised:
+        Tokenizer.from_bytes(data)
+    assert str(raised.value) == (
+        "tokenizer: not a sentencepiece model, or damaged; copy it again from a model directory that works"
+    )
+
+
+def test_long_lines_are_learned_from_to_their_end() -> None:
+    """The BPE trainer aborts the process on one word of 65,536 characters, and skips lines over a limit."""
+    line = "a" * 70_000 + "ж" * LONGEST_STRETCH
+    trained = Tokenizer.train([line], TextConfig(vocab_size=300))
+    assert "ж" in "".join(trained.pieces(trained.encode("жжж")))
+
+
+def test_a_character_the_trainer_keeps_for_itself_costs_its_line_nothing() -> None:
+    trained = Tokenizer.train(["▅ horse horse"], TextConfig(model="word", vocab_size=300))
+    assert trained.pieces(trained.encode("horse")) == ["▁horse"]
+    assert trained.decode(trained.encode("▅ horse")) == "▅ horse"
+
+
+def test_training_lines_are_drawn_from_the_whole_text_and_the_same_each_time() -> None:
+    lines = ["a"] * 500 + ["b"] * 500
+    config = TextConfig(model="char", vocab_size=300, training_lines=100)
+    first, second = (Tokenizer.train(lines, config) for _ in range(2))
+    assert first.to_bytes() == second.to_bytes()
+    assert first.pieces(first.encode("ab")) == ["▁", "a", "b"]
+    only_a = Tokenizer.train(lines[:100], config)  # what the first 100 lines alone would give
+    assert only_a.pieces(only_a.encode("ab")) == ["▁", "a", "<0x62>"]
+
+
+def test_rare_characters_of_a_large_alphabet_do_not_fill_the_vocabulary() -> None:
+    alphabet = "".join(map(chr, range(0x4E00, 0x4E00 + 400)))
+    lines = ["horse " * 400] * 2_000 + [alphabet]
+    trained = Tokenizer.train(lines, TextConfig(vocab_size=300))
+    assert trained.decode(trained.encode(alphabet)) == alphabet
+    with pytest.raises(ConfigError, match="use at least"):
+        Tokenizer.train(lines, TextConfig(vocab_size=300, byte_fallback=False))
+
+
+def test_normalization_is_part_of_the_tokenizer() -> None:
+    compatible = Tokenizer.train(LINES, TextConfig(vocab_size=400, normalization="nfkc"))
+    assert compatible.decode(compatible.encode("ﬁne")) == "fine"
+    assert tokenizer("bpe").decode(tokenizer("bpe").encode("ﬁne")) == "ﬁne"
