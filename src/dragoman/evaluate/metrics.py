@@ -48,7 +48,8 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: 
     def measure(metric: Any) -> Score:
         result = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=BOOTSTRAP_SAMPLES)
         center, half = (result._mean, result._ci) if len(references) > 1 else (result.score, 0.0)
-        return Score(result.score, center - half, center + half, str(metric.get_signature()))
+        low, high = float(center - half), float(center + half)  # sacrebleu hands out numpy numbers
+        return Score(float(result.score), low, high, str(metric.get_signature()))
 
     return Evaluation(
         bleu=measure(BLEU(tokenize=tokenize)),

@@ -207,7 +207,7 @@ class Trainer:
             "tokens_per_second": progress.recent_tokens / max(elapsed, 1e-9),
         }
         self.reporter.step(record, self.settings.max_steps)
-        if progress.step % self.settings.log_every == 0 or progress.step == self.settings.max_steps:
+        if progress.step % self.settings.log_every == 0:
             self.log.write(record)
             progress.recent_loss, progress.recent_tokens = 0.0, 0
             self._recent_start = time.perf_counter()

@@ -1,0 +1,43 @@
+"""A real model for behaviour tests: trained here, in seconds, once a session."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.config import Config
+from dragoman.train.loop import train
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same results on every machine
+torch.set_num_threads(1)  # models this small gain nothing from two, and lose much where the machine is shared
+os.environ["OMP_NUM_THREADS"] = "1"  # the same for the commands that tests start
+
+QUICK = [
+    "data.generated=reverse",
+    "data.generated_size=2000",
+    "text.model=word",
+    "text.vocab_size=300",
+    "model.num_layers=1",
+    "model.d_model=32",
+    "model.d_ff=64",
+    "train.max_steps=60",
+    "train.save_every=20",
+    "train.batch_tokens=512",
+    "train.valid_sentences=20",
+    "train.log_every=5",
+    "train.warmup_steps=10",
+]
+
+
+def quick_config(*settings: str) -> Config:
+    """A run of a few seconds."""
+    return Config.build("tiny", None, [*QUICK, *settings])
+
+
+@pytest.fixture(scope="session")
+def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run. Tests read it and leave it as it is."""
+    run = tmp_path_factory.mktemp("runs") / "reverse"
+    train(quick_config(), run)
+    return run

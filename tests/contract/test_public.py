@@ -1,0 +1,60 @@
+"""The public surface: few names, imported lazily, meaning what the interface says."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import dragoman
+from dragoman import Transformer, TransformerConfig
+
+HEAVY = ("torch", "sentencepiece", "sacrebleu", "numpy", "num2words", "babel")
+
+
+def test_the_surface_is_small_and_every_name_is_there() -> None:
+    assert len(dragoman.__all__) <= 20
+    for name in dragoman.__all__:
+        assert getattr(dragoman, name) is not None
+    assert set(dragoman.__all__) <= set(dir(dragoman))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'dragoman' has no attribute 'translte'"):
+        _ = dragoman.translte
+
+
+@pytest.mark.parametrize("module", ["dragoman", "dragoman.cli.main"])
+def test_importing_imports_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*[name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_the_control_importing_the_model_does() -> None:
+    code = "import sys; from dragoman import Transformer; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich", "sacrebleu"])
+def test_the_core_works_without_the_command_line_and_the_metrics(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; import dragoman.train.loop, dragoman.decode.translator"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_model_is_called_as_the_interface_says() -> None:
+    model = Transformer(TransformerConfig.tiny(vocab_size=100))
+    source_ids, target_ids = torch.randint(4, 100, (2, 5)), torch.randint(4, 100, (2, 3))
+    logits = model(source_ids, target_ids, source_allowed=None)
+    assert logits.shape == (2, 3, 100)
+    allowed = torch.ones(2, 5, dtype=torch.bool)
+    assert model(source_ids, target_ids, allowed).shape == (2, 3, 100)
+
+
+def test_the_transformer_reads_in_one_sitting() -> None:
+    from dragoman.model import attention, transformer
+
+    lines = sum(len(inspect.getsource(module).split("\n")) for module in (attention, transformer))
+    assert lines < 600

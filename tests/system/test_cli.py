@@ -1,0 +1,238 @@
+"""The commands as a person runs them: real processes, real files, exit codes, one-line errors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DRAGOMAN = [sys.executable, "-m", "dragoman"]
+
+
+def run(
+    *arguments: str | Path, stdin: bytes = b"", code: int = 0, **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    done = subprocess.run([*DRAGOMAN, *map(str, arguments)], input=stdin, capture_output=True, timeout=300, **options)
+    assert done.returncode == code, done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    return done
+
+
+def error_of(*arguments: str | Path, code: int, **options: Any) -> str:
+    """The one line that a failing command says."""
+    lines = run(*arguments, code=code, **options).stderr.decode().rstrip("\n").split("\n")
+    return lines[-1]
+
+
+@pytest.fixture
+def generated(tmp_path: Path) -> Path:
+    run("generate", "copy", "--out", tmp_path / "corpus", "--size", "200")
+    return tmp_path / "corpus"
+
+
+def test_help_answers_quickly_and_lists_the_commands() -> None:
+    started = time.perf_counter()
+    text = run("--help").stdout.decode()
+    elapsed = time.perf_counter() - started
+    for name in ("train", "translate", "score", "evaluate", "generate", "info", "demo"):
+        assert name in text
+    assert elapsed < 10  # generous for a shared machine; test_public shows that nothing heavy is imported
+    assert run("--version").stdout.decode().startswith("dragoman 0.")
+
+
+def test_a_mistyped_command_or_option_is_usage() -> None:
+    run("trian", code=2)
+    run("translate", "--modle", "x", code=2)
+
+
+# translate
+
+
+def test_lines_in_lines_out(quick_run: Path, tmp_path: Path) -> None:
+    source = b"a b c\n\nd e\n   \nf"
+    from_stdin = run("translate", "--model", quick_run, stdin=source).stdout
+    (tmp_path / "in.txt").write_bytes(source)
+    run("translate", "--model", quick_run, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
+    assert from_stdin == (tmp_path / "out.txt").read_bytes()
+    lines = from_stdin.decode().split("\n")
+    assert len(lines) == 6
+    assert lines[5] == "", "one newline a line"
+    assert lines[1] == lines[3] == ""
+    as_arguments = run("translate", "--model", quick_run, "a b c", "d e").stdout.decode().split("\n")
+    assert as_arguments == [lines[0], lines[2], ""]
+
+
+def test_only_newlines_separate_lines(quick_run: Path) -> None:
+    source = "a\u2028b\nc\u0085d\re\vf\fg\x1ch\ni\r\n".encode()
+    assert run("translate", "--model", quick_run, stdin=source).stdout.count(b"\n") == 3
+    assert len(source.decode().splitlines()) > 3, "the control: splitlines would count more"
+
+
+def test_a_bad_line_fails_alone_and_is_reported(quick_run: Path) -> None:
+    done = run("translate", "--model", quick_run, stdin=b"a b\nbad \xff\nc d\n", code=1)
+    assert done.stdout.split(b"\n")[1] == b""
+    assert done.stdout.count(b"\n") == 3
+    assert done.stderr.decode() == "translate: 1 of 3 lines failed (first: line 2: invalid UTF-8 at byte 5)\n"
+
+
+def test_json_is_one_object_a_line(quick_run: Path) -> None:
+    done = run("translate", "--model", quick_run, "--json", "--n-best", "2", stdin=b"a b\n\n")
+    first, second = (json.loads(line) for line in done.stdout.decode().rstrip("\n").split("\n"))
+    assert {"source", "translation", "score", "normalized_score", "status"} <= first.keys()
+    assert len(first["alternatives"]) == 2
+    assert (second["status"], second["translation"]) == ("empty", "")
+
+
+def test_n_best_stays_on_its_line_and_attention_is_drawn(quick_run: Path) -> None:
+    done = run("translate", "--model", quick_run, "--n-best", "3", "--beam", "3", "a b", "c")
+    assert [line.count("\t") for line in done.stdout.decode().rstrip("\n").split("\n")] == [2, 2]
+    picture = run("translate", "--model", quick_run, "--attention", "a b c").stdout.decode()
+    assert "▁a" in picture
+    assert "│" in picture
+
+
+def test_a_reader_that_leaves_early_is_no_error(quick_run: Path) -> None:
+    process = subprocess.Popen(
+        [*DRAGOMAN, "translate", "--model", str(quick_run), "--beam", "1"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    process.stdin.write(b"a b\n")
+    process.stdin.flush()
+    assert process.stdout.readline().endswith(b"\n"), "a slow pipe gets its answer before the input ends"
+    process.stdout.close()
+    try:
+        process.stdin.write(b"a b\n" * 2000)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
+    code = process.wait(timeout=120)
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert errors == b""
+    assert code in (-signal.SIGPIPE, 0)
+
+
+def test_translate_says_what_is_wrong(quick_run: Path, tmp_path: Path) -> None:
+    nowhere = tmp_path / "no"
+    assert error_of("translate", "--model", nowhere, "x", code=4) == (
+        f"dragoman: {nowhere}: no such model directory; train one with `dragoman train ... --out {nowhere}`"
+    )
+    assert error_of("translate", "--model", quick_run, "--n-best", "9", "x", code=2) == (
+        "dragoman: decode.n_best: 9 is more than beam=4; widen the beam or ask for fewer"
+    )
+    assert error_of("translate", "--model", quick_run, "--input", tmp_path / "no.txt", code=3) == (
+        f"dragoman: {tmp_path / 'no.txt'}: no such file; check its name"
+    )
+    assert error_of("translate", "--model", quick_run, "--device", "cuda", "x", code=2) == (
+        "dragoman: device: 'cuda' was asked for and this machine has no CUDA; use auto or cpu"
+    )
+    debugged = subprocess.run([*DRAGOMAN, "--debug", "translate", "--model", "no", "x"], capture_output=True)
+    assert b"Traceback" in debugged.stderr
+
+
+# score and evaluate
+
+
+def test_score_gives_one_number_a_line(quick_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "s").write_bytes(b"a b\nc d e\n")
+    (tmp_path / "t").write_bytes(b"b a\ne d c")
+    values = [float(line) for line in run("score", "--model", quick_run, tmp_path / "s", tmp_path / "t").stdout.split()]
+    assert len(values) == 2
+    assert all(value < 0 for value in values)
+    (tmp_path / "t").write_bytes(b"b a\n")
+    assert error_of("score", "--model", quick_run, tmp_path / "s", tmp_path / "t", code=3).startswith(
+        f"dragoman: {tmp_path / 't'}: 1 lines, {tmp_path / 's'}: 2; "
+    )
+
+
+def test_evaluate_a_model_or_a_file(quick_run: Path, generated: Path) -> None:
+    source, reference = generated / "test.source", generated / "test.target"
+    same = json.loads(run("evaluate", "--hypotheses", reference, "--reference", reference, "--json").stdout)
+    assert same["bleu"]["score"] == pytest.approx(100)
+    assert same["exact_match"] == 1
+    text = run(
+        "evaluate", "--model", quick_run, "--source", source, "--reference", reference, "--beam", "1"
+    ).stdout.decode()
+    assert text.startswith("BLEU ")
+    assert "nrefs:1|" in text
+    assert "of 1,000 sentences" in text
+    assert error_of("evaluate", "--reference", reference, code=2) == (
+        "dragoman: --model: give either --model and --source, or --hypotheses"
+    )
+
+
+# train, generate, info
+
+
+def test_train_with_one_command_and_no_configuration_file(generated: Path, tmp_path: Path) -> None:
+    arguments: list[str | Path] = [
+        "train", "--source", generated / "train.source", "--target", generated / "train.target",
+        "--valid-source", generated / "valid.source", "--valid-target", generated / "valid.target",
+        "--out", tmp_path / "run", "--preset", "tiny", "--set", "train.max_steps=3", "--set", "text.vocab_size=290",
+        "--set", "train.valid_sentences=5",
+    ]  # fmt: skip
+    done = run(*arguments)
+    assert f"{tmp_path / 'run'}: reached train.max_steps=3 at step 3" in done.stdout.decode()
+    assert "valid  step 3: loss " in done.stderr.decode()
+    again = run("train", "--out", tmp_path / "run", "--set", "train.max_steps=5")
+    assert "resuming from" in again.stderr.decode()
+    assert "at step 5" in again.stdout.decode()
+
+
+def test_train_refuses_typos_with_a_suggestion(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[train]\nmax_step = 5\n")
+    assert error_of("train", file, code=2) == "dragoman: train.max_step: unknown key; did you mean max_steps?"
+    assert error_of("train", "--set", "model.vocab_size=5", "--out", tmp_path / "x", code=2) == (
+        "dragoman: model.vocab_size: follows from the tokenizer; set text.vocab_size"
+    )
+    assert error_of("train", "--preset", "tiny", code=2) == (
+        "dragoman: --out: missing; say where the model directory shall be"
+    )
+    assert error_of("train", "--out", tmp_path / "x", "--set", "data.generated=nubmers-th", code=2) == (
+        "dragoman: data.generated: no corpus 'nubmers-th'; did you mean numbers-th?"
+    )
+
+
+def test_a_corpus_with_bad_text_is_refused_or_skipped(generated: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "train.source"
+    lines = (generated / "train.source").read_bytes().split(b"\n")
+    lines[6] = b"x" * 30 + b"\xff"
+    broken.write_bytes(b"\n".join(lines))
+    arguments: list[str | Path] = [
+        "train", "--source", broken, "--target", generated / "train.target", "--valid-source",
+        generated / "valid.source", "--valid-target", generated / "valid.target", "--out", tmp_path / "run",
+        "--preset", "tiny", "--set", "train.max_steps=1", "--set", "text.vocab_size=290",
+        "--set", "train.valid_sentences=2",
+    ]  # fmt: skip
+    assert error_of(*arguments, code=3) == (
+        f"dragoman: {broken}:7: invalid UTF-8 at byte 31; mend the line or pass --on-bad-line skip"
+    )
+    assert "1 pair left out, not valid text on a side" in run(*arguments, "--on-bad-line", "skip").stderr.decode()
+
+
+def test_generate_lists_and_writes(tmp_path: Path) -> None:
+    assert "numbers-th" in run("generate").stdout.decode()
+    run("generate", "numbers-th", "--out", tmp_path, "--size", "100")
+    expected = {f"{part}.{side}" for part in ("train", "valid", "test") for side in ("en", "th")}
+    assert {path.name for path in tmp_path.iterdir()} == expected
+
+
+def test_info_prints_the_parameters(quick_run: Path) -> None:
+    text = run("info", "--preset", "base").stdout.decode()
+    assert "63,082,496  63.1M" in text
+    assert json.loads(run("info", "--preset", "big", "--json").stdout)["total"] == 214_245_376
+    assert "[train]" in run("info", "--model", quick_run).stdout.decode()
+
+
+def test_everything_works_without_a_compiler(quick_run: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": str(tmp_path)}  # nothing on it
+    assert run("translate", "--model", quick_run, "a b", env=environment).stdout.count(b"\n") == 1

@@ -1,0 +1,283 @@
+"""Runs from end to end: what they leave behind, how they go on, when they stop."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dragoman
+from dragoman import bundle
+from dragoman.errors import ConfigError, DataError, ModelError, NonFiniteError
+from dragoman.train import loop
+from dragoman.train.loop import Trainer, train
+from dragoman.train.loss import smoothed_cross_entropy
+from dragoman.train.prepare import prepare
+from dragoman.train.report import Silent, read_log
+from tests.conftest import QUICK, quick_config
+
+
+class Notes(Silent):
+    """A reporter that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def state(run: Path, step: int) -> dict[str, bytes]:
+    """A checkpoint without its clock."""
+    files = bundle.read_checkpoint(bundle.checkpoint_path(run, step))
+    recorded = json.loads(files["state.json"])
+    del recorded["progress"]["seconds"]
+    return {**files, "state.json": json.dumps(recorded).encode()}
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    return [(record["step"], record["loss"]) for record in read_log(run) if record["kind"] == "step"]
+
+
+def test_a_run_leaves_a_model_directory(quick_run: Path) -> None:
+    names = {path.name for path in quick_run.iterdir()}
+    assert {"weights.safetensors", "config.toml", "tokenizer.model", "card.md", "log.jsonl", "checkpoints"} <= names
+    assert [path.name for path in bundle.checkpoints(quick_run)] == ["step-000020", "step-000040", "step-000060"]
+    card = (quick_run / "card.md").read_text()
+    assert "`reverse`: 2,000 pairs" in card
+    assert "encoder self-attention" in card
+
+
+def test_it_learns_and_the_log_shows_it(quick_run: Path) -> None:
+    curve = losses(quick_run)
+    assert [step for step, _ in curve] == list(range(5, 61, 5))
+    assert curve[-1][1] < curve[0][1] - 0.5
+    valid = [record for record in read_log(quick_run) if record["kind"] == "valid"]
+    assert [record["step"] for record in valid] == [20, 40, 60]
+    assert {"loss", "bleu", "chrf", "exact_match", "sample"} <= valid[0].keys()
+    step = next(record for record in read_log(quick_run) if record["kind"] == "step")
+    assert {"learning_rate", "gradient_norm", "tokens_per_second", "epoch"} <= step.keys()
+
+
+def test_tensorboard_is_written_when_installed(quick_run: Path) -> None:
+    pytest.importorskip("tensorboard")
+    assert list((quick_run / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_the_directory_holds_the_best_weights(quick_run: Path) -> None:
+    records = [record for record in read_log(quick_run) if record["kind"] in ("valid", "average")]
+    best = max(records, key=lambda record: record["bleu"])
+    assert records[-1]["kind"] == "average"
+    directory = bundle.weights_from_bytes((quick_run / bundle.WEIGHTS).read_bytes(), quick_run)
+    checkpoints = [
+        bundle.weights_from_bytes(bundle.read_checkpoint(path)[bundle.WEIGHTS], path)
+        for path in bundle.checkpoints(quick_run)
+    ]
+    if best["kind"] == "valid":
+        expected = checkpoints[best["step"] // 20 - 1]
+    else:
+        expected = {name: sum(one[name].double() for one in checkpoints) / 3 for name in directory}
+    for name, tensor in directory.items():
+        torch.testing.assert_close(tensor, expected[name].float())
+
+
+# Going on
+
+RESUME = ("train.accumulate=3", "train.save_every=6", "train.log_every=4", "model.dropout=0.2", "train.average=1")
+
+
+def run_steps(run: Path, steps: int, *settings: str) -> None:
+    train(quick_config(*RESUME, f"train.max_steps={steps}", *settings), run)
+
+
+def test_a_resumed_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run_steps(whole, 18)
+    run_steps(parts, 6)
+    run_steps(parts, 18)
+    assert state(whole, 18) == state(parts, 18)
+    assert losses(whole) == losses(parts)
+
+
+def test_without_the_random_state_it_would_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run_steps(whole, 12)
+    run_steps(parts, 6)
+    monkeypatch.setattr(torch, "set_rng_state", lambda state: None)
+    run_steps(parts, 12)
+    assert state(whole, 12) != state(parts, 12)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run_steps(whole, 24)
+    arguments = [item for setting in (*QUICK, *RESUME, "train.max_steps=24") for item in ("--set", setting)]
+    command = [sys.executable, "-m", "dragoman", "train", "--preset", "tiny", "--out", str(killed), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not bundle.checkpoints(killed) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert bundle.checkpoints(killed)
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
+    assert state(whole, 24) == state(killed, 24)
+    assert losses(whole) == losses(killed)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    run_steps(tmp_path, 12)
+    weights = bundle.checkpoint_path(tmp_path, 12) / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    reporter = Notes()
+    train(quick_config(*RESUME, "train.max_steps=18"), tmp_path, reporter)
+    newest = bundle.checkpoint_path(tmp_path, 12)
+    assert f"{newest}: damaged checkpoint (weights.safetensors is not what was saved); falling back" in " ".join(
+        reporter.notes
+    )
+    assert f"resuming from {bundle.checkpoint_path(tmp_path, 6)}" in reporter.notes
+
+    for path in bundle.checkpoints(tmp_path):
+        (path / "manifest.json").unlink()
+    with pytest.raises(ModelError, match=r"none of its 3 checkpoints is whole; restore one or give another --out"):
+        run_steps(tmp_path, 24)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("model.d_ff=96", "model.d_ff was 64 when this run began and is 96 now; restore it, or give another --out"),
+        ("text.vocab_size=301", "text.vocab_size was 300 when this run began and is 301 now"),
+        ("data.generated_size=2001", "training data was '"),
+        ("train.seed=5", "train"),
+    ],
+)
+def test_another_model_vocabulary_or_corpus_is_refused(quick_run: Path, setting: str, message: str) -> None:
+    before = (quick_run / "weights.safetensors").stat().st_mtime_ns
+    with pytest.raises(ModelError) as caught:
+        train(quick_config(setting), quick_run)
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 4
+    assert (quick_run / "weights.safetensors").stat().st_mtime_ns == before
+
+
+# Stopping
+
+
+def test_early_stopping(tmp_path: Path) -> None:
+    settings = ("train.learning_rate=0.0", "train.save_every=2", "train.patience=2", "train.max_steps=50")
+    result = train(quick_config(*settings), tmp_path)
+    assert (result.steps, result.best_step) == (6, 2)
+    assert result.reason == "no better bleu in 2 validations"
+
+
+def broken_loss(real: Any, broken_steps: set[int]) -> Any:
+    calls = iter(range(1, 10_000))
+
+    def loss(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
+        total: Tensor = real(logits, target, smoothing)
+        return total * float("nan") if logits.requires_grad and next(calls) in broken_steps else total
+
+    return loss
+
+
+def test_a_non_finite_step_changes_no_weight_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, {2}))
+    reporter = Notes()
+    prepared = prepare(quick_config(), tmp_path, reporter)
+    trainer = Trainer(prepared, tmp_path, reporter)
+    batches = trainer._batches()
+    snapshots = []
+    for _ in range(3):
+        trainer._step([next(batches)])
+        snapshots.append({name: weight.clone() for name, weight in bundle.named_weights(trainer.model).items()})
+    trainer.log.close()
+    same = [all(torch.equal(one[name], two[name]) for name in one) for one, two in pairwise(snapshots)]
+    assert same == [True, False], "the second step changed nothing, the third did"
+    assert any(note.startswith("step 2: non-finite loss or gradient in a batch with ") for note in reporter.notes)
+    record = next(record for record in read_log(tmp_path) if record["kind"] == "nonfinite")
+    assert record["lines"][0].startswith(str(tmp_path / "corpus" / "train.source") + ":")
+
+
+def test_too_many_non_finite_steps_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, set(range(100))))
+    with pytest.raises(NonFiniteError, match=r"3 steps in a row: lower train\.learning_rate") as caught:
+        train(quick_config("train.nonfinite_limit=3"), tmp_path)
+    assert caught.value.exit_code == 5
+
+
+# Text of one's own
+
+
+def write_pairs(directory: Path, count: int = 300) -> dict[str, list[str]]:
+    words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
+    lines = [" ".join(words[(row * step) % 8] for step in range(1, row % 5 + 2)) for row in range(count)]
+    paths = {}
+    for name, texts in (("source", lines), ("target", [line.upper() for line in lines])):
+        path = directory / f"train.{name}"
+        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        paths[name] = paths[f"valid_{name}"] = [str(path)]
+    return paths
+
+
+FILES = ("train.max_steps=4", "train.save_every=4", "text.vocab_size=320", "model.d_model=16", "model.num_layers=1")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+@pytest.mark.parametrize("joint", [True, False])
+def test_every_kind_of_tokenizer_joint_and_separate(tmp_path: Path, kind: str, joint: bool) -> None:
+    settings = [*FILES, f"text.model={kind}", f"text.joint={json.dumps(joint)}"]
+    settings.append(f"model.share_source_target={json.dumps(joint)}")
+    config = dragoman.Config.build("tiny", None, settings, data=write_pairs(tmp_path))
+    train(config, tmp_path / "run")
+    assert (tmp_path / "run" / "tokenizer.model").exists() == joint
+    translator = dragoman.load(str(tmp_path / "run"), device="cpu")
+    assert len(translator.translate(["alpha beta", "never seen: ¿ñ?"], beam=2)) == 2
+
+
+def test_several_files_a_side_and_compressed_ones(tmp_path: Path) -> None:
+    import gzip
+
+    data = write_pairs(tmp_path)
+    for side in ("source", "target"):
+        packed = tmp_path / f"more.{side}.gz"
+        packed.write_bytes(gzip.compress((tmp_path / f"train.{side}").read_bytes()))
+        data[side] = [*data[side], str(packed)]
+    reporter = Notes()
+    train(dragoman.Config.build("tiny", None, FILES, data=data), tmp_path / "run", reporter)
+    assert "600 training pairs" in reporter.notes
+
+
+def test_a_vocabulary_larger_than_the_text_supports_shrinks_with_a_note(tmp_path: Path) -> None:
+    reporter = Notes()
+    config = dragoman.Config.build("tiny", None, [*FILES, "text.vocab_size=5000"], data=write_pairs(tmp_path))
+    train(config, tmp_path / "run", reporter)
+    assert any(note.startswith("the text supports ") and "text.vocab_size=5,000" in note for note in reporter.notes)
+
+
+def test_missing_and_unequal_corpora_are_refused(tmp_path: Path) -> None:
+    data = write_pairs(tmp_path)
+    with pytest.raises(ConfigError, match=r"data.valid_source: missing; give --source, --target"):
+        train(dragoman.Config.build("tiny", None, FILES, data={**data, "valid_source": []}), tmp_path / "run")
+    target = tmp_path / "train.target"
+    target.write_text("\n".join(target.read_text().split("\n")[:298]) + "\n")
+    with pytest.raises(DataError) as caught:
+        train(dragoman.Config.build("tiny", None, FILES, data=data), tmp_path / "run")
+    assert str(caught.value).startswith(f"{target}: 298 lines, {tmp_path / 'train.source'}: 300; ")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(dragoman.DiskError):
+        train(quick_config(), tmp_path / "run")

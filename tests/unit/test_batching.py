@@ -1,0 +1,67 @@
+"""Batches: budget, order, teacher forcing."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.data.batching import BatchPlan, pad_rows, teacher_forcing
+from dragoman.text.tokenizer import BOS, EOS, PAD
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=300)
+
+
+def plan_of(lengths: list[tuple[int, int]], budget: int, seed: int = 1) -> BatchPlan:
+    source, target = np.array(lengths, dtype=np.int64).T
+    return BatchPlan(source, target, batch_tokens=budget, seed=seed)
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(10, 500), st.integers(0, 5))
+def test_every_pair_once_and_within_the_budget(lengths: list[tuple[int, int]], budget: int, epoch: int) -> None:
+    batches = plan_of(lengths, budget).epoch(epoch)
+    assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+    for rows in batches:
+        longest = max(max(lengths[row]) + 1 for row in rows)
+        assert longest * len(rows) <= budget or len(rows) == 1
+
+
+def test_order_is_a_pure_function_of_seed_and_epoch() -> None:
+    lengths = [(length % 17 + 1, length % 11 + 1) for length in range(500)]
+
+    def order(epoch: int, seed: int = 1, after: tuple[int, ...] = ()) -> list[list[int]]:
+        plan = plan_of(lengths, 100, seed)
+        for earlier in after:
+            plan.epoch(earlier)
+        return [rows.tolist() for rows in plan.epoch(epoch)]
+
+    assert order(3) == order(3, after=(0, 1, 2)), "what came before does not matter"
+    assert order(3) != order(4)
+    assert order(3) != order(3, seed=2)
+
+
+def test_like_lengths_go_together() -> None:
+    random = np.random.default_rng(0)
+    lengths = [(int(length), int(length)) for length in random.integers(1, 50, size=2_000)]
+    used = sum(max(lengths[row][0] + 1 for row in rows) * len(rows) for rows in plan_of(lengths, 1_000).epoch(0))
+    needed = sum(length + 1 for length, _ in lengths)
+    assert needed / used > 0.95
+    shuffled = random.permutation(2_000)  # the control: batches in the order of the corpus
+    naive = sum(max(lengths[row][0] + 1 for row in shuffled[at : at + 40]) * 40 for at in range(0, 2_000, 40))
+    assert needed / naive < 0.6
+
+
+def test_the_target_is_shifted_right() -> None:
+    batch = teacher_forcing(np.array([0, 1]), [[7, 8, 9], [5]], [[4], [5, 6]])
+    assert batch.source_ids.tolist() == [[7, 8, 9, EOS], [5, EOS, PAD, PAD]]
+    assert batch.source_allowed.tolist() == [[True] * 4, [True, True, False, False]]
+    assert batch.target_input.tolist() == [[BOS, 4, PAD], [BOS, 5, 6]]
+    assert batch.target_output.tolist() == [[4, EOS, PAD], [5, 6, EOS]]
+    assert batch.num_tokens == 5
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[], [1, 2]]])
+def test_ragged_rows_of_any_shape(rows: list[list[int]]) -> None:
+    ids, allowed = pad_rows(rows)
+    assert ids.shape == allowed.shape
+    assert [[int(token) for token in row[real]] for row, real in zip(ids, allowed, strict=True)] == rows

@@ -1,0 +1,137 @@
+"""Model directories and checkpoints: atomic, checked, free of pickle."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dragoman import bundle
+from dragoman.errors import DiskError, ModelError
+
+
+@pytest.fixture
+def copied(quick_run: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(quick_run, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints", "data"))
+
+
+def test_a_model_directory_comes_back(quick_run: Path, tmp_path: Path) -> None:
+    loaded = bundle.load_bundle(quick_run)
+    weights = bundle.named_weights(loaded.model)
+    bundle.save_bundle(tmp_path / "again", loaded.config, loaded.tokenizers, weights, "a card")
+    again = bundle.load_bundle(tmp_path / "again")
+    assert again.config == loaded.config
+    assert (tmp_path / "again" / "card.md").read_text() == "a card"
+    for name, tensor in bundle.named_weights(again.model).items():
+        assert torch.equal(tensor, weights[name])
+    assert again.model.output.weight is again.model.source_embedding.weight, "ties come back"
+
+
+def test_shared_weights_are_stored_once(quick_run: Path) -> None:
+    stored = load_file(quick_run / "weights.safetensors")
+    assert "source_embedding.weight" in stored
+    assert not {"target_embedding.weight", "output.weight"} & stored.keys()
+
+
+def test_what_is_missing_is_named(tmp_path: Path, copied: Path) -> None:
+    with pytest.raises(ModelError, match="nowhere: no such model directory; train one with `dragoman train"):
+        bundle.load_bundle(tmp_path / "nowhere")
+    with pytest.raises(ModelError, match=r"not a model directory \(no config.toml\)"):
+        bundle.load_bundle(tmp_path)
+    (copied / "tokenizer.model").unlink()
+    with pytest.raises(ModelError, match=r"tokenizer.model: cannot be read \(No such file or directory\)"):
+        bundle.load_bundle(copied)
+
+
+def test_weights_that_do_not_fit_are_all_reported_at_once(copied: Path) -> None:
+    path = copied / "weights.safetensors"
+    weights = load_file(path)
+    inner = weights.pop("encoder.layers.0.feed_forward.inner.bias")
+    weights["stranger"] = torch.zeros_like(inner)
+    weights["encoder.layers.0.feed_forward.inner.weight"] = weights[
+        "encoder.layers.0.feed_forward.inner.weight"
+    ].mT.contiguous()
+    save_file(weights, path)
+    with pytest.raises(ModelError) as caught:
+        bundle.load_bundle(copied)
+    for fault in (
+        "encoder.layers.0.feed_forward.inner.bias is missing",
+        "stranger is unknown",
+        "encoder.layers.0.feed_forward.inner.weight is [32, 64] and should be [64, 32]",
+    ):
+        assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\xff" * 100, (10**15).to_bytes(8, "little") + b"{}"])
+def test_other_files_are_refused_as_weights(copied: Path, content: bytes) -> None:
+    (copied / "weights.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=r"weights.safetensors: not a safetensors file"):
+        bundle.load_bundle(copied)
+
+
+def test_a_configuration_for_another_model_is_refused_before_it_is_built(copied: Path) -> None:
+    config = (copied / "config.toml").read_text()
+    (copied / "config.toml").write_text(config.replace("d_ff = 64", "d_ff = 1000000"))
+    with pytest.raises(ModelError, match=r"holds [\d,]+ parameters, its config.toml describes 1\d\d,\d+,\d+"):
+        bundle.load_bundle(copied)
+    (copied / "config.toml").write_text(config.replace("num_layers = 1", "num_layers = 1000000000"))
+    with pytest.raises(ModelError, match=r"config.toml: model.num_layers: 1000000000 is out of range"):
+        bundle.load_bundle(copied)
+
+
+# Checkpoints
+
+FILES = {"a.bin": b"one", "b.bin": b"two"}
+
+
+def test_a_checkpoint_is_whole_or_absent(tmp_path: Path) -> None:
+    path = bundle.checkpoint_path(tmp_path, 60)
+    assert path.name == "step-000060"
+    bundle.write_checkpoint(path, FILES)
+    assert bundle.read_checkpoint(path) == FILES
+    assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-000060"]
+    assert set(json.loads((path / "manifest.json").read_text())) == set(FILES)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "manifest"])
+def test_damage_is_noticed(tmp_path: Path, damage: str) -> None:
+    path = bundle.checkpoint_path(tmp_path, 1)
+    bundle.write_checkpoint(path, FILES)
+    if damage == "flip":
+        (path / "a.bin").write_bytes(b"onf")
+    elif damage == "truncate":
+        (path / "a.bin").write_bytes(b"on")
+    elif damage == "delete":
+        (path / "a.bin").unlink()
+    else:
+        (path / "manifest.json").write_bytes(b"{")
+    with pytest.raises(ModelError, match="step-000001: damaged checkpoint"):
+        bundle.read_checkpoint(path)
+
+
+def test_checkpoints_sort_by_step_and_partial_ones_are_never_chosen(tmp_path: Path) -> None:
+    for step in (5, 1_000_000, 999_999):
+        bundle.write_checkpoint(bundle.checkpoint_path(tmp_path, step), FILES)
+    (tmp_path / "checkpoints" / ".step-000007.partial").mkdir()
+    (tmp_path / "checkpoints" / "step-backup").mkdir()
+    assert [path.name for path in bundle.checkpoints(tmp_path)] == ["step-000005", "step-999999", "step-1000000"]
+    bundle.remove_checkpoints(tmp_path, keep=1)
+    assert [path.name for path in bundle.checkpoints(tmp_path)] == ["step-1000000"]
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "weights"
+    bundle.write_file(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bundle, "_write_synced", full)
+    with pytest.raises(DiskError, match=r"weights: cannot write 3 bytes \(No space left on device\); free some space"):
+        bundle.write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    with pytest.raises(DiskError, match="step-000002: cannot write 6 bytes"):
+        bundle.write_checkpoint(bundle.checkpoint_path(tmp_path, 2), FILES)
+    assert bundle.checkpoints(tmp_path) == []

@@ -1,0 +1,335 @@
+"""The whole model: what may influence what, and that it is the Transformer that torch.nn has too."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dragoman.config import TransformerConfig
+from dragoman.model import attention
+from dragoman.model.attention import MultiHeadAttention
+from dragoman.model.footprint import parameter_counts, parameter_table
+from dragoman.model.positions import rotate, rotation, sinusoids
+from dragoman.model.transformer import Transformer
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm": "pre"},
+    {"positions": "learned"},
+    {"positions": "rotary"},
+    {"positions": "none", "activation": "gelu"},
+    {"activation": "swish", "output_bias": True, "attention_bias": False},
+    {"d_k": 6, "d_v": 10},
+    {"share_source_target": False, "target_vocab_size": 40},
+    {"share_target_output": False},
+    {
+        "share_source_target": False,
+        "decoder_d_model": 24,
+        "decoder_num_layers": 1,
+        "decoder_d_ff": 40,
+        "decoder_num_heads": 3,
+    },
+]
+IDS = [",".join(map(str, variant.values())) or "paper" for variant in VARIANTS]
+
+
+def small_model(**options: Any) -> Transformer:
+    torch.manual_seed(0)
+    config = TransformerConfig.preset("tiny", **{"vocab_size": 50, "d_model": 32, "d_ff": 64, **options})
+    return Transformer(config).double().eval()
+
+
+def some_ids(rows: int = 3, source: int = 8, target: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(1)
+    source_ids = torch.randint(4, 40, (rows, source), generator=random)
+    target_ids = torch.randint(4, 40, (rows, target), generator=random)
+    lengths = torch.arange(source, source - rows, -1)
+    return source_ids, target_ids, torch.arange(source) < lengths[:, None]
+
+
+@pytest.fixture
+def no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: attention that sees everything."""
+    masked = attention.attend
+
+    def unmasked(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None = None, **options: Any) -> Any:
+        return masked(q, k, v, None, **{**options, "causal": False})
+
+    monkeypatch.setattr(attention, "attend", unmasked)
+
+
+def largest(difference: Tensor) -> float:
+    return float(difference.detach().abs().max())
+
+
+# What may influence what, as the largest change where there should be none
+
+
+def future_influence(model: Transformer) -> float:
+    """How much changing target token 3 changes the logits before it."""
+    source_ids, target_ids, allowed = some_ids()
+    changed = target_ids.clone()
+    changed[:, 3] = (changed[:, 3] + 1) % 40
+    before, after = model(source_ids, target_ids, allowed), model(source_ids, changed, allowed)
+    assert largest(after[:, 3:] - before[:, 3:]) > 1e-6, "it must change something"
+    return largest(after[:, :3] - before[:, :3])
+
+
+def padding_influence(model: Transformer) -> float:
+    """How much other tokens in padding, and more of it, change the logits."""
+    source_ids, target_ids, allowed = some_ids()
+    padded = torch.cat((source_ids, torch.full((3, 5), 7)), dim=1)
+    padded[:, :8] = torch.where(allowed, source_ids, 9)
+    more = torch.cat((allowed, torch.zeros(3, 5, dtype=torch.bool)), dim=1)
+    return largest(model(padded, target_ids, more) - model(source_ids, target_ids, allowed))
+
+
+def batch_influence(model: Transformer) -> float:
+    """How much the shorter sentence changes when it is alone, without its neighbours and their length."""
+    source_ids, target_ids, allowed = some_ids()
+    together = model(source_ids, target_ids, allowed)[2]
+    alone = model(source_ids[2:, : int(allowed[2].sum())], target_ids[2:])[0]
+    return largest(together - alone)
+
+
+RELATIONS = [future_influence, padding_influence, batch_influence]
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
+def test_nothing_flows_where_it_should_not(relation: Callable[[Transformer], float], variant: dict[str, Any]) -> None:
+    assert relation(small_model(**variant)) < 1e-12
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.usefixtures("no_masks")
+def test_without_masks_it_does(relation: Callable[[Transformer], float]) -> None:
+    assert relation(small_model()) > 1e-3
+
+
+def test_a_fully_padded_sentence_stays_finite_with_and_without_weights() -> None:
+    source_ids, target_ids, allowed = some_ids()
+    allowed = allowed.clone()
+    allowed[1] = False
+    model = small_model()
+    plain, weights = model(source_ids, target_ids, allowed, need_weights=True)
+    assert model(source_ids, target_ids, allowed).isfinite().all()
+    assert plain.isfinite().all()
+    assert all((layer[1] == 0).all() for layer in weights.cross)
+
+
+# Inference is training, one position at a time
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
+def test_cached_decoding_equals_recomputation(variant: dict[str, Any]) -> None:
+    model = small_model(**variant)
+    source_ids, target_ids, allowed = some_ids()
+    logits = model(source_ids, target_ids, allowed)
+    cache = model.start(model.encode(source_ids, allowed), allowed)
+    steps = [model.step(target_ids[:, position], cache) for position in range(target_ids.size(1))]
+    assert largest(torch.stack(steps, dim=1) - logits) < 1e-12
+    assert cache.length == target_ids.size(1)
+
+
+def test_a_prefix_may_be_fed_at_once() -> None:
+    model = small_model(positions="rotary")
+    source_ids, target_ids, allowed = some_ids()
+    cache = model.start(model.encode(source_ids, allowed), allowed)
+    parts = [model.decode(target_ids[:, :2], cache), model.decode(target_ids[:, 2:], cache)]
+    assert largest(torch.cat(parts, dim=1) - model(source_ids, target_ids, allowed)) < 1e-12
+
+
+def test_a_cache_follows_its_rows_and_a_stale_one_does_not() -> None:
+    model = small_model()
+    source_ids, target_ids, allowed = some_ids()
+    order = torch.tensor([2, 0, 0])
+    expected = model(source_ids[order], target_ids[order], allowed[order])[:, 1]
+    for selected in (True, False):
+        cache = model.start(model.encode(source_ids, allowed), allowed)
+        model.step(target_ids[:, 0], cache)
+        if selected:
+            cache.select(order)
+        difference = largest(model.step(target_ids[order, 1], cache) - expected)
+        assert difference < 1e-12 if selected else difference > 1e-3
+
+
+# Attention made visible
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
+def test_weights_of_every_layer_and_head_come_on_request(variant: dict[str, Any]) -> None:
+    model = small_model(**variant)
+    source_ids, target_ids, allowed = some_ids()
+    logits, weights = model(source_ids, target_ids, allowed, need_weights=True)
+    assert largest(logits - model(source_ids, target_ids, allowed)) < 1e-12, "seeing changes nothing"
+    config = model.config
+    for layers, size, queries, keys in (
+        (weights.encoder, config.encoder, 8, 8),
+        (weights.decoder, config.decoder, 6, 6),
+        (weights.cross, config.decoder, 6, 8),
+    ):
+        assert len(layers) == size.num_layers
+        for layer in layers:
+            assert layer.shape == (3, size.num_heads, queries, keys)
+            torch.testing.assert_close(layer.sum(-1), torch.ones(3, size.num_heads, queries, dtype=torch.float64))
+    assert all((layer.triu(1) == 0).all() for layer in weights.decoder)
+
+
+def test_nothing_is_kept_on_the_modules() -> None:
+    model = small_model()
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    model(*some_ids(), need_weights=True)
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == before
+
+
+# Positions
+
+
+@pytest.mark.parametrize(
+    ("positions", "equivariant"), [("none", True), ("sinusoidal", False), ("learned", False), ("rotary", False)]
+)
+def test_without_positions_the_encoder_is_permutation_equivariant(positions: str, equivariant: bool) -> None:
+    model = small_model(positions=positions)
+    source_ids, _, _ = some_ids()
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(3))
+    difference = largest(model.encode(source_ids[:, order]) - model.encode(source_ids)[:, order])
+    assert difference < 1e-12 if equivariant else difference > 1e-3
+
+
+def test_sinusoids_are_those_of_the_paper() -> None:
+    table = sinusoids(torch.arange(50), 16)
+    assert table.shape == (50, 16)
+    for position in (0, 1, 7, 49):
+        for pair in range(8):
+            angle = torch.tensor(position / 10_000 ** (2 * pair / 16), dtype=torch.float64)
+            assert float(table[position, 2 * pair]) == pytest.approx(float(angle.sin()), abs=1e-12)
+            assert float(table[position, 2 * pair + 1]) == pytest.approx(float(angle.cos()), abs=1e-12)
+
+
+def test_rotary_scores_depend_on_the_distance_only() -> None:
+    random = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 1, 1, 8, generator=random, dtype=torch.float64) for _ in range(2))
+
+    def score(query_at: int, key_at: int) -> float:
+        at = (rotation(place, 1, 8, torch.device("cpu")) for place in (query_at, key_at))
+        return float((rotate(q, next(at)) * rotate(k, next(at))).sum())
+
+    assert score(3, 1) == pytest.approx(score(12, 10), abs=1e-12)
+    assert abs(score(3, 1) - score(3, 2)) > 1e-3
+
+
+def test_learned_positions_end_with_a_clear_error() -> None:
+    model = small_model(positions="learned", max_positions=7)
+    with pytest.raises(ValueError, match="length=8 is over max_positions=7; split the text or train with more"):
+        model(*some_ids())
+
+
+# The same weights in torch.nn.Transformer
+
+
+def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+    theirs.in_proj_weight.copy_(torch.cat((ours.query.weight, ours.key.weight, ours.value.weight)))
+    theirs.in_proj_bias.copy_(torch.cat((ours.query.bias, ours.key.bias, ours.value.bias)))
+    theirs.out_proj.weight.copy_(ours.output.weight)
+    theirs.out_proj.bias.copy_(ours.output.bias)
+
+
+@torch.no_grad()
+def torch_twin(model: Transformer) -> nn.Transformer:
+    """torch.nn.Transformer with our weights; in post-norm without the final norms that the paper has not."""
+    size, pre = model.config.encoder, model.config.norm == "pre"
+    twin = nn.Transformer(
+        size.d_model, size.num_heads, size.num_layers, size.num_layers, size.d_ff, 0.0, batch_first=True, norm_first=pre
+    )
+    if not pre:
+        twin.encoder.norm = twin.decoder.norm = None
+    stacks: list[tuple[Any, Any]] = [(model.encoder, twin.encoder), (model.decoder, twin.decoder)]
+    for our_stack, their_stack in stacks:
+        if pre:
+            their_stack.norm.load_state_dict(our_stack.final_norm.state_dict())
+        for ours, theirs in zip(our_stack.layers, their_stack.layers, strict=True):
+            residuals = [ours.self_attention_residual]
+            copy_attention(ours.self_attention, theirs.self_attn)
+            if hasattr(ours, "cross_attention"):
+                copy_attention(ours.cross_attention, theirs.multihead_attn)
+                residuals.append(ours.cross_attention_residual)
+            theirs.linear1.load_state_dict(ours.feed_forward.inner.state_dict())
+            theirs.linear2.load_state_dict(ours.feed_forward.outer.state_dict())
+            for number, residual in enumerate([*residuals, ours.feed_forward_residual], start=1):
+                getattr(theirs, f"norm{number}").load_state_dict(residual.layer_norm.state_dict())
+    return twin.eval()
+
+
+def randomise_norms(model: Transformer) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            nn.init.normal_(module.weight, mean=1.0, std=0.2)
+            nn.init.normal_(module.bias, std=0.2)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_it_is_the_transformer_of_torch(norm: str, masked: bool) -> None:
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig.base(vocab_size=50, num_layers=3, norm=norm, positions="none")).eval()
+    randomise_norms(model)
+    twin = torch_twin(model)
+    source, target = torch.randn(3, 8, 512), torch.randn(3, 6, 512)
+    _, _, allowed = some_ids()
+    causal = nn.Transformer.generate_square_subsequent_mask(6) < 0
+    memory = model.encoder(source, allowed, None)
+    ours = model.decoder(target, model.start(memory, allowed), None)
+    hidden = ~allowed if masked else None  # the control compares with a twin that sees padding
+    theirs = twin(  # with gradients on: without them torch takes another path, through nested tensors
+        source, target, tgt_mask=causal, src_key_padding_mask=hidden, memory_key_padding_mask=hidden, tgt_is_causal=True
+    )
+    if masked:
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+    else:
+        assert largest(ours - theirs) > 1e-2
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
+def test_parameters_are_counted_without_building(variant: dict[str, Any]) -> None:
+    model = small_model(**variant)
+    assert sum(parameter_counts(model.config).values()) == sum(weight.numel() for weight in model.parameters())
+
+
+def test_base_and_big_have_the_papers_sizes() -> None:
+    base, big = TransformerConfig.base(vocab_size=37_000), TransformerConfig.big(vocab_size=37_000)
+    assert sum(parameter_counts(base).values()) == 63_082_496
+    assert sum(parameter_counts(big).values()) == 214_245_376
+    with torch.device("meta"):
+        assert sum(weight.numel() for weight in Transformer(base).parameters()) == 63_082_496
+        assert sum(weight.numel() for weight in Transformer(big).parameters()) == 214_245_376
+    table = parameter_table(base)
+    assert "source embedding            18,944,000   30.0%" in table
+    assert table.endswith("total                       63,082,496  63.1M")
+
+
+@pytest.mark.parametrize("share_source_target", [True, False])
+@pytest.mark.parametrize("share_target_output", [True, False])
+def test_each_sharing_is_separable(share_source_target: bool, share_target_output: bool) -> None:
+    model = small_model(share_source_target=share_source_target, share_target_output=share_target_output)
+    assert (model.source_embedding.weight is model.target_embedding.weight) == share_source_target
+    assert (model.output.weight is model.target_embedding.weight) == share_target_output
+
+
+def test_initialisation_is_the_papers() -> None:
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig.base(vocab_size=5_000))
+    assert float(model.output.weight.detach().std()) == pytest.approx(512**-0.5, rel=0.02)
+    encoder_layer: Any = model.encoder.layers[0]
+    bound = (6 / (512 + 2048)) ** 0.5
+    assert bound * 0.99 < largest(encoder_layer.feed_forward.inner.weight) <= bound
+    decoder_layer: Any = model.decoder.layers[0]
+    norm = decoder_layer.self_attention_residual.layer_norm
+    assert (norm.weight == 1).all()
+    assert (norm.bias == 0).all()

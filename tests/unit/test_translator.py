@@ -1,0 +1,181 @@
+"""Text to text with a real, barely trained model: order, status, scores, attention."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dragoman
+from dragoman.data.corpus import Line
+from dragoman.decode import engine
+from dragoman.decode.translator import Translator
+from dragoman.errors import ConfigError
+
+LINES = ["a b c", "", "d e f g h i j", "   ", "k", "b a", "t s r q p o"]
+
+
+@pytest.fixture(scope="module")
+def translator(quick_run: Path) -> Translator:
+    return dragoman.load(str(quick_run), device="cpu")
+
+
+def test_one_string_in_one_translation_out_list_in_list_out(translator: Translator) -> None:
+    one = translator.translate("a b c")
+    assert one.text == translator.translate(["a b c"])[0].text
+    assert one.source == "a b c"
+    assert one.status == "translated"
+    assert translator.translate([]) == []
+
+
+def test_as_many_out_as_in_in_order_with_a_status_each(translator: Translator) -> None:
+    results = translator.translate(LINES)
+    assert [result.source for result in results] == LINES
+    assert [result.status for result in results] == [
+        "translated", "empty", "translated", "empty", "translated", "translated", "translated",
+    ]  # fmt: skip
+    assert [result.text for result in results if result.status == "empty"] == ["", ""]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_batch_size_and_order_change_nothing(translator: Translator, beam: int) -> None:
+    together = translator.translate(LINES, beam=beam)
+    alone = [translator.translate(line, beam=beam) for line in LINES]
+    backwards = translator.translate(LINES[::-1], beam=beam, batch_size=2)[::-1]
+    for first, second, third in zip(together, alone, backwards, strict=True):
+        assert first.text == second.text == third.text
+        assert first.score == pytest.approx(second.score, abs=1e-4)
+        assert first.score == pytest.approx(third.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_scoring_a_translation_gives_the_score_of_the_search(translator: Translator, beam: int) -> None:
+    results = [result for result in translator.translate(LINES, beam=beam) if result.status == "translated"]
+    scores = translator.score([result.source for result in results], [result.text for result in results])
+    for result, score in zip(results, scores, strict=True):
+        assert result.score == pytest.approx(score, abs=1e-4)
+    others = translator.score([result.source for result in results], [result.text + " a" for result in results])
+    assert all(abs(score - other) > 1e-2 for score, other in zip(scores, others, strict=True)), "the control"
+
+
+def test_scores_are_log_probabilities_normalised_by_length(translator: Translator) -> None:
+    result = translator.translate("a b c d", beam=4)
+    assert result.score < 0
+    length = len(result.tokens)
+    assert result.tokens[-1] == "</s>"
+    assert result.normalized_score == pytest.approx(result.score / ((5 + length) / 6) ** 0.6, rel=1e-6)
+
+
+def test_n_best_is_sorted_and_distinct(translator: Translator) -> None:
+    result = translator.translate("a b c d", beam=5, n_best=5)
+    assert len(result.alternatives) == 5
+    assert result.alternatives[0].text == result.text
+    ranks = [other.normalized_score for other in result.alternatives]
+    assert ranks == sorted(ranks, reverse=True)
+    assert len({other.tokens for other in result.alternatives}) == 5
+    with pytest.raises(ConfigError, match=r"decode\.n_best: 6 is more than beam=5; widen the beam or ask for fewer"):
+        translator.translate("a", beam=5, n_best=6)
+
+
+def test_an_unknown_option_is_suggested(translator: Translator) -> None:
+    with pytest.raises(ConfigError, match=r"beem: unknown option; did you mean beam\?"):
+        translator.translate("a", beem=5)
+
+
+def test_sampling_is_reproducible_and_depends_on_its_seed(translator: Translator) -> None:
+    def draw(lines: list[str], **options: Any) -> list[str]:
+        return [result.text for result in translator.translate(lines, sampling=True, **options)]
+
+    assert draw(LINES) == draw(LINES, batch_size=2)
+    assert draw(LINES) != draw(LINES, seed=2)
+    assert draw(LINES, top_k=1) == [result.text for result in translator.translate(LINES, beam=1)]
+
+
+def test_a_model_that_never_ends_is_truncated(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = engine.EngineDecoding.step
+
+    def endless(self: engine.EngineDecoding, ids: torch.Tensor) -> torch.Tensor:
+        log_probs = step(self, ids)
+        log_probs[:, 3] = -math.inf
+        return log_probs
+
+    monkeypatch.setattr(engine.EngineDecoding, "step", endless)
+    result = translator.translate("a b c", beam=2, max_extra=7, attention=True)
+    assert result.status == "truncated"
+    assert len(result.tokens) == 3 + 7
+    assert result.attention is not None
+    assert result.attention.cross.shape[2:] == (10, 4)
+
+
+def test_over_long_input_is_split_never_cut(translator: Translator) -> None:
+    longest = translator.config.text.max_length
+    words = " ".join("abcdefghij"[place % 10] for place in range(2 * longest))
+    result, neighbour = translator.translate([words, "a b"], beam=1)
+    assert result.status == "split"
+    assert neighbour.status == "translated"
+    assert result.source_tokens.count("</s>") > 1
+    assert [token for token in result.source_tokens if token != "</s>"] == [f"▁{word}" for word in words.split()]
+
+
+def test_a_line_that_cannot_be_done_fails_alone(translator: Translator) -> None:
+    bad = Line(2, "", "invalid UTF-8 at byte 31")
+    results = list(translator.stream([["a b", bad, "broken \ud800", "c d"]]))
+    assert [result.status for result in results] == ["translated", "failed", "failed", "translated"]
+    assert [result.text for result in results[1:3]] == ["", ""]
+    assert results[1].reason == "invalid UTF-8 at byte 31"
+    assert results[2].reason == "invalid UTF-8 at character 8"
+    assert results[0].text == translator.translate("a b").text
+
+
+def test_out_of_memory_halves_the_batch_and_the_output_stays(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = translator.translate(LINES)
+    start = engine.Engine.start
+    sizes: list[int] = []
+
+    def limited(self: engine.Engine, sources: Any) -> Any:
+        sizes.append(len(sources))
+        if len(sources) > 2 or any(len(ids) > 7 for ids in sources):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return start(self, sources)
+
+    monkeypatch.setattr(engine.Engine, "start", limited)
+    results = translator.translate(LINES)
+    assert [result.text for result in results if result.status != "failed"] == [
+        result.text for result in expected if len(result.source.split()) < 7
+    ]
+    failed = [result for result in results if result.status == "failed"]
+    assert [(result.source, result.reason) for result in failed] == [("d e f g h i j", "out of memory at 8 tokens")]
+    assert max(sizes) > 2, "it was tried"
+
+
+def test_attention_of_every_layer_and_head(translator: Translator) -> None:
+    result = translator.translate("a b c", beam=3, attention=True)
+    attention = result.attention
+    assert attention is not None
+    sources, targets = len(result.source_tokens), len(result.tokens)
+    assert attention.encoder.shape == (1, 4, sources, sources)
+    assert attention.decoder.shape == (1, 4, targets, targets)
+    assert attention.cross.shape == (1, 4, targets, sources)
+    for weights in (attention.encoder, attention.decoder, attention.cross):
+        np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
+    assert attention.input_tokens == ("<s>", *result.tokens[:-1])
+    assert attention.source_tokens == result.source_tokens == ("▁a", "▁b", "▁c", "</s>")
+    assert result.alignment is not None
+    assert [target for _, target in result.alignment] == list(range(targets - 1))
+    plain = translator.translate("a b c", beam=3)
+    assert plain.attention is None
+    assert plain.alignment is None
+    assert plain.text == result.text
+
+
+def test_json_has_what_the_interface_promises(translator: Translator) -> None:
+    record = json.loads(json.dumps(translator.translate("a b").to_dict()))
+    assert {"source", "translation", "score", "normalized_score", "status"} <= record.keys()
+    many = translator.translate("a b", n_best=2, attention=True).to_dict()
+    assert len(many["alternatives"]) == 2
+    assert {"tokens", "source_tokens", "alignment"} <= many.keys()
