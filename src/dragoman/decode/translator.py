@@ -260,7 +260,9 @@ class Translator:
             source_tokens=tuple(self.tokenizers.source.pieces(source_ids)),
             tokens=tuple(token for part in chosen for token in part.tokens),
             alternatives=alternatives,
-            attention=self._attention(source_ids, best[0]) if attention and len(parts) == 1 and chosen[0].tokens else None,
+            attention=self._attention(source_ids, best[0])
+            if attention and len(parts) == 1 and chosen[0].tokens
+            else None,
         )
 
     def _alternative(self, hypothesis: Hypothesis) -> Alternative:

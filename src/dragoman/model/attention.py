@@ -58,7 +58,11 @@ def attend(
         past_QK = look_ahead_mask(num_queries, num_keys, q_BHQD.device)
         allowed = past_QK if allowed is None else allowed & past_QK
     if not need_weights:
-        return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKE, attn_mask=allowed, dropout_p=dropout), None
+        heads_BHQE = F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKE, attn_mask=allowed, dropout_p=dropout)
+        if allowed is not None and heads_BHQE.is_cuda:
+            # CUDA's bf16 kernels give a query without any allowed key the mean of all values
+            heads_BHQE = heads_BHQE.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
+        return heads_BHQE, None
 
     scores_BHQK = q_BHQD @ k_BHKD.mT / math.sqrt(q_BHQD.size(-1))
     # at least fp32: a bf16 softmax loses the tail
