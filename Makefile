@@ -18,7 +18,7 @@ demo: setup
 	@$(BIN)/dragoman demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

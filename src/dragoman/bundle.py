@@ -13,7 +13,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +25,8 @@ from torch import Tensor, nn
 
 from dragoman.config import Config
 from dragoman.errors import ConfigError, DiskError, ModelError
+from dragoman.model.build import Model, build_model
 from dragoman.model.footprint import parameter_counts
-from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import Tokenizer
 
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
@@ -50,7 +51,7 @@ class Bundle:
 
     config: Config
     tokenizers: Tokenizers
-    model: Transformer
+    model: Model
 
 
 # Files
@@ -65,7 +66,7 @@ def write_file(path: Path, content: bytes) -> None:
         _sync_directory(path.parent)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise _disk_error(path, len(content), error) from None
+        raise disk_error(path, len(content), error) from None
 
 
 def make_directory(path: Path) -> None:
@@ -91,8 +92,25 @@ def _sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
-def _disk_error(path: Path, size: int, error: OSError) -> DiskError:
+def disk_error(path: Path, size: int, error: OSError) -> DiskError:
     return DiskError(f"{path}: cannot write {size:,} bytes ({error.strerror}); free some space or choose another place")
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """One run at a time in a directory. The lock ends with the process, however it ends."""
+    make_directory(directory)
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with (directory / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ModelError(f"{directory}: another run is training here; wait for it or give another --out") from None
+        yield
 
 
 # Weights
@@ -138,14 +156,18 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> 
 def save_bundle(
     directory: Path, config: Config, tokenizers: Tokenizers, weights: Mapping[str, Tensor], card: str
 ) -> None:
-    """Write or update a model directory. Weights come last: once they are there, it is usable."""
+    """Write or update a model directory: tokenizers before the config that promises them, the card last."""
     make_directory(directory)
-    files = {CONFIG: config.to_toml().encode(), **tokenizers.files(), CARD: card.encode()}
+    files = {
+        **tokenizers.files(),
+        CONFIG: config.to_toml().encode(),
+        WEIGHTS: weights_to_bytes(weights),
+        CARD: card.encode(),
+    }
     for name, content in files.items():
         path = directory / name
         if not path.exists() or path.read_bytes() != content:
             write_file(path, content)
-    write_file(directory / WEIGHTS, weights_to_bytes(weights))
 
 
 def load_config(directory: Path) -> Config:
@@ -179,10 +201,13 @@ def load_bundle(directory: Path) -> Bundle:
     if expected != found:  # before anything is allocated
         raise ModelError(f"{path}: holds {found:,} parameters, its config.toml describes {expected:,}")
     with torch.device("meta"):
-        model = Transformer(config.model)
+        model = build_model(config.model)
     model.to_empty(device="cpu")
     model.tie()
     set_weights(model, weights_from_bytes(_read(path), path), path)
+    broken = [name for name, tensor in named_weights(model).items() if not tensor.isfinite().all()]
+    if broken:
+        raise ModelError(f"{path}: {broken[0]} and {len(broken) - 1} more hold numbers that are not finite")
     return Bundle(config, tokenizers, model.eval())
 
 
@@ -218,7 +243,7 @@ def checkpoint_path(run: Path, step: int) -> Path:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Whole ones, oldest first. Partial directories have other names and are never chosen."""
+    """Oldest first. Those being written or removed have other names and are never chosen."""
     found = (path for path in (run / "checkpoints").glob("step-*") if path.name.removeprefix("step-").isdecimal())
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
@@ -228,8 +253,17 @@ def remove_checkpoints(run: Path, *, keep: int) -> None:
     for path in checkpoints(run)[:-keep]:
         # renamed first: a half-removed directory must not look like a checkpoint
         doomed = path.with_name(f".{path.name}.removed")
-        path.rename(doomed)
+        try:
+            path.rename(doomed)
+        except OSError as error:
+            raise disk_error(path, 0, error) from None
         shutil.rmtree(doomed, ignore_errors=True)
+
+
+def remove_leftovers(run: Path) -> None:
+    """What a kill left of checkpoints being written or removed."""
+    for path in (run / "checkpoints").glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
@@ -249,7 +283,7 @@ def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
         _sync_directory(path.parent)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise _disk_error(path, size, error) from None
+        raise disk_error(path, size, error) from None
 
 
 def read_checkpoint(path: Path) -> dict[str, bytes]:

@@ -90,11 +90,7 @@ class TransformerConfig:
                 f"model.share_source_target: one embedding cannot have widths {self.encoder.d_model} and "
                 f"{self.decoder.d_model}; make d_model and decoder_d_model equal or set share_source_target = false",
             )
-            require(
-                self.target_vocab_size in (None, self.vocab_size),
-                f"model.share_source_target: one embedding cannot have {self.vocab_size} and "
-                f"{self.target_vocab_size} rows; use one joint vocabulary or set share_source_target = false",
-            )
+        _require_one_vocabulary(self)
         if self.positions == "rotary":
             for side, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
                 require(
@@ -118,6 +114,11 @@ class TransformerConfig:
     @property
     def target_vocabulary(self) -> int:
         return self.target_vocab_size or self.vocab_size
+
+    @property
+    def longest(self) -> int | None:
+        """The most positions a sentence may have, where there is a limit."""
+        return self.max_positions if self.positions == "learned" else None
 
     def _stack(self, num_layers: int, d_model: int, d_ff: int, num_heads: int) -> StackSize:
         if self.d_k is None or self.d_v is None:
@@ -153,6 +154,50 @@ class TransformerConfig:
 
 
 @dataclass(frozen=True)
+class RecurrentConfig:
+    """The shape of a recurrent encoder-decoder, the Transformer's ancestor."""
+
+    architecture: Literal["rnn"] = "rnn"
+    vocab_size: int = 37_000  # of the source, and of the target unless target_vocab_size is given
+    target_vocab_size: int | None = None
+    cell: Literal["rnn", "lstm"] = "lstm"
+    context: Literal["none", "source", "self"] = "source"  # what each step looks back at: nothing, the source, itself
+    score: Literal["dot", "scaled_dot", "general", "additive"] = "scaled_dot"
+    num_layers: int = 1
+    d_model: int = 512  # width of embeddings and states
+    dropout: float = 0.1
+    share_source_target: bool = True
+    share_target_output: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "d_model", "target_vocabulary"):
+            _require_range("model", name, getattr(self, name), 1, LARGEST)
+        _require_range("model", "num_layers", self.num_layers, 1, 1000)
+        _require_range("model", "dropout", self.dropout, 0.0, 0.999)
+        _require_one_vocabulary(self)
+
+    @property
+    def target_vocabulary(self) -> int:
+        return self.target_vocab_size or self.vocab_size
+
+    @property
+    def longest(self) -> int | None:
+        return None
+
+
+ModelConfig = TransformerConfig | RecurrentConfig
+ARCHITECTURES: dict[str, type[ModelConfig]] = {"transformer": TransformerConfig, "rnn": RecurrentConfig}
+
+
+def _require_one_vocabulary(model: ModelConfig) -> None:
+    require(
+        not model.share_source_target or model.target_vocab_size in (None, model.vocab_size),
+        f"model.share_source_target: one embedding cannot have {model.vocab_size} and "
+        f"{model.target_vocab_size} rows; use one joint vocabulary or set share_source_target = false",
+    )
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Where parallel text comes from: files, or the name of a corpus the project generates by itself."""
 
@@ -167,8 +212,9 @@ class DataConfig:
     def __post_init__(self) -> None:
         _require_range("data", "generated_size", self.generated_size, 100, 100_000_000)
         require(
-            not (self.generated and (self.source or self.target)),
-            f"data.generated: {self.generated!r} takes the place of data.source and data.target; give one or the other",
+            not (self.generated and (self.source or self.target or self.valid_source or self.valid_target)),
+            f"data.generated: {self.generated!r} takes the place of data.source, data.target and the valid ones; "
+            "give one or the other",
         )
 
 
@@ -206,10 +252,10 @@ class TrainConfig:
     label_smoothing: float = 0.1
     clip_norm: float = 1.0  # 0: no clipping
     save_every: int = 1_000  # steps; validation happens at each save
-    keep_checkpoints: int = 5
+    keep_checkpoints: int = 5  # and never fewer than average needs
     average: int = 5  # the last checkpoints averaged at the end
     valid_sentences: int = 1_000  # at most this many are decoded at each validation
-    valid_metric: Literal["bleu", "chrf", "loss"] = "bleu"
+    valid_metric: Literal["chrf", "bleu", "loss"] = "chrf"  # chrF serves languages without spaces too
     patience: int = 0  # validations without a better metric before stopping; 0: never
     log_every: int = 50
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
@@ -226,6 +272,7 @@ class TrainConfig:
             _require_range("train", name, getattr(self, name), 0, 2**62)
         for name in ("adam_beta1", "adam_beta2", "label_smoothing"):
             _require_range("train", name, getattr(self, name), 0.0, 0.9999)
+        _require_range("train", "adam_epsilon", self.adam_epsilon, 0.0, 1.0)
         if self.learning_rate is not None:
             _require_range("train", "learning_rate", self.learning_rate, 0.0, 100.0)
 
@@ -271,11 +318,16 @@ class Config:
 
     data: DataConfig = field(default_factory=DataConfig)
     text: TextConfig = field(default_factory=TextConfig)
-    model: TransformerConfig = field(default_factory=TransformerConfig)
+    model: ModelConfig = field(default_factory=TransformerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
 
     def __post_init__(self) -> None:
+        require(
+            self.model.longest is None or self.model.longest >= self.text.max_length,
+            f"model.max_positions: {self.model.longest} learned positions cannot hold text.max_length="
+            f"{self.text.max_length} pieces; raise one or lower the other",
+        )
         require(
             not (self.model.share_source_target and not self.text.joint),
             "text.joint: two vocabularies cannot share one embedding; set model.share_source_target = false",
@@ -294,17 +346,22 @@ class Config:
         if file is not None:
             document = read_toml(file)
             named = document.pop("preset", None)
+            require(named is None or isinstance(named, str), f"preset: {named!r} is not the name of a preset")
             preset = preset or named
             layers.append(document)
-        layers = [_preset(preset) if preset else {}, *layers, sections, *map(_parse_setting, settings)]
-        known = {section.name: section for section in fields(cls)}
+        known = [section.name for section in fields(cls)]
         values: dict[str, dict[str, Any]] = {name: {} for name in known}
-        for layer in layers:
+        for layer in (*layers, sections, *map(_parse_setting, settings)):
             for name, entries in layer.items():
                 require(name in known, f"{name}: unknown section; {suggestion(name, known)}")
                 require(isinstance(entries, Mapping), f"{name}: is a section; write {name}.key = value")
                 values[name].update(entries)
-        return cls(**{name: _section(name, known[name].default_factory, entries) for name, entries in values.items()})  # type: ignore[arg-type]
+        kinds = {**_SECTIONS, "model": _architecture(values["model"])}
+        for name, entries in (_preset(preset) if preset else {}).items():
+            # a preset's heads and the like mean nothing to a recurrent model
+            entries = {key: value for key, value in entries.items() if key in kinds[name].__dataclass_fields__}
+            values[name] = {**entries, **values[name]}
+        return cls(**{name: _section(name, kinds[name], entries) for name, entries in values.items()})
 
     def with_vocabulary(self, source_size: int, target_size: int) -> Self:
         """The same configuration once the tokenizers exist and their sizes are known."""
@@ -318,10 +375,24 @@ class Config:
             values = getattr(self, section.name)
             for entry in fields(values):
                 value = getattr(values, entry.name)
-                if value is not None:
+                if value is None:  # TOML has no word for it
+                    lines.append(f"# {entry.name} is not set")
+                else:
                     lines.append(f"{entry.name} = {json.dumps(value, ensure_ascii=False)}")
             lines.append("")
         return "\n".join(lines)
+
+
+_SECTIONS: dict[str, Any] = {"data": DataConfig, "text": TextConfig, "train": TrainConfig, "decode": DecodeConfig}
+
+
+def _architecture(entries: Mapping[str, Any]) -> type[ModelConfig]:
+    name = entries.get("architecture", TransformerConfig.architecture)
+    require(
+        isinstance(name, str) and name in ARCHITECTURES,
+        f"model.architecture: {name!r} is not a choice; {suggestion(str(name), ARCHITECTURES)}",
+    )
+    return ARCHITECTURES[name]
 
 
 def read_toml(path: Path) -> dict[str, Any]:

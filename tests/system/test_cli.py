@@ -236,3 +236,62 @@ def test_info_prints_the_parameters(quick_run: Path) -> None:
 def test_everything_works_without_a_compiler(quick_run: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": str(tmp_path)}  # nothing on it
     assert run("translate", "--model", quick_run, "a b", env=environment).stdout.count(b"\n") == 1
+
+
+# Faults around the commands
+
+
+def test_a_file_may_be_translated_in_place_and_a_failure_leaves_it(quick_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_bytes(b"a b\nc d\n")
+    run("translate", "--model", quick_run, "--input", file, "--output", file)
+    assert file.read_bytes().count(b"\n") == 2
+    before = file.read_bytes()
+    run("translate", "--model", quick_run, "--input", tmp_path / "none", "--output", file, code=3)
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["text"], "nothing partial is left"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_exit_6(quick_run: Path) -> None:
+    message = error_of("translate", "--model", quick_run, "--output", "/dev/full", "a b", code=6)
+    assert message == "dragoman: /dev/full: cannot be written (No space left on device); choose another place"
+
+
+def test_an_interrupt_while_reading_stdin_is_exit_130(quick_run: Path) -> None:
+    process = subprocess.Popen(
+        [*DRAGOMAN, "translate", "--model", str(quick_run), "--beam", "1"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(b"a b\n")
+    process.stdin.flush()
+    process.stdout.readline()  # it is at work
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert b"Fatal" not in errors
+
+
+def test_options_that_mean_nothing_together_are_refused(quick_run: Path, tmp_path: Path) -> None:
+    reference = tmp_path / "r"
+    reference.write_bytes(b"a\n")
+    mistakes: list[tuple[list[str | Path], str]] = [
+        (
+            ["translate", "--model", quick_run, "--attention"],
+            "--attention: draws pictures between the lines; give text as arguments, or use --json",
+        ),
+        (
+            ["info", "--model", quick_run, "--set", "train.seed=2"],
+            "--set: a model has the settings it has; leave out --set and --vocab-size",
+        ),
+        (
+            ["evaluate", "--hypotheses", reference, "--reference", reference, "--beam", "2"],
+            "--hypotheses: are translations already; leave out --source and --beam",
+        ),
+        (["demo", "--language", "fr"], "--language fr: the demo speaks Thai and German; known: de, th"),
+    ]
+    for arguments, message in mistakes:
+        assert error_of(*arguments, code=2) == f"dragoman: {message}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def test_tensorboard_is_written_when_installed(quick_run: Path) -> None:
 
 def test_the_directory_holds_the_best_weights(quick_run: Path) -> None:
     records = [record for record in read_log(quick_run) if record["kind"] in ("valid", "average")]
-    best = max(records, key=lambda record: record["bleu"])
+    best = max(records, key=lambda record: record["chrf"])
     assert records[-1]["kind"] == "average"
     directory = bundle.weights_from_bytes((quick_run / bundle.WEIGHTS).read_bytes(), quick_run)
     checkpoints = [
@@ -178,7 +179,7 @@ def test_early_stopping(tmp_path: Path) -> None:
     settings = ("train.learning_rate=0.0", "train.save_every=2", "train.patience=2", "train.max_steps=50")
     result = train(quick_config(*settings), tmp_path)
     assert (result.steps, result.best_step) == (6, 2)
-    assert result.reason == "no better bleu in 2 validations"
+    assert result.reason == "no better chrf in 2 validations"
 
 
 def broken_loss(real: Any, broken_steps: set[int]) -> Any:
@@ -195,7 +196,7 @@ def test_a_non_finite_step_changes_no_weight_and_is_named(tmp_path: Path, monkey
     monkeypatch.setattr(loop, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, {2}))
     reporter = Notes()
     prepared = prepare(quick_config(), tmp_path, reporter)
-    trainer = Trainer(prepared, tmp_path, reporter)
+    trainer = Trainer(prepared, tmp_path, torch.device("cpu"), reporter)
     batches = trainer._batches()
     snapshots = []
     for _ in range(3):
@@ -281,3 +282,97 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(dragoman.DiskError):
         train(quick_config(), tmp_path / "run")
+
+
+# What the directory holds, whatever happens around it
+
+
+def published(run: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((run / loop.PUBLISHED).read_bytes())
+    return record
+
+
+def test_a_model_without_checkpoints_is_not_overwritten(quick_run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(quick_run, tmp_path / "copied", ignore=shutil.ignore_patterns("checkpoints"))
+    before = (copied / "weights.safetensors").read_bytes()
+    with pytest.raises(ModelError, match="holds a model but no checkpoint to go on from; give another --out"):
+        train(quick_config(), copied)
+    assert (copied / "weights.safetensors").read_bytes() == before
+
+
+def test_a_kill_between_checkpoint_and_publishing_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bundle, "save_bundle", killed)
+        with pytest.raises(Killed):
+            run_steps(tmp_path, 6)
+    assert bundle.checkpoints(tmp_path)
+    assert not (tmp_path / "weights.safetensors").exists()
+    run_steps(tmp_path, 6)
+    assert published(tmp_path)["step"] == 6
+    dragoman.load(str(tmp_path), device="cpu")
+
+
+def test_a_better_average_is_not_replaced_by_a_worse_checkpoint(tmp_path: Path) -> None:
+    settings = ("train.max_steps=12", "train.save_every=6", "train.valid_metric=loss", "train.average=2")
+    train(quick_config(*settings), tmp_path)
+    told = {**published(tmp_path), "metric": -1e-3, "kind": "average"}  # as if the average were all but perfect
+    (tmp_path / loop.PUBLISHED).write_text(json.dumps(told))
+    before = (tmp_path / "weights.safetensors").read_bytes()
+    train(quick_config(*settings, "train.max_steps=18"), tmp_path)
+    assert (tmp_path / "weights.safetensors").read_bytes() == before
+    assert published(tmp_path) == told
+
+
+def test_another_judge_starts_anew(tmp_path: Path) -> None:
+    run_steps(tmp_path, 6)
+    reporter = Notes()
+    result = train(quick_config(*RESUME, "train.max_steps=12", "train.valid_metric=loss"), tmp_path, reporter)
+    assert any(note.startswith("judged by loss on 20 of ") for note in reporter.notes)
+    assert result.best_step == 12
+    assert published(tmp_path)["judge"].startswith("loss on 20 of ")
+
+
+def test_more_patience_lets_a_stopped_run_go_on(tmp_path: Path) -> None:
+    settings = ("train.learning_rate=0.0", "train.save_every=2", "train.max_steps=8")
+    assert train(quick_config(*settings, "train.patience=1"), tmp_path).steps == 4
+    assert train(quick_config(*settings, "train.patience=0"), tmp_path).steps == 8
+
+
+def test_a_damaged_checkpoint_is_left_out_of_the_average(tmp_path: Path) -> None:
+    settings = ("train.save_every=4", "train.average=3")
+    train(quick_config(*settings, "train.max_steps=8"), tmp_path)
+    (bundle.checkpoint_path(tmp_path, 4) / "weights.safetensors").write_bytes(b"")
+    reporter = Notes()
+    train(quick_config(*settings, "train.max_steps=12"), tmp_path, reporter)
+    assert any(
+        "step-000004: damaged checkpoint" in note and "left out of the average" in note for note in reporter.notes
+    )
+
+
+def test_one_run_at_a_time_in_a_directory(tmp_path: Path) -> None:
+    with bundle.locked(tmp_path), pytest.raises(ModelError, match="another run is training here; wait for it"):
+        train(quick_config(), tmp_path)
+
+
+def test_out_of_memory_names_the_setting_and_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(loop, "smoothed_cross_entropy", full)
+    with pytest.raises(ConfigError) as caught:
+        train(quick_config(), tmp_path)
+    assert str(caught.value).startswith("train.batch_tokens: out of memory at step 1 in a batch with ")
+    assert str(caught.value).endswith("lower train.batch_tokens from 512 and raise train.accumulate")
+
+
+def test_deterministic_is_for_the_run_alone(tmp_path: Path) -> None:
+    train(quick_config("train.deterministic=true", "train.max_steps=2"), tmp_path)
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -135,3 +135,22 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(DiskError, match="step-000002: cannot write 6 bytes"):
         bundle.write_checkpoint(bundle.checkpoint_path(tmp_path, 2), FILES)
     assert bundle.checkpoints(tmp_path) == []
+
+
+def test_weights_that_are_not_finite_are_refused(copied: Path) -> None:
+    path = copied / "weights.safetensors"
+    weights = load_file(path)
+    weights["source_embedding.weight"][5, 5] = float("nan")
+    save_file(weights, path)
+    with pytest.raises(ModelError, match=r"source_embedding.weight and 0 more hold numbers that are not finite"):
+        bundle.load_bundle(copied)
+
+
+def test_the_files_of_a_directory_come_in_an_order_that_survives_a_kill(
+    quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = bundle.load_bundle(quick_run)
+    order: list[str] = []
+    monkeypatch.setattr(bundle, "write_file", lambda path, content: order.append(path.name))
+    bundle.save_bundle(tmp_path / "new", loaded.config, loaded.tokenizers, bundle.named_weights(loaded.model), "card")
+    assert order == ["tokenizer.model", "config.toml", "weights.safetensors", "card.md"]

@@ -179,3 +179,12 @@ def test_json_has_what_the_interface_promises(translator: Translator) -> None:
     many = translator.translate("a b", n_best=2, attention=True).to_dict()
     assert len(many["alternatives"]) == 2
     assert {"tokens", "source_tokens", "alignment"} <= many.keys()
+
+
+def test_pieces_are_joined_by_what_stood_between_them(translator: Translator) -> None:
+    longest = translator.config.text.max_length
+    spaced = translator._split(" ".join(["a"] * 2 * longest))
+    assert [glue for _, glue in spaced] == ["", *[" "] * (len(spaced) - 1)]
+    unspaced = translator._split("ก" * 2 * longest)
+    assert len(unspaced) > 1
+    assert {glue for _, glue in unspaced} == {""}

@@ -1,18 +1,16 @@
 """`dragoman demo`: trains a small model on a corpus made here and shows what it learned. Never asks a question."""
 
-import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from dragoman.cli.translate import picture
 from dragoman.config import Config
-
-if TYPE_CHECKING:
-    from dragoman.decode.translator import Translation
+from dragoman.errors import ConfigError, suggestion
 
 SHOWN = 8  # phrases it never saw
 
@@ -22,6 +20,10 @@ def command(
     language: Annotated[str, typer.Option(help="th (Thai) or de (German).")] = "th",
 ) -> None:
     """Train English numbers and dates into Thai or German for about a minute, then translate phrases never seen."""
+    if language not in ("de", "th"):
+        raise ConfigError(
+            f"--language {language}: the demo speaks Thai and German; {suggestion(language, ('de', 'th'))}"
+        )
     with tempfile.TemporaryDirectory(prefix="dragoman-demo-") as scratch:
         _demo(out or Path(scratch) / "model", f"numbers-{language}", kept=out is not None)
 
@@ -49,31 +51,14 @@ def _demo(run: Path, corpus: str, *, kept: bool) -> None:
         mark = "right" if result.text == reference else "wrong"
         print(f"  source     {source}\n  output     {result.text}\n  reference  {reference}  ({mark})\n")
     print(f"Right to the letter: {right} of {len(results)} held-out phrases.\n")
-    _show_attention(translator.translate(test[0][0], attention=True))
+    print("Cross-attention: where each output token (rows) looked in the source (columns), mean over heads.\n")
+    print(picture(translator.translate(test[0][0], attention=True), sys.stdout))
     if kept:
         print(f'\nThe model is in {run}. Next: dragoman translate --model {run} "forty-two"')
     else:
         print(
             "\nNext: keep a model (dragoman demo --out runs/demo), or train on your own text (dragoman train --help)."
         )
-
-
-def _show_attention(result: "Translation") -> None:
-    from dragoman.pictures import terminal_heatmap
-
-    assert result.attention is not None
-    print(
-        "Cross-attention: where each output token (rows) looked in the source (columns), mean over heads and layers.\n"
-    )
-    print(
-        terminal_heatmap(
-            result.attention.cross.mean(axis=(0, 1)),
-            result.tokens,
-            result.source_tokens,
-            color=sys.stdout.isatty(),
-            width=shutil.get_terminal_size((100, 24)).columns,
-        )
-    )
 
 
 # At most two minutes on two cores, with room to spare on slower ones: 80 seconds where it was measured.

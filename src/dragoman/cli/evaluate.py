@@ -1,6 +1,7 @@
 """`dragoman evaluate`: BLEU, chrF and TER, with the signatures that make them reproducible."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,10 @@ def command(
     ] = None,
     source: Annotated[Path | None, typer.Option(help="What to translate.")] = None,
     hypotheses: Annotated[Path | None, typer.Option(help="Translations made before, in place of a model.")] = None,
-    beam: Annotated[int | None, typer.Option(help="1 is greedy.  [default: the model's, 4]")] = None,
-    tokenize: Annotated[str, typer.Option(help="BLEU's tokenisation: 13a, char, flores200, ...")] = "13a",
+    beam: Annotated[int | None, typer.Option(help="1 is greedy.  [default: the model's]")] = None,
+    tokenize: Annotated[
+        str, typer.Option(help="BLEU's tokenisation: 13a; char or zh for languages without spaces.")
+    ] = "13a",
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -26,25 +29,33 @@ def command(
     if (hypotheses is None) == (model is None):
         raise ConfigError("--model: give either --model and --source, or --hypotheses")
     references = _lines(reference)
+    if hypotheses is not None and (source is not None or beam is not None):
+        raise ConfigError("--hypotheses: are translations already; leave out --source and --beam")
+    failed = 0
     if hypotheses is not None:
         translated = _lines(hypotheses)
     elif source is None:
         raise ConfigError("--source: missing; it is what --model shall translate")
     else:
-        translated = _translate(model, _lines(source), len(references), beam, device)
+        translated, failed = _translate(model, _lines(source), len(references), beam, device)
 
     from dragoman.evaluate.metrics import evaluate
 
     result = evaluate(translated, references, tokenize=tokenize)
     if as_json:
-        print(json.dumps(result.to_dict()))
-        return
+        print(json.dumps({**result.to_dict(), "failed": failed}))
+        sys.exit(1 if failed else 0)
     for name, score in (("BLEU", result.bleu), ("chrF", result.chrf), ("TER", result.ter)):
         print(f"{name:<5} {score.score:6.2f}  [{score.low:.2f}, {score.high:.2f}]  {score.signature}")
     print(f"exact {result.exact_match:6.1%}  of {result.sentences:,} sentences")
+    if failed:
+        print(f"evaluate: {failed} lines failed and count as empty", file=sys.stderr)
+        sys.exit(1)
 
 
-def _translate(model: Path | None, sources: list[str], expected: int, beam: int | None, device: str) -> list[str]:
+def _translate(
+    model: Path | None, sources: list[str], expected: int, beam: int | None, device: str
+) -> tuple[list[str], int]:
     import dragoman
     from dragoman.cli.progress import counting
     from dragoman.decode.translator import windows
@@ -53,12 +64,13 @@ def _translate(model: Path | None, sources: list[str], expected: int, beam: int 
         raise DataError(f"--source has {len(sources)} lines, --reference {expected}; each line needs one reference")
     translator = dragoman.load(str(model), device)
     options = translator.options(**({} if beam is None else {"beam": beam}))
-    translated = []
+    translated, failed = [], 0
     with counting("translating", len(sources), show=True) as advance:
         for result in translator.stream(windows(sources, options.batch_size), options=options):
             translated.append(result.text)
+            failed += result.status == "failed"
             advance()
-    return translated
+    return translated, failed
 
 
 def _lines(path: Path) -> list[str]:

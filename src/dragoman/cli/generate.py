@@ -5,14 +5,17 @@ from typing import Annotated
 
 import typer
 
+from dragoman.config import DataConfig, TrainConfig
 from dragoman.errors import ConfigError
 
 
 def command(
     name: Annotated[str | None, typer.Argument(help="Which corpus; left out, they are listed.")] = None,
     out: Annotated[Path | None, typer.Option(help="The directory to write into.")] = None,
-    size: Annotated[int, typer.Option(help="Training pairs; validation and test get 1,000 each.")] = 30_000,
-    seed: Annotated[int, typer.Option(help="Another seed, another corpus.")] = 1,
+    size: Annotated[
+        int, typer.Option(min=1, help="Training pairs; validation and test get 1,000 each.")
+    ] = DataConfig.generated_size,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, another corpus.")] = TrainConfig.seed,
 ) -> None:
     """Write a generated corpus as text files: train, valid and test, no test sentence in train."""
     from dragoman.data import generated

@@ -14,7 +14,7 @@ from dragoman.errors import ConfigError
 def command(
     model: Annotated[Path | None, typer.Option("--model", "-m", metavar="DIR", help="A model directory.")] = None,
     preset: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
-    vocab_size: Annotated[int, typer.Option(help="Of a preset: shared pieces.")] = 37_000,
+    vocab_size: Annotated[int | None, typer.Option(help="Shared pieces.  [default: the preset's]")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting.")
     ] = None,
@@ -24,11 +24,15 @@ def command(
     if (model is None) == (preset is None):
         raise ConfigError("--model: give either --model or --preset")
     if model is not None:
+        if settings or vocab_size is not None:
+            raise ConfigError("--set: a model has the settings it has; leave out --set and --vocab-size")
         from dragoman.bundle import load_config
 
         config = load_config(model)
     else:
-        config = Config.build(preset, None, [f"model.vocab_size={vocab_size}", *(settings or [])])
+        config = Config.build(preset, None, settings or [])
+        size = vocab_size or config.text.vocab_size
+        config = config.with_vocabulary(size, size)
 
     from dragoman.model.footprint import parameter_counts, parameter_table
 

@@ -1,5 +1,6 @@
 """The `dragoman` command: its sub-commands, and errors as one line with an exit code. Knows nothing of torch."""
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -45,13 +46,18 @@ def _options(
 def main() -> None:
     """Run the command; an error is one line on stderr, and its exit code tells its kind."""
     debug = "--debug" in sys.argv or bool(os.environ.get("DRAGOMAN_DEBUG"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # text is UTF-8 whatever the locale; a newline is what separates lines on every system
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
     try:
         app(prog_name="dragoman")
-    except DragomanError as error:
+    except Exception as error:
         if debug:
             raise
-        print(f"dragoman: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("dragoman: interrupted", file=sys.stderr)
-        sys.exit(130)
+        if isinstance(error, DragomanError):
+            print(f"dragoman: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        kind = type(error).__name__
+        print(f"dragoman: a fault of ours: {kind}: {error}; `dragoman --debug ...` shows where", file=sys.stderr)
+        sys.exit(1)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Self
 
 from rich.console import Console
@@ -28,6 +29,7 @@ class TrainingReporter:
         )
         self._task: TaskID | None = None
         self._last_line = time.monotonic()
+        self._first: tuple[int, float] | None = None  # a step and when it was, to tell the time left
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -49,11 +51,14 @@ class TrainingReporter:
             f"loss {record['loss']:.3f}  {record['tokens_per_second']:,.0f} tokens/s  "
             f"learning rate {record['learning_rate']:.2e}"
         )
+        self._first = self._first or (record["step"], time.monotonic())
         if self._task is None:
             self._task = self._progress.add_task("", total=max_steps, completed=record["step"])
         self._progress.update(self._task, completed=record["step"], description=described)
         if not self.console.is_terminal and not self._quiet():
-            self.note(f"step {record['step']}/{max_steps}  {described}")
+            self.note(
+                f"step {record['step']}/{max_steps}  {described}  {self._time_left(record['step'], max_steps)} left"
+            )
 
     def validated(self, record: Mapping[str, Any]) -> None:
         scores = [f"loss {record['loss']:.3f}"]
@@ -66,6 +71,11 @@ class TrainingReporter:
         self.note(f"valid  {what}: {'  '.join(scores)}{'  (best so far)' if record['best'] else ''}")
         sample = record["sample"]
         self.note(f"       {sample['source']} -> {sample['translation']}")
+
+    def _time_left(self, step: int, max_steps: int) -> str:
+        assert self._first is not None
+        taken, since = step - self._first[0], time.monotonic() - self._first[1]
+        return str(timedelta(seconds=round((max_steps - step) * since / taken))) if taken else "unknown time"
 
     def _quiet(self) -> bool:
         """Whether a plain line was printed a moment ago."""

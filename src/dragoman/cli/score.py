@@ -14,19 +14,18 @@ def command(
     model: Model,
     source: Annotated[Path, typer.Argument(help="Text, one sentence a line.")],
     target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
-    batch_size: Annotated[int, typer.Option(min=1, help="Pairs at a time.")] = 64,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Pairs at a time.  [default: the model's]")] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Print the total log-probability, </s> included, of each target line given its source line."""
-    from itertools import islice
-
     import dragoman
     from dragoman.data.corpus import parallel_lines
+    from dragoman.decode.translator import windows
 
     translator = dragoman.load(str(model), device)
-    lines = parallel_lines(source, target)
-    while window := list(islice(lines, 16 * batch_size)):
+    batch_size = batch_size or translator.config.decode.batch_size
+    for window in windows(parallel_lines(source, target), batch_size):
         for path, line in ((path, line) for pair in window for path, line in zip((source, target), pair, strict=True)):
             if line.problem:
                 raise DataError(f"{path}:{line.number}: {line.problem}; mend the line")

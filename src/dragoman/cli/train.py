@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dragoman.config import Config, TransformerConfig
+from dragoman.config import Config
 from dragoman.errors import ConfigError
 
 DEFAULT_PRESET = "small"
@@ -63,8 +63,6 @@ def build_config(file: Path | None, out: Path, preset: str | None, data: dict[st
         if saved.exists():
             return Config.build(None, saved, settings, data=data)
         preset = DEFAULT_PRESET
-    config = Config.build(preset, file, settings, data=data)
-    untouched = TransformerConfig()
-    if (config.model.vocab_size, config.model.target_vocab_size) != (untouched.vocab_size, untouched.target_vocab_size):
+    if any(setting.startswith(("model.vocab_size", "model.target_vocab_size")) for setting in settings):
         raise ConfigError("model.vocab_size: follows from the tokenizer; set text.vocab_size")
-    return config
+    return Config.build(preset, file, settings, data=data)

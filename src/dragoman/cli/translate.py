@@ -1,13 +1,16 @@
 """`dragoman translate`: N lines in, N lines out, in order, always."""
 
+import itertools
 import json
 import queue
+import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -31,10 +34,10 @@ def command(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file in place of stdout.")] = None,
     beam: Annotated[
-        int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.  [default: the model's, 4]")
+        int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.  [default: the model's]")
     ] = None,
     n_best: Annotated[int | None, typer.Option(help="Translations a line, separated by tabs.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="GNMT's alpha.  [default: the model's, 0.6]")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="GNMT's alpha.  [default: the model's]")] = None,
     max_extra: Annotated[int | None, typer.Option(help="Most tokens the output may have beyond the input's.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw tokens at random in place of beam search.")] = False,
     top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest.")] = None,
@@ -51,21 +54,27 @@ def command(
     """Translate text given as arguments, a file, or standard input."""
     if text and input:
         raise ConfigError("--input: text was given as arguments too; give one or the other")
+    if attention and not as_json and (output or not text):
+        raise ConfigError("--attention: draws pictures between the lines; give text as arguments, or use --json")
     settings = {
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "batch_size": batch_size, "sampling": sample or None,
     }  # fmt: skip
     import dragoman
+    from dragoman.data.corpus import read_lines
+    from dragoman.decode.translator import windows
 
     translator = dragoman.load(str(model), device)
     options = translator.options(**{name: value for name, value in settings.items() if value is not None})
+    if text:
+        lines: Iterable[Sequence[str | Line]] = [text]
+    elif input:
+        lines = _with_first(windows(read_lines(input), options.batch_size))
+    else:
+        lines = _stdin_windows()
     with _opened(output) as stream:
-        if text:
-            stretches: Iterable[list[Any]] = [text]
-        else:
-            stretches = _file_windows(input) if input else _stdin_windows()
-        translations = translator.stream(stretches, attention=attention, options=options)
-        tally = _write(translations, stream, as_json, attention, input)
+        translations = translator.stream(lines, attention=attention, options=options)
+        tally = _write(translations, stream, as_json, attention, show_progress=input is not None)
     sys.exit(tally.finish())
 
 
@@ -97,17 +106,16 @@ class _Tally:
 
 
 def _write(
-    translations: Iterator["Translation"], stream: Any, as_json: bool, attention: bool, input: Path | None
+    translations: Iterator["Translation"], stream: TextIO, as_json: bool, attention: bool, show_progress: bool
 ) -> _Tally:
     from dragoman.cli.progress import counting
 
     tally = _Tally()
-    show = input is not None and not stream.isatty()
-    with counting("translating", None, show) as advance:
+    with counting("translating", None, show_progress and not stream.isatty()) as advance:
         for translation in translations:
             stream.write(_line(translation, as_json) + "\n")
-            if attention and translation.attention is not None and not as_json:
-                stream.write(_picture(translation, stream) + "\n")
+            if attention and not as_json:
+                stream.write(picture(translation, stream) + "\n")
             stream.flush()
             tally.add(translation)
             advance()
@@ -117,58 +125,66 @@ def _write(
 def _line(translation: "Translation", as_json: bool) -> str:
     if as_json:
         return json.dumps(translation.to_dict(), ensure_ascii=False)
-    return "\t".join(other.text for other in translation.alternatives) or translation.text
+    return "\t".join(other.text for other in translation.alternatives) or translation.text  # split lines have none
 
 
-def _picture(translation: "Translation", stream: Any) -> str:
-    """The heads' average in the layer that the alignment is read from."""
-    import shutil
+def picture(translation: "Translation", stream: TextIO) -> str:
+    """Where each target token looked in the source."""
+    from dragoman.pictures import NARROWEST, terminal_heatmap
 
-    from dragoman.pictures import terminal_heatmap
-
-    assert translation.attention is not None
-    cross = translation.attention.cross
+    if translation.attention is None or not len(translation.attention.cross):
+        return "(no attention to the source to draw)"
     return terminal_heatmap(
-        cross[max(0, len(cross) - 2)].mean(axis=0),
+        translation.attention.alignment_weights,
         translation.tokens,
         translation.source_tokens,
         color=stream.isatty(),
-        width=shutil.get_terminal_size().columns,
+        width=max(NARROWEST, shutil.get_terminal_size((100, 24)).columns),
     )
 
 
-def _opened(output: Path | None) -> Any:
+@contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    """stdout, or a file that takes its name once it is whole, so that it may be the input's."""
     if output is None:
         if hasattr(signal, "SIGPIPE"):  # `| head -1` ends us quietly, as it does any other filter
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        # newline="\n": what separates lines is a newline on every system; closefd: stdout stays open
-        return open(sys.stdout.fileno(), "w", encoding="utf-8", newline="\n", closefd=False)
+        yield sys.stdout
+        return
+    special = output.exists() and not output.is_file()  # a device or a pipe
+    place = output if special else output.with_name(f".{output.name}.partial")
     try:
-        return output.open("w", encoding="utf-8", newline="\n")
+        # newline="\n": what separates lines is a newline on every system
+        with place.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        if not special:
+            place.replace(output)
     except OSError as error:
         raise DiskError(f"{output}: cannot be written ({error.strerror}); choose another place") from None
+    finally:
+        if not special:
+            place.unlink(missing_ok=True)
 
 
-def _file_windows(path: Path) -> Iterator[list["Line"]]:
-    from itertools import islice
-
-    from dragoman.data.corpus import read_lines
-
-    lines = read_lines(path)
-    while window := list(islice(lines, WINDOW_LINES)):
-        yield window
+def _with_first(stretches: Iterator[list[Any]]) -> Iterator[list[Any]]:
+    """The same, its first read at once: a missing input is known before the output is opened."""
+    return itertools.chain([next(stretches, [])], stretches)
 
 
 def _stdin_windows() -> Iterator[list["Line"]]:
     """All lines that have come so far, at least one: a pipe that is slow gets its answers at once."""
     from dragoman.data.corpus import split_lines
 
+    if sys.stdin.isatty():
+        print("reading standard input; end it with Ctrl-D", file=sys.stderr)
     waiting: queue.Queue[Line | BaseException | None] = queue.Queue(maxsize=WINDOW_LINES)
 
     def read() -> None:
         try:
-            for line in split_lines(sys.stdin.buffer, "stdin"):
-                waiting.put(line)
+            # a stream of its own: at exit the interpreter would wait for sys.stdin's lock
+            with open(0, "rb", closefd=False) as stream:
+                for line in split_lines(stream, "stdin"):
+                    waiting.put(line)
             waiting.put(None)
         except BaseException as error:
             waiting.put(error)

@@ -4,20 +4,21 @@ Shapes: B sentences, N rows in decoding, S source positions, T target positions,
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.data.batching import Batch, pad_rows
-from dragoman.model.cache import DecoderCache
-from dragoman.model.transformer import AttentionWeights, Transformer
+from dragoman.model.attention import AttentionWeights
+from dragoman.model.build import Model
 from dragoman.text.tokenizer import PAD
 
 
 class EngineDecoding:
     """One batch in decoding (search's Decoding protocol): the model and its cache. Ids and rows come on the CPU."""
 
-    def __init__(self, model: Transformer, cache: DecoderCache, device: torch.device) -> None:
+    def __init__(self, model: Any, cache: Any, device: torch.device) -> None:
         self._model = model
         self._cache = cache
         self._device = device
@@ -33,14 +34,14 @@ class EngineDecoding:
 class Engine:
     """A model in evaluation on one device. Sources come as ids that end in </s>."""
 
-    def __init__(self, model: Transformer, device: torch.device) -> None:
+    def __init__(self, model: Model, device: torch.device) -> None:
         self.device = device
-        self._model = model.to(device)
+        self._model: Any = model.to(device)  # either architecture: both have encode, start, step
 
     def start(self, sources: Sequence[Sequence[int]]) -> EngineDecoding:
         source_ids, allowed = (part.to(self.device) for part in pad_rows(sources))
-        memory_BSM = self._model.encode(source_ids, allowed)
-        return EngineDecoding(self._model, self._model.start(memory_BSM, allowed), self.device)
+        memory = self._model.encode(source_ids, allowed)
+        return EngineDecoding(self._model, self._model.start(memory, allowed), self.device)
 
     def token_log_probs(self, batch: Batch) -> Tensor:
         """log P of every target token given the source and the tokens before it: [B, T], 0 in padding."""

@@ -2,10 +2,11 @@
 
 import itertools
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,14 @@ from dragoman.data.batching import teacher_forcing
 from dragoman.data.corpus import Line
 from dragoman.decode.engine import Engine
 from dragoman.decode.search import Hypothesis, search
-from dragoman.errors import ConfigError, suggestion
-from dragoman.model.device import choose_device
+from dragoman.errors import ConfigError, DataError, suggestion
+from dragoman.model.device import choose_device, is_out_of_memory
 from dragoman.text.normalize import is_blank
 from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
 
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Attention:
     cross: Array
     source_tokens: tuple[str, ...]
     input_tokens: tuple[str, ...]
+
+    @property
+    def alignment_weights(self) -> Array:
+        """[target token, source token]: the mean over heads in the last layer but one, which aligns best."""
+        return self.cross[max(0, len(self.cross) - 2)].mean(axis=0)
 
 
 @dataclass(frozen=True)
@@ -69,10 +76,9 @@ class Translation:
     @property
     def alignment(self) -> list[tuple[int, int]] | None:
         """(source token, target token) pairs: where each target token looked most, over all heads of one layer."""
-        if self.attention is None:
+        if self.attention is None or not len(self.attention.cross):
             return None
-        layers = self.attention.cross.shape[0]
-        looks = self.attention.cross[max(0, layers - 2)].mean(axis=0)  # the last layer but one aligns best
+        looks = self.attention.alignment_weights
         ends = len(self.tokens) - (self.tokens[-1:] == ("</s>",))
         return [(int(looks[target].argmax()), target) for target in range(ends)]
 
@@ -104,7 +110,9 @@ class _Piece:
     """A stretch of one line, short enough for the model."""
 
     line: int
+    number: int  # among the pieces of its line
     ids: list[int]
+    glue: str  # what joins its translation to the piece before
 
 
 Outcome = list[Hypothesis] | str  # or the reason why there is none
@@ -118,10 +126,7 @@ class Translator:
         self.tokenizers: Tokenizers = bundle.tokenizers
         chosen = choose_device(device) if isinstance(device, str) else device
         self.engine = Engine(bundle.model.eval(), chosen)
-        limit = self.config.text.max_length
-        if self.config.model.positions == "learned":
-            limit = min(limit, self.config.model.max_positions)
-        self._longest_source = limit
+        self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
 
     @classmethod
     def load(cls, directory: str | Path, device: str = "auto") -> "Translator":
@@ -160,12 +165,17 @@ class Translator:
             yield from self._translate(window, options or self.config.decode, attention, start)
             start += len(window)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64) -> list[float]:
-        """log P(target, </s> | source) of each pair."""
+    def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int | None = None) -> list[float]:
+        """log P(target, </s> | source) of each pair; a pair longer than the model can hold is an error."""
         if len(sources) != len(targets):
             raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target a source")
         source_ids = self.tokenizers.source.encode_batch(list(sources))
         target_ids = self.tokenizers.target.encode_batch(list(targets))
+        batch_size = batch_size or self.config.decode.batch_size
+        longest = self.config.model.longest or sys.maxsize
+        for number, ids in enumerate(zip(source_ids, target_ids, strict=True), start=1):
+            if max(map(len, ids)) >= longest:
+                raise DataError(f"pair {number}: {max(map(len, ids)) + 1} pieces; this model holds {longest}")
         order = sorted(range(len(sources)), key=lambda row: len(source_ids[row]) + len(target_ids[row]))
         scores = [0.0] * len(sources)
         with torch.inference_mode():
@@ -194,7 +204,8 @@ class Translator:
             elif is_blank(text):
                 results[number] = Translation(text, "", "empty")
             else:
-                pieces += [_Piece(number, ids) for ids in self._split(text)]
+                stretches = self._split(text)
+                pieces += [_Piece(number, part, ids, glue) for part, (ids, glue) in enumerate(stretches)]
 
         parts: dict[int, list[tuple[_Piece, Outcome]]] = {}
         for piece, outcome in zip(pieces, self._search_all(pieces, options, start), strict=True):
@@ -208,30 +219,34 @@ class Translator:
         outcomes: dict[int, Outcome] = {}
         for first in range(0, len(by_length), options.batch_size):
             batch = by_length[first : first + options.batch_size]
-            keys = [start + pieces[index].line for index in batch]
+            keys = [start + pieces[index].line + (pieces[index].number << 40) for index in batch]
             found = self._search([pieces[index].ids for index in batch], keys, options)
             outcomes.update(zip(batch, found, strict=True))
         return [outcomes[index] for index in range(len(pieces))]
 
-    def _split(self, line: str) -> list[list[int]]:
-        """The ids of a line, in as many pieces as the model's longest input makes necessary."""
+    def _split(self, line: str) -> list[tuple[list[int], str]]:
+        """The ids of a line, in as many pieces as the model's longest input makes necessary, and what stood between."""
         ids = self.tokenizers.source.encode(line)
         if len(ids) < self._longest_source or len(line) < 2:
-            return [[*ids, EOS]]
+            return [([*ids, EOS], "")]
         middle = _middle(line)
-        return [piece for half in (line[:middle], line[middle:]) if half.strip() for piece in self._split(half)]
+        first, second = line[:middle], line[middle:]
+        if is_blank(first) or is_blank(second):
+            return self._split(second if is_blank(first) else first)
+        (ids, _), *rest = self._split(second)
+        glue = " " if first[-1].isspace() or second[0].isspace() else ""
+        return [*self._split(first), (ids, glue), *rest]
 
     def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig) -> list[Outcome]:
         """Hypotheses of each source; out of memory, half the batch at a time; alone and still too big, the reason."""
-        limits = [len(ids) - 1 + options.max_extra for ids in sources]
-        if self.config.model.positions == "learned":
-            limits = [min(limit, self.config.model.max_positions - 1) for limit in limits]
+        longest = self.config.model.longest or sys.maxsize
+        limits = [min(len(ids) - 1 + options.max_extra, longest - 1) for ids in sources]
         try:
             with torch.inference_mode():
                 decoding = self.engine.start(sources)
                 return [*search(decoding, limits, options, keys, start=BOS, end=EOS, forbidden=(PAD, UNK, BOS))]
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if "memory" not in str(error):
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
                 raise
             if len(sources) == 1:
                 return [f"out of memory at {len(sources[0])} tokens"]
@@ -253,7 +268,7 @@ class Translator:
         source_ids = [token for piece, _ in parts for token in piece.ids]
         return Translation(
             source=line,
-            text=" ".join(part.text for part in chosen if part.text),
+            text="".join(piece.glue + part.text for (piece, _), part in zip(parts, chosen, strict=True)).strip(),
             status="truncated" if truncated else "split" if len(parts) > 1 else "translated",
             score=sum(part.score for part in chosen),
             normalized_score=sum(part.normalized_score for part in chosen) / len(chosen),
@@ -276,20 +291,23 @@ class Translator:
         target_input = [BOS, *_produced(hypothesis)[:-1]]
         with torch.inference_mode():
             weights = self.engine.attention(source_ids, target_input)
-        encoder, decoder, cross = (
-            torch.stack(layers)[:, 0].float().cpu().numpy()
-            for layers in (weights.encoder, weights.decoder, weights.cross)
-        )
         return Attention(
-            encoder,
-            decoder,
-            cross,
+            _stacked(weights.encoder),
+            _stacked(weights.decoder),
+            _stacked(weights.cross),
             tuple(self.tokenizers.source.pieces(source_ids)),
             tuple(self.tokenizers.target.pieces(target_input)),
         )
 
 
-def windows(lines: Iterable[str | Line], batch_size: int) -> Iterator[list[str | Line]]:
+def _stacked(layers: Sequence[torch.Tensor]) -> Array:
+    """[layer, head, query, key] of the one sentence; without any layer where a model has no such attention."""
+    if not layers:
+        return np.zeros((0, 0, 0, 0), dtype=np.float32)
+    return torch.stack(list(layers))[:, 0].float().cpu().numpy()
+
+
+def windows(lines: Iterable[T], batch_size: int) -> Iterator[list[T]]:
     """Lines in stretches long enough to sort well by length, short enough to see results come."""
     rest = iter(lines)
     while window := list(itertools.islice(rest, 16 * batch_size)):

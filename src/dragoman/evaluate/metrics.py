@@ -45,6 +45,12 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: 
     if tokenize not in BLEU.TOKENIZERS:
         raise ConfigError(f"--tokenize {tokenize}: no such tokenisation; known: {', '.join(sorted(BLEU.TOKENIZERS))}")
 
+    try:
+        bleu = BLEU(tokenize=tokenize)
+    except (RuntimeError, OSError, SystemExit) as error:  # a tokenisation that needs a package or a download
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+        raise ConfigError(f"--tokenize {tokenize}: not to be had here ({reason}); use 13a or char") from None
+
     def measure(metric: Any) -> Score:
         result = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=BOOTSTRAP_SAMPLES)
         center, half = (result._mean, result._ci) if len(references) > 1 else (result.score, 0.0)
@@ -52,7 +58,7 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: 
         return Score(float(result.score), low, high, str(metric.get_signature()))
 
     return Evaluation(
-        bleu=measure(BLEU(tokenize=tokenize)),
+        bleu=measure(bleu),
         chrf=measure(CHRF()),
         ter=measure(TER()),
         exact_match=exact_match(hypotheses, references),

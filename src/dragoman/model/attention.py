@@ -10,6 +10,7 @@ Masks say what is allowed: True = may attend.
 """
 
 import math
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,15 @@ class KeysValues(NamedTuple):
 
     k_BHKD: Tensor
     v_BHKE: Tensor
+
+
+@dataclass
+class AttentionWeights:
+    """What every head of every layer looked at: one [B, H, Q, K] a layer, each row summing to 1."""
+
+    encoder: list[Tensor] = field(default_factory=list)
+    decoder: list[Tensor] = field(default_factory=list)
+    cross: list[Tensor] = field(default_factory=list)
 
 
 def padding_mask(allowed_BK: Tensor) -> Tensor:
@@ -64,17 +74,19 @@ def attend(
             heads_BHQE = heads_BHQE.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
         return heads_BHQE, None
 
-    scores_BHQK = q_BHQD @ k_BHKD.mT / math.sqrt(q_BHQD.size(-1))
-    # at least fp32: a bf16 softmax loses the tail
-    scores_BHQK = scores_BHQK.to(torch.promote_types(scores_BHQK.dtype, torch.float32))
-    if allowed is not None:
-        # The lowest finite number, not -inf: a row without any allowed key must not become NaN.
-        scores_BHQK = scores_BHQK.masked_fill(~allowed, torch.finfo(scores_BHQK.dtype).min)
-    weights_BHQK = scores_BHQK.softmax(dim=-1)
-    if allowed is not None:
-        weights_BHQK = weights_BHQK.masked_fill(~allowed, 0.0)
+    weights_BHQK = masked_softmax(q_BHQD @ k_BHKD.mT / math.sqrt(q_BHQD.size(-1)), allowed)
     dropped_BHQK = F.dropout(weights_BHQK, dropout).to(v_BHKE.dtype)
     return dropped_BHQK @ v_BHKE, weights_BHQK
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """Softmax over the last dimension with nothing where it is not allowed; all zeros where nothing is."""
+    # at least fp32: a bf16 softmax loses the tail
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if allowed is None:
+        return scores.softmax(dim=-1)
+    # The lowest finite number, not -inf: a row without any allowed key must not become NaN.
+    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~allowed, 0.0)
 
 
 class MultiHeadAttention(nn.Module):

@@ -29,6 +29,11 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """CUDA has an exception for it; the CPU's allocator has only its words."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
 def choose_precision(name: str, device: torch.device) -> torch.dtype:
     """The type matrix products run in; weights stay float32. `auto`: bfloat16 on CUDA, float32 elsewhere."""
     if name == "auto":

@@ -8,27 +8,17 @@ Shapes, as suffixes of names:
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal, overload
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.config import StackSize, TransformerConfig
-from dragoman.model.attention import MultiHeadAttention, padding_mask
+from dragoman.model.attention import AttentionWeights, MultiHeadAttention, padding_mask
 from dragoman.model.cache import DecoderCache, LayerCache
 from dragoman.model.positions import Positions, rotation
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
-
-
-@dataclass
-class AttentionWeights:
-    """What every head of every layer looked at: one [B, H, Q, K] a layer, each row summing to 1."""
-
-    encoder: list[Tensor] = field(default_factory=list)
-    decoder: list[Tensor] = field(default_factory=list)
-    cross: list[Tensor] = field(default_factory=list)
 
 
 class FeedForward(nn.Module):
@@ -224,7 +214,7 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.output = nn.Linear(target_width, config.target_vocabulary, bias=config.output_bias)
-        self.apply(_initialise)
+        self.apply(initialise)
         self.tie()
 
     def tie(self) -> None:
@@ -273,7 +263,7 @@ class Transformer(nn.Module):
         weights: AttentionWeights | None = None,
     ) -> Tensor:
         """[B, S] ids -> [B, S, M], the memory that the decoder attends to."""
-        return self.encoder(_embed(self.source_embedding, source_ids), source_allowed, weights)
+        return self.encoder(embed(self.source_embedding, source_ids), source_allowed, weights)
 
     def start(self, memory_BSM: Tensor, source_allowed: Tensor | None = None) -> DecoderCache:
         """The state before the first target id."""
@@ -281,7 +271,7 @@ class Transformer(nn.Module):
 
     def decode(self, target_ids: Tensor, cache: DecoderCache, weights: AttentionWeights | None = None) -> Tensor:
         """[B, T] more target ids -> [B, T, V] logits; the cache grows by T."""
-        x_BTM = self.decoder(_embed(self.target_embedding, target_ids), cache, weights)
+        x_BTM = self.decoder(embed(self.target_embedding, target_ids), cache, weights)
         return self.output(x_BTM)
 
     def step(self, ids_B: Tensor, cache: DecoderCache) -> Tensor:
@@ -289,12 +279,12 @@ class Transformer(nn.Module):
         return self.decode(ids_B[:, None], cache)[:, -1]
 
 
-def _embed(embedding: nn.Embedding, ids_BT: Tensor) -> Tensor:
+def embed(embedding: nn.Embedding, ids_BT: Tensor) -> Tensor:
     """Embeddings are scaled by sqrt(d_model) (section 3.4): drawn small, so that they serve as output weights too."""
     return embedding(ids_BT) * math.sqrt(embedding.embedding_dim)
 
 
-def _initialise(module: nn.Module) -> None:
+def initialise(module: nn.Module) -> None:
     """Xavier uniform for matrices, N(0, 1/d_model) for embeddings, as in the paper's code."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)

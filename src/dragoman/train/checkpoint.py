@@ -33,7 +33,7 @@ class Progress:
     nonfinite: int = 0  # steps in a row that had to be left out
     recent_loss: float = 0.0  # summed over the tokens since the last line of the log
     recent_tokens: int = 0
-    finished: bool = False
+    judge: str = ""  # what best_metric was measured with
 
 
 def pack(
@@ -56,7 +56,10 @@ def unpack(path: Path, files: Mapping[str, bytes], model: nn.Module, optimizer: 
     bundle.set_weights(model, bundle.weights_from_bytes(files[bundle.WEIGHTS], path), path)
     saved = bundle.weights_from_bytes(files[OPTIMIZER], path)
     torch.set_rng_state(saved.pop("random.cpu"))
-    cuda = [saved.pop(name) for name in sorted(saved) if name.startswith("random.cuda.")]
+    devices = sorted(
+        (name for name in saved if name.startswith("random.cuda.")), key=lambda name: int(name.split(".")[2])
+    )
+    cuda = [saved.pop(name) for name in devices]
     if torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(cuda)
     _set_moments(model, optimizer, saved)
@@ -68,11 +71,15 @@ def check_identity(path: Path, files: Mapping[str, bytes], identity: Mapping[str
     """A run goes on only with the model, vocabulary and corpus it began with."""
     saved = json.loads(files[STATE])["identity"]
     for name, value in identity.items():
-        if saved.get(name) != value:
-            raise ModelError(
-                f"{path}: {name} was {saved.get(name)!r} when this run began and is {value!r} now; "
-                "restore it, or give another --out for a new run"
-            )
+        refuse_change(path, name, saved.get(name), value)
+
+
+def refuse_change(path: Path, name: str, before: Any, now: Any) -> None:
+    if before != now:
+        raise ModelError(
+            f"{path}: {name} was {before!r} when this run began and is {now!r} now; "
+            "restore it, or give another --out for a new run"
+        )
 
 
 def newest(run: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, bytes]] | None:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from dragoman.bundle import Tokenizers, load_tokenizers
+from dragoman.bundle import CONFIG, Tokenizers, load_tokenizers
 from dragoman.config import Config, DataConfig
 from dragoman.data import generated
 from dragoman.data.corpus import CorpusReport, read_pairs
 from dragoman.data.store import Store, build_store
 from dragoman.errors import ConfigError
+from dragoman.text.normalize import normalize
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.train.report import Reporter
 
@@ -33,7 +34,8 @@ def prepare(config: Config, run: Path, reporter: Reporter) -> Prepared:
     train = _store("training", data.source, data.target, config, tokenizers, run, reporter)
     valid = _store("validation", data.valid_source, data.valid_target, config, tokenizers, run, reporter)
     pairs = list(islice(_pairs(data.valid_source, data.valid_target, config), config.train.valid_sentences))
-    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    sources = [source for source, _ in pairs]
+    references = [normalize(target, config.text.normalization) for _, target in pairs]  # as translations are
     return Prepared(config, tokenizers, train, valid, sources, references)
 
 
@@ -60,7 +62,7 @@ def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
 
 def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter) -> Tokenizers:
     """Those of the run where it has them; else learned from the training text."""
-    if (run / "config.toml").exists():
+    if (run / CONFIG).exists():
         return load_tokenizers(run, config)
     reporter.note(f"learning a vocabulary of up to {config.text.vocab_size:,} {config.text.model} pieces")
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from dragoman.bundle import write_file
+from dragoman.bundle import disk_error, write_file
+from dragoman.errors import ModelError
 
 LOG = "log.jsonl"
 
@@ -43,13 +44,19 @@ class RunLog:
 
     def __init__(self, run: Path, resume_step: int) -> None:
         self._path = run / LOG
-        self._forget_after(resume_step)
+        kept = [record for record in read_log(run) if record["step"] <= resume_step and record["kind"] != "average"]
+        # what came after the checkpoint will be logged again; so will the average
+        write_file(self._path, "".join(_line(record) for record in kept).encode())
         self._file = self._path.open("a", encoding="utf-8")
         self._board = _tensorboard(run / "tensorboard", resume_step)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        self._file.write(_line(record))
-        self._file.flush()
+        line = _line(record)
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise disk_error(self._path, len(line), error) from None
         if self._board is not None:
             for name, value in record.items():
                 if isinstance(value, int | float) and name != "step":
@@ -60,21 +67,22 @@ class RunLog:
         if self._board is not None:
             self._board.close()
 
-    def _forget_after(self, step: int) -> None:
-        """What a stopped run logged after its last checkpoint will be logged again; so will the average."""
-        if self._path.exists():
-            whole = self._path.read_text(encoding="utf-8").split("\n")[:-1]  # a kill may have cut the last line
-            records = [json.loads(line) for line in whole]
-            kept = [record for record in records if record["step"] <= step and record["kind"] != "average"]
-            write_file(self._path, "".join(_line(record) for record in kept).encode())
-
 
 def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_log(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / LOG).read_text(encoding="utf-8").split("\n") if line]
+    """Every whole line; a kill may have cut the last one."""
+    path = run / LOG
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            raise ModelError(f"{path}:{number}: not a log line; mend or remove the file to go on") from None
+    return records
 
 
 def _tensorboard(directory: Path, resume_step: int) -> Any:
