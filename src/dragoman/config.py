@@ -242,8 +242,9 @@ class TrainConfig:
 
     seed: int = 1
     max_steps: int = 100_000
-    batch_tokens: int = 25_000  # at most, on either side, padding counted
+    batch_tokens: int = 25_000  # at most: padded, on either side with padding counted; packed, on the target side
     accumulate: int = 1  # batches a step
+    layout: Literal["auto", "padded", "packed"] = "auto"  # auto: packed on CUDA, padded elsewhere
     learning_rate: float | None = None  # the peak; None: the paper's (d_model * warmup_steps) ** -0.5
     warmup_steps: int = 4_000
     adam_beta1: float = 0.9

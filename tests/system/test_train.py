@@ -18,7 +18,7 @@ from torch import Tensor
 import dragoman
 from dragoman import bundle
 from dragoman.errors import ConfigError, DataError, ModelError, NonFiniteError
-from dragoman.train import loop
+from dragoman.train import layout, loop
 from dragoman.train.loop import Trainer, train
 from dragoman.train.loss import smoothed_cross_entropy
 from dragoman.train.prepare import prepare
@@ -172,6 +172,22 @@ def test_another_model_vocabulary_or_corpus_is_refused(quick_run: Path, setting:
     assert (quick_run / "weights.safetensors").stat().st_mtime_ns == before
 
 
+def test_packed_batches_train_resume_and_learn_too(tmp_path: Path) -> None:
+    for run, stops in (("whole", (12,)), ("parts", (6, 12))):
+        for stop in stops:
+            run_steps(tmp_path / run, stop, "train.layout=packed")
+    assert state(tmp_path / "whole", 12) == state(tmp_path / "parts", 12)
+    curve = losses(tmp_path / "whole")
+    assert curve[-1][1] < curve[0][1]
+    with pytest.raises(ModelError, match=r"train\.layout was 'packed' when this run began and is 'padded' now"):
+        run_steps(tmp_path / "whole", 18, "train.layout=padded")
+
+
+def test_a_packed_batch_must_hold_the_longest_pair(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train.batch_tokens: 8 cannot hold the longest pair, 12 pieces"):
+        train(quick_config("train.layout=packed", "train.batch_tokens=8"), tmp_path)
+
+
 # Stopping
 
 
@@ -193,7 +209,7 @@ def broken_loss(real: Any, broken_steps: set[int]) -> Any:
 
 
 def test_a_non_finite_step_changes_no_weight_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, {2}))
+    monkeypatch.setattr(layout, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, {2}))
     reporter = Notes()
     prepared = prepare(quick_config(), tmp_path, reporter)
     trainer = Trainer(prepared, tmp_path, torch.device("cpu"), reporter)
@@ -211,7 +227,7 @@ def test_a_non_finite_step_changes_no_weight_and_is_named(tmp_path: Path, monkey
 
 
 def test_too_many_non_finite_steps_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, set(range(100))))
+    monkeypatch.setattr(layout, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, set(range(100))))
     with pytest.raises(NonFiniteError, match=r"3 steps in a row: lower train\.learning_rate") as caught:
         train(quick_config("train.nonfinite_limit=3"), tmp_path)
     assert caught.value.exit_code == 5
@@ -366,7 +382,7 @@ def test_out_of_memory_names_the_setting_and_the_lines(tmp_path: Path, monkeypat
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(loop, "smoothed_cross_entropy", full)
+    monkeypatch.setattr(layout, "smoothed_cross_entropy", full)
     with pytest.raises(ConfigError) as caught:
         train(quick_config(), tmp_path)
     assert str(caught.value).startswith("train.batch_tokens: out of memory at step 1 in a batch with ")

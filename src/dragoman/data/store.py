@@ -53,6 +53,19 @@ class Store:
     def target(self, index: int) -> Ids:
         return self._row(1, index)
 
+    def gather_source(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Lengths]:
+        """The ids of many pairs end to end, and how many each has."""
+        return self._gather(0, rows)
+
+    def gather_target(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Lengths]:
+        return self._gather(1, rows)
+
+    def _gather(self, side: int, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Lengths]:
+        starts = self._offsets[side][rows]
+        lengths = self._offsets[side][rows + 1] - starts
+        shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+        return self._ids[side][shift + np.arange(len(shift))].astype(np.int64), lengths
+
     def line(self, index: int) -> int:
         """The line of a pair within its file, from 1."""
         return int(self._lines[index, 1])

@@ -29,25 +29,33 @@ class Positions(nn.Module):
     def __init__(self, kind: str, d_model: int, max_positions: int) -> None:
         super().__init__()
         self.kind = kind
+        self.d_model = d_model
         self.learned = nn.Embedding(max_positions, d_model) if kind == "learned" else None
 
     def forward(self, x_BTM: Tensor, start: int = 0) -> Tensor:
-        if self.kind in ("rotary", "none"):
-            return x_BTM
-        positions_T = torch.arange(start, start + x_BTM.size(1), device=x_BTM.device)
+        end = start + x_BTM.size(1)
+        if self.learned is not None and end > self.learned.num_embeddings:
+            raise ValueError(
+                f"length={end} is over max_positions={self.learned.num_embeddings}; "
+                "split the text or train with more learned positions"
+            )
+        vectors_TM = self.vectors(torch.arange(start, end, device=x_BTM.device), x_BTM.dtype)
+        return x_BTM if vectors_TM is None else x_BTM + vectors_TM
+
+    def vectors(self, positions_T: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """What is added at these positions, if anything is: [T, M]."""
         if self.learned is not None:
-            if start + x_BTM.size(1) > self.learned.num_embeddings:
-                raise ValueError(
-                    f"length={start + x_BTM.size(1)} is over max_positions={self.learned.num_embeddings}; "
-                    "split the text or train with more learned positions"
-                )
-            return x_BTM + self.learned(positions_T)
-        return x_BTM + sinusoids(positions_T, x_BTM.size(-1)).to(x_BTM.dtype)
+            return self.learned(positions_T)
+        return sinusoids(positions_T, self.d_model).to(dtype) if self.kind == "sinusoidal" else None
 
 
 def rotation(start: int, length: int, d_k: int, device: torch.device) -> Tensor:
     """Cosine and sine of every position's angle for each pair of dimensions: [2, T, D/2]."""
-    angles = _angles(torch.arange(start, start + length, device=device), d_k)
+    return rotation_at(torch.arange(start, start + length, device=device), d_k)
+
+
+def rotation_at(positions_T: Tensor, d_k: int) -> Tensor:
+    angles = _angles(positions_T, d_k)
     return torch.stack((angles.cos(), angles.sin()))
 
 

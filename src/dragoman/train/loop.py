@@ -15,7 +15,9 @@ from torch import Tensor
 
 from dragoman import bundle
 from dragoman.config import Config
-from dragoman.data.batching import Batch, BatchPlan, collate
+from dragoman.data.batching import Batch
+from dragoman.data.packing import PackedBatch
+from dragoman.data.prefetch import ahead
 from dragoman.errors import ConfigError, ModelError, NonFiniteError
 from dragoman.model.build import build_model
 from dragoman.model.device import choose_device, choose_precision, is_out_of_memory
@@ -23,12 +25,13 @@ from dragoman.model.footprint import parameter_counts
 from dragoman.train import checkpoint
 from dragoman.train.card import model_card
 from dragoman.train.checkpoint import Progress, refuse_change
-from dragoman.train.loss import smoothed_cross_entropy
+from dragoman.train.layout import choose_layout
 from dragoman.train.prepare import Prepared, prepare
 from dragoman.train.report import Reporter, RunLog, Silent, read_log
 from dragoman.train.schedule import learning_rate
 from dragoman.train.validation import Validation
 
+AnyBatch = Batch | PackedBatch
 PUBLISHED = "published.json"  # what the directory's weights scored
 
 
@@ -97,14 +100,13 @@ class Trainer:
             eps=self.settings.adam_epsilon,
             fused=device.type in ("cpu", "cuda"),
         )
-        self.plan = BatchPlan(
-            prepared.train.source_lengths,
-            prepared.train.target_lengths,
-            batch_tokens=self.settings.batch_tokens,
-            seed=self.settings.seed,
-        )
+        self.layout = choose_layout(self.settings, prepared.train, self.model, device, self.precision)
         self.validation = Validation(prepared, device, self.precision)
-        self.identity = {"training data": prepared.train.key, "train.seed": self.settings.seed}
+        self.identity = {
+            "training data": prepared.train.key,
+            "train.seed": self.settings.seed,
+            "train.layout": self.layout.name,
+        }
         self.progress = self._resume()
         self.log = RunLog(run, self.progress.step)
         self._restart_clock()
@@ -119,7 +121,7 @@ class Trainer:
                 )
             size = sum(parameter_counts(self.config.model).values())
             precision = str(self.precision).removeprefix("torch.")
-            self.reporter.note(f"{size:,} parameters on {self.device} in {precision}")
+            self.reporter.note(f"{size:,} parameters on {self.device} in {precision}, {self.layout.name} batches")
             return Progress(judge=self.validation.judge)
         path, files = found
         checkpoint.check_identity(path, files, self.identity)
@@ -156,18 +158,23 @@ class Trainer:
     def _gave_up(self) -> bool:
         return 0 < self.settings.patience <= self.progress.without_better
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[AnyBatch]:
         """From where the run stands, on and on. `progress` names the next batch before it is handed out."""
         progress = self.progress
-        while True:
-            epoch = self.plan.epoch(progress.epoch)
-            while progress.batch < len(epoch):
-                rows = epoch[progress.batch]
-                progress.batch += 1
-                yield collate(self.prepared.train, rows)
-            progress.epoch, progress.batch = progress.epoch + 1, 0
+        numbered = self._numbered_batches(progress.epoch, progress.batch)
+        for epoch, following, batch in ahead(numbered, 4) if self.device.type == "cuda" else numbered:
+            progress.epoch, progress.batch = epoch, following
+            yield batch
 
-    def _step(self, batches: list[Batch]) -> None:
+    def _numbered_batches(self, epoch: int, number: int) -> Iterator[tuple[int, int, AnyBatch]]:
+        """(epoch, the number of the batch after this one, batch), without end."""
+        while True:
+            for rows in self.layout.epoch(epoch)[number:]:
+                number += 1
+                yield epoch, number, self.layout.make(rows)
+            epoch, number = epoch + 1, 0
+
+    def _step(self, batches: list[AnyBatch]) -> None:
         """One update from one or more batches, the loss normalised by all their tokens."""
         progress = self.progress
         tokens = sum(batch.num_tokens for batch in batches)
@@ -192,25 +199,20 @@ class Trainer:
         else:
             self._leave_out(loss, batches)
 
-    def _gradients(self, batches: list[Batch], tokens: int) -> tuple[float, float]:
+    def _gradients(self, batches: list[AnyBatch], tokens: int) -> tuple[float, float]:
         """Forward and backward over all batches; the loss per token, and the gradient's norm before clipping."""
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=self.device)
         for batch in batches:
-            part = self._loss(batch.to(self.device)) / tokens
+            part = self.layout.loss(batch.to(self.device), self.settings.label_smoothing) / tokens
             part.backward()  # type: ignore[no-untyped-call]
             loss += part.detach()
         limit = self.settings.clip_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         return float(loss), float(norm)
 
-    def _loss(self, batch: Batch) -> Tensor:
-        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
-            logits_BTV = self.model(batch.source_ids, batch.target_input, batch.source_allowed)
-        return smoothed_cross_entropy(logits_BTV, batch.target_output, self.settings.label_smoothing)
-
-    def _leave_out(self, loss: float, batches: list[Batch]) -> None:
+    def _leave_out(self, loss: float, batches: list[AnyBatch]) -> None:
         """A step that is not finite changes no weight and is logged with its lines; too many in a row end the run."""
         progress = self.progress
         progress.nonfinite += 1
@@ -223,7 +225,7 @@ class Trainer:
                 f"{message}; {progress.nonfinite} steps in a row: lower train.learning_rate or raise train.warmup_steps"
             )
 
-    def _places(self, batches: list[Batch]) -> str:
+    def _places(self, batches: list[AnyBatch]) -> str:
         rows = [row for batch in batches for row in batch.rows]
         first = ", ".join(self.prepared.train.place(int(row)) for row in rows[:3])
         return f"{first} and {len(rows) - 3} more" if len(rows) > 3 else first

@@ -1,12 +1,17 @@
 """The training loss (sections 5.3 and 5.4 of the paper): cross-entropy with label smoothing. Knows nothing of models.
 
-Shapes: B sentences, T target positions, V vocabulary.
+Shapes: B sentences, T target positions, N packed target tokens, M width of a position, V vocabulary.
 """
 
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.text.tokenizer import PAD
+
+CHUNK_ROWS = 12_800  # target tokens whose logits are held at once
 
 
 def smoothed_cross_entropy(logits_BTV: Tensor, target_BT: Tensor, label_smoothing: float) -> Tensor:
@@ -19,3 +24,57 @@ def smoothed_cross_entropy(logits_BTV: Tensor, target_BT: Tensor, label_smoothin
         label_smoothing=label_smoothing,
         reduction="sum",
     )
+
+
+def projected_cross_entropy(
+    hidden_NM: Tensor, weight_VM: Tensor, bias_V: Tensor | None, target_N: Tensor, label_smoothing: float
+) -> Tensor:
+    """The same from what the output projection is applied to, some rows at a time: never all logits at once."""
+    loss: Tensor = _ProjectedCrossEntropy.apply(hidden_NM, weight_VM, bias_V, target_N, label_smoothing)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """Gradients are computed on the way forward, while a chunk's logits are there; backward only scales them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_NM: Tensor, weight_VM: Tensor, bias_V: Tensor | None, target_N: Tensor, label_smoothing: float
+    ) -> Tensor:
+        weight = weight_VM.to(hidden_NM.dtype)
+        bias = None if bias_V is None else bias_V.to(hidden_NM.dtype)
+        d_hidden_NM = torch.empty_like(hidden_NM)
+        d_weight_VM = torch.zeros_like(weight_VM)
+        d_bias_V = None if bias_V is None else torch.zeros_like(bias_V)
+        total = hidden_NM.new_zeros((), dtype=torch.promote_types(hidden_NM.dtype, torch.float32))
+        for start in range(0, hidden_NM.size(0), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
+            logits = F.linear(hidden_NM[rows], weight, bias)
+            total += _loss_and_gradient_(logits, target_N[rows], label_smoothing).sum()
+            torch.mm(logits, weight, out=d_hidden_NM[rows])
+            d_weight_VM += logits.T @ hidden_NM[rows]
+            if d_bias_V is not None:
+                d_bias_V += logits.sum(dim=0)
+        ctx.save_for_backward(d_hidden_NM, d_weight_VM, d_bias_V)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, d_loss: Tensor) -> Any:
+        scaled = (None if part is None else part * d_loss.to(part.dtype) for part in ctx.saved_tensors)
+        return *scaled, None, None
+
+
+def _loss_and_gradient_(logits_NV: Tensor, target_N: Tensor, label_smoothing: float) -> Tensor:
+    """The loss of each row; in place of the logits their gradient, p - q, zero in padding."""
+    if logits_NV.is_cuda:
+        from dragoman.model.kernels import loss_and_gradient_
+
+        return loss_and_gradient_(logits_NV, target_N, label_smoothing, PAD)
+    real_N = target_N != PAD
+    log_p_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)).log_softmax(dim=-1)
+    right_N = log_p_NV.gather(1, target_N[:, None])[:, 0]
+    losses_N = -(1 - label_smoothing) * right_N - label_smoothing * log_p_NV.mean(dim=-1)
+    gradient_NV = log_p_NV.exp_().sub_(label_smoothing / logits_NV.size(1))
+    gradient_NV.scatter_add_(1, target_N[:, None], gradient_NV.new_full((len(target_N), 1), label_smoothing - 1))
+    logits_NV.copy_(gradient_NV.mul_(real_N[:, None]))
+    return losses_N * real_N

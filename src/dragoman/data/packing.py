@@ -1,0 +1,156 @@
+"""Packed batches: sentences end to end in rows of a token budget, no padding between. Knows nothing of models.
+
+On CUDA every batch has the same shape, so that a compiled model is compiled once: what the sentences leave of the
+budget is filled with one more sentence of padding, which nothing else sees and no loss counts.
+
+Shapes: N packed tokens, B sentences, L longest sentence, G blocks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dragoman.data.store import Store
+from dragoman.model.packed import Segments
+from dragoman.text.tokenizer import BOS, EOS, PAD
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The fixed size of every batch of a run."""
+
+    source_tokens: int
+    target_tokens: int
+    sentences: int
+    block: int  # tokens of a kernel's block
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Teacher forcing, packed: the decoder is fed <s> y1 .. yn and must answer y1 .. yn </s>."""
+
+    rows: Ids
+    source_ids_N: Tensor
+    target_input_N: Tensor
+    target_output_N: Tensor  # PAD where there is nothing to answer
+    source: Segments
+    target: Segments
+    num_tokens: int
+
+    def to(self, device: torch.device) -> "PackedBatch":
+        def moved(tensor: Tensor) -> Tensor:
+            return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+        def segments(each: Segments) -> Segments:
+            present = {name: part for name, part in each._asdict().items() if part is not None}
+            return each._replace(**{name: moved(part) for name, part in present.items()})
+
+        return PackedBatch(
+            self.rows, moved(self.source_ids_N), moved(self.target_input_N), moved(self.target_output_N),
+            segments(self.source), segments(self.target), self.num_tokens,
+        )  # fmt: skip
+
+
+class PackingPlan:
+    """Which pairs make which batch: in random order, as many as fit. A pure function of (seed, epoch, index)."""
+
+    def __init__(self, store: Store, *, source_tokens: int, target_tokens: int, sentences: int, seed: int) -> None:
+        # </s> on either side; one token is kept free for the padding sentence
+        self._sizes = np.stack((store.source_lengths, store.target_lengths), axis=1) + 1
+        self._budget = np.array([source_tokens - 1, target_tokens - 1])
+        self._sentences = sentences - 1
+        self._seed = seed
+        self._epoch = -1
+        self._batches: list[Ids] = []
+
+    def epoch(self, epoch: int) -> list[Ids]:
+        """Every batch of an epoch, as row numbers: each pair exactly once."""
+        if epoch != self._epoch:
+            order = np.random.default_rng([self._seed, epoch]).permutation(len(self._sizes))
+            self._batches, self._epoch = self._cut(order), epoch
+        return self._batches
+
+    def _cut(self, order: Ids) -> list[Ids]:
+        totals = np.cumsum(self._sizes[order], axis=0)
+        batches, start = [], 0
+        while start < len(order):
+            before = totals[start - 1] if start else np.zeros(2, dtype=np.int64)
+            ends = [
+                int(np.searchsorted(totals[:, side], before[side] + self._budget[side], "right")) for side in (0, 1)
+            ]
+            end = max(start + 1, min(*ends, start + self._sentences))
+            batches.append(order[start:end])
+            start = end
+        return batches
+
+
+def pack(store: Store, rows: Ids, shape: Shape | None = None) -> PackedBatch:
+    """The pairs of one batch; with `shape`, filled up to it and with the kernel's blocks."""
+    return _pack(rows, *store.gather_source(rows), *store.gather_target(rows), shape)
+
+
+def pack_sentences(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], shape: Shape) -> PackedBatch:
+    """The same from ids in lists."""
+    flat = [np.array([token for ids in side for token in ids], dtype=np.int64) for side in (sources, targets)]
+    lengths = [np.array(list(map(len, side)), dtype=np.int64) for side in (sources, targets)]
+    return _pack(np.arange(len(sources)), flat[0], lengths[0], flat[1], lengths[1], shape)
+
+
+def _pack(
+    rows: Ids, source: Ids, source_lengths: Ids, target: Ids, target_lengths: Ids, shape: Shape | None
+) -> PackedBatch:
+    fill = (0, 0)
+    if shape is not None:
+        fill = (
+            shape.source_tokens - int(source_lengths.sum()) - len(rows),
+            shape.target_tokens - int(target_lengths.sum()) - len(rows),
+        )
+    source_ids = _interleave(source, source_lengths, EOS, fill[0], at_end=True)
+    target_input = _interleave(target, target_lengths, BOS, fill[1], at_end=False)
+    target_output = _interleave(target, target_lengths, EOS, fill[1], at_end=True)
+    return PackedBatch(
+        rows,
+        torch.from_numpy(source_ids),
+        torch.from_numpy(target_input),
+        torch.from_numpy(target_output),
+        _segments(source_lengths + 1, fill[0], shape, shape.source_tokens if shape else 0),
+        _segments(target_lengths + 1, fill[1], shape, shape.target_tokens if shape else 0),
+        int(target_lengths.sum()) + len(rows),
+    )
+
+
+def _interleave(ids: Ids, lengths: Ids, extra: int, fill: int, *, at_end: bool) -> Ids:
+    """Each sentence with one more id at its end or start, then padding."""
+    starts = np.cumsum(lengths) - lengths
+    places = starts + lengths if at_end else starts
+    return np.concatenate((np.insert(ids, places, extra), np.full(fill, PAD, dtype=np.int64)))
+
+
+def _segments(lengths: Ids, fill: int, shape: Shape | None, budget: int) -> Segments:
+    lengths = np.append(lengths, fill) if fill else lengths
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    positions = np.arange(ends[-1]) - np.repeat(starts, lengths)
+    if shape is None:
+        grid = starts[:, None] + np.arange(lengths.max())
+        real = np.arange(lengths.max()) < lengths[:, None]
+        return Segments(
+            torch.from_numpy(positions),
+            torch.from_numpy(np.append(0, ends).astype(np.int32)),
+            grid_BL=torch.from_numpy(np.where(real, grid, 0)),
+            real_BL=torch.from_numpy(real),
+        )
+    all_starts = np.full(shape.sentences + 1, ends[-1], dtype=np.int32)
+    all_starts[: len(lengths)] = starts
+    counts = -(-lengths // shape.block)
+    blocks = np.full((budget // shape.block + shape.sentences, 2), -1, dtype=np.int32)
+    sentence = np.repeat(np.arange(len(lengths)), counts)
+    blocks[: len(sentence), 0] = sentence
+    blocks[: len(sentence), 1] = np.arange(len(sentence)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return Segments(torch.from_numpy(positions), torch.from_numpy(all_starts), blocks=torch.from_numpy(blocks))
