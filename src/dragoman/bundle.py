@@ -175,14 +175,18 @@ def load_config(directory: Path) -> Config:
     try:
         return Config.build(file=directory / CONFIG)
     except ConfigError as error:
-        raise ModelError(f"{directory / CONFIG}: {error}") from None
+        message = str(error).removeprefix(f"{directory / CONFIG}: ")
+        raise ModelError(f"{directory / CONFIG}: {message}") from None
 
 
 def load_tokenizers(directory: Path, config: Config) -> Tokenizers:
     names = ("tokenizer.model", "tokenizer.model") if config.text.joint else ("source.model", "target.model")
-    loaded = {
-        name: Tokenizer.from_bytes(_read(directory / name), config.text.normalization) for name in sorted(set(names))
-    }
+    loaded = {}
+    for name in sorted(set(names)):
+        try:
+            loaded[name] = Tokenizer.from_bytes(_read(directory / name), config.text.normalization)
+        except ModelError as error:
+            raise ModelError(f"{directory / name}: {str(error).removeprefix(f'{directory / name}: ')}") from None
     return Tokenizers(loaded[names[0]], loaded[names[1]])
 
 
@@ -229,6 +233,8 @@ def _read(path: Path) -> bytes:
 
 
 def _require_directory(directory: Path) -> None:
+    if directory.is_file():
+        raise ModelError(f"{directory}: is a file; give the model directory, {directory.parent}")
     if not directory.is_dir():
         raise ModelError(f"{directory}: no such model directory; train one with `dragoman train ... --out {directory}`")
     if not (directory / CONFIG).is_file():

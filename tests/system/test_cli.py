@@ -224,6 +224,7 @@ def test_generate_lists_and_writes(tmp_path: Path) -> None:
     run("generate", "numbers-th", "--out", tmp_path, "--size", "100")
     expected = {f"{part}.{side}" for part in ("train", "valid", "test") for side in ("en", "th")}
     assert {path.name for path in tmp_path.iterdir()} == expected
+    assert error_of("generate", "copy", "--out", tmp_path, code=2).endswith("choose another place or pass --force")
 
 
 def test_info_prints_the_parameters(quick_run: Path) -> None:
@@ -241,14 +242,14 @@ def test_everything_works_without_a_compiler(quick_run: Path, tmp_path: Path) ->
 # Faults around the commands
 
 
-def test_a_file_may_be_translated_in_place_and_a_failure_leaves_it(quick_run: Path, tmp_path: Path) -> None:
+def test_a_failure_leaves_the_files_that_were_there(quick_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "text"
     file.write_bytes(b"a b\nc d\n")
-    run("translate", "--model", quick_run, "--input", file, "--output", file)
-    assert file.read_bytes().count(b"\n") == 2
-    before = file.read_bytes()
+    assert error_of("translate", "--model", quick_run, "--input", file, "--output", file, code=2) == (
+        f"dragoman: --output {file}: is the input too; give another file"
+    )
     run("translate", "--model", quick_run, "--input", tmp_path / "none", "--output", file, code=3)
-    assert file.read_bytes() == before
+    assert file.read_bytes() == b"a b\nc d\n"
     assert [path.name for path in tmp_path.iterdir()] == ["text"], "nothing partial is left"
 
 

@@ -354,6 +354,13 @@ def test_another_judge_starts_anew(tmp_path: Path) -> None:
     assert any(note.startswith("judged by loss on 20 of ") for note in reporter.notes)
     assert result.best_step == 12
     assert published(tmp_path)["judge"].startswith("loss on 20 of ")
+    assert published(tmp_path)["step"] == 12, "what the other judge saw is not relabelled"
+
+
+def test_a_finished_run_is_left_as_it_is(quick_run: Path) -> None:
+    before = (quick_run / "log.jsonl").read_bytes()
+    assert train(quick_config(), quick_run).reason == "already finished at step 60"
+    assert (quick_run / "log.jsonl").read_bytes() == before
 
 
 def test_more_patience_lets_a_stopped_run_go_on(tmp_path: Path) -> None:

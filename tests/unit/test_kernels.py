@@ -14,6 +14,9 @@ pytest.importorskip("triton", reason="Triton is not installed: the kernels were 
 from dragoman.config import TransformerConfig
 from dragoman.model import kernels
 
+# Triton's interpreter turns arrays of one element into numbers, which NumPy will forbid one day
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -15,6 +15,7 @@ def command(
     size: Annotated[
         int, typer.Option(min=1, help="Training pairs; validation and test get 1,000 each.")
     ] = DataConfig.generated_size,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Another seed, another corpus.")] = TrainConfig.seed,
 ) -> None:
     """Write a generated corpus as text files: train, valid and test, no test sentence in train."""
@@ -26,6 +27,9 @@ def command(
         return
     if out is None:
         raise ConfigError("--out: missing; say which directory to write into")
+    found = sorted(path.name for part in ("train", "valid", "test") for path in out.glob(f"{part}.*"))
+    if found and not force:
+        raise ConfigError(f"--out {out}: already holds {', '.join(found)}; choose another place or pass --force")
     files = generated.write(name, size, out, seed)
     for path in vars(files).values():
         print(path)

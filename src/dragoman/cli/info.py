@@ -14,14 +14,14 @@ from dragoman.errors import ConfigError
 def command(
     model: Annotated[Path | None, typer.Option("--model", "-m", metavar="DIR", help="A model directory.")] = None,
     preset: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Shared pieces.  [default: the preset's]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(min=1, help="Shared pieces.  [default: the preset's]")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the parameters by part, and every setting."""
-    if (model is None) == (preset is None):
+    if model is not None and preset is not None:
         raise ConfigError("--model: give either --model or --preset")
     if model is not None:
         if settings or vocab_size is not None:

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -54,7 +55,7 @@ def main() -> None:
         app(prog_name="dragoman")
     except Exception as error:
         if debug:
-            raise
+            traceback.print_exc()
         if isinstance(error, DragomanError):
             print(f"dragoman: {error}", file=sys.stderr)
             sys.exit(error.exit_code)

@@ -1,5 +1,6 @@
 """`dragoman train`: from parallel text to a model directory."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,8 +49,12 @@ def command(
     from dragoman.cli.progress import TrainingReporter
     from dragoman.train.loop import train
 
-    with TrainingReporter() as reporter:
-        result = train(built, out, reporter)
+    try:
+        with TrainingReporter() as reporter:
+            result = train(built, out, reporter)
+    except KeyboardInterrupt:
+        print(f"dragoman: interrupted; the same command goes on from the last checkpoint in {out}", file=sys.stderr)
+        raise typer.Exit(130) from None
     best = "" if result.best is None else f", best {result.metric} {abs(result.best):.2f} at step {result.best_step}"
     averaged = ", averaged over the last checkpoints" if result.averaged else ""
     print(f"{result.directory}: {result.reason} at step {result.steps}{best}{averaged}")

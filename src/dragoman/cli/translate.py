@@ -54,6 +54,8 @@ def command(
     """Translate text given as arguments, a file, or standard input."""
     if text and input:
         raise ConfigError("--input: text was given as arguments too; give one or the other")
+    if input and output and output.exists() and input.exists() and input.samefile(output):
+        raise ConfigError(f"--output {output}: is the input too; give another file")
     if attention and not as_json and (output or not text):
         raise ConfigError("--attention: draws pictures between the lines; give text as arguments, or use --json")
     settings = {
@@ -145,7 +147,7 @@ def picture(translation: "Translation", stream: TextIO) -> str:
 
 @contextmanager
 def _opened(output: Path | None) -> Iterator[TextIO]:
-    """stdout, or a file that takes its name once it is whole, so that it may be the input's."""
+    """stdout, or a file that takes its name once it is whole: a failure leaves what was there."""
     if output is None:
         if hasattr(signal, "SIGPIPE"):  # `| head -1` ends us quietly, as it does any other filter
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)

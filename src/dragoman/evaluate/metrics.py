@@ -51,16 +51,18 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: 
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
         raise ConfigError(f"--tokenize {tokenize}: not to be had here ({reason}); use 13a or char") from None
 
-    def measure(metric: Any) -> Score:
+    def measure(metric: Any, most: float | None = 100.0) -> Score:
         result = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=BOOTSTRAP_SAMPLES)
         center, half = (result._mean, result._ci) if len(references) > 1 else (result.score, 0.0)
-        low, high = float(center - half), float(center + half)  # sacrebleu hands out numpy numbers
+        low, high = max(0.0, float(center - half)), float(center + half)  # sacrebleu hands out numpy numbers
+        if most is not None:
+            high = min(most, high)
         return Score(float(result.score), low, high, str(metric.get_signature()))
 
     return Evaluation(
         bleu=measure(bleu),
         chrf=measure(CHRF()),
-        ter=measure(TER()),
+        ter=measure(TER(), most=None),
         exact_match=exact_match(hypotheses, references),
         sentences=len(references),
     )

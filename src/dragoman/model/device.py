@@ -31,7 +31,9 @@ def choose_device(name: str) -> torch.device:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """CUDA has an exception for it; the CPU's allocator has only its words."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        words in str(error) for words in ("can't allocate memory", "not enough memory")
+    )
 
 
 def choose_precision(name: str, device: torch.device) -> torch.dtype:

@@ -19,7 +19,7 @@ from dragoman.data.batching import Batch
 from dragoman.data.packing import PackedBatch
 from dragoman.data.prefetch import ahead
 from dragoman.errors import ConfigError, ModelError, NonFiniteError
-from dragoman.model.build import build_model
+from dragoman.model.build import Model, build_model
 from dragoman.model.device import choose_device, choose_precision, is_out_of_memory
 from dragoman.model.footprint import parameter_counts
 from dragoman.train import checkpoint
@@ -92,7 +92,7 @@ class Trainer:
         self.settings = self.config.train
         self.precision = choose_precision(self.settings.precision, device)
         torch.manual_seed(self.settings.seed)
-        self.model = build_model(self.config.model).to(device)
+        self.model = self._build()
         self.optimizer = torch.optim.Adam(
             self.model.parameters(),
             lr=0.0,
@@ -110,6 +110,15 @@ class Trainer:
         self.progress = self._resume()
         self.log = RunLog(run, self.progress.step)
         self._restart_clock()
+
+    def _build(self) -> Model:
+        try:
+            return build_model(self.config.model).to(self.device)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            size = sum(parameter_counts(self.config.model).values())
+            raise ConfigError(f"model: {size:,} parameters do not fit into memory; choose a smaller model") from None
 
     def _resume(self) -> Progress:
         bundle.remove_leftovers(self.directory)
@@ -129,7 +138,8 @@ class Trainer:
         self.reporter.note(f"resuming from {path}")
         if progress.judge != self.validation.judge:
             self.reporter.note(f"judged by {self.validation.judge} from now on, not by {progress.judge}")
-            progress.judge, progress.best_metric, progress.without_better = self.validation.judge, None, 0
+            progress.judge, progress.best_metric = self.validation.judge, None
+            progress.best_step, progress.without_better = 0, 0
         return progress
 
     # The run
@@ -139,6 +149,8 @@ class Trainer:
         progress, settings = self.progress, self.settings
         started = time.perf_counter() - progress.seconds
         self._publish_what_was_not()
+        if progress.step >= settings.max_steps and self._averaged_already():
+            return self._result(f"already finished at step {progress.step}", averaged=False)
         batches = self._batches()
         while progress.step < settings.max_steps and not self._gave_up():
             self._step([next(batches) for _ in range(settings.accumulate)])
@@ -149,11 +161,16 @@ class Trainer:
             reason = f"no better {settings.valid_metric} in {progress.without_better} validations"
         else:
             reason = f"reached train.max_steps={settings.max_steps}"
-        averaged = self._average()
-        best = progress.best_metric
-        return TrainResult(
-            self.directory, progress.step, settings.valid_metric, best, progress.best_step, averaged, reason
-        )
+        return self._result(reason, averaged=self._average())
+
+    def _result(self, reason: str, averaged: bool) -> TrainResult:
+        progress = self.progress
+        metric, best = self.settings.valid_metric, progress.best_metric
+        return TrainResult(self.directory, progress.step, metric, best, progress.best_step, averaged, reason)
+
+    def _averaged_already(self) -> bool:
+        looked = [record["kind"] for record in read_log(self.directory) if record["step"] == self.progress.step]
+        return "average" in looked
 
     def _gave_up(self) -> bool:
         return 0 < self.settings.patience <= self.progress.without_better

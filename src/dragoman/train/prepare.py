@@ -8,7 +8,7 @@ from pathlib import Path
 from dragoman.bundle import CONFIG, Tokenizers, load_tokenizers
 from dragoman.config import Config, DataConfig
 from dragoman.data import generated
-from dragoman.data.corpus import CorpusReport, read_pairs
+from dragoman.data.corpus import CorpusReport, content_hash, read_pairs
 from dragoman.data.store import Store, build_store
 from dragoman.errors import ConfigError
 from dragoman.text.normalize import normalize
@@ -57,6 +57,7 @@ def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
                 f"data.{name}: missing; give --source, --target, --valid-source and --valid-target, "
                 "or data.generated for a corpus made here"
             )
+        content_hash([Path(path) for path in getattr(data, name)])  # before hours of work: is every file there?
     return data
 
 

@@ -44,8 +44,8 @@ class RunLog:
 
     def __init__(self, run: Path, resume_step: int) -> None:
         self._path = run / LOG
-        kept = [record for record in read_log(run) if record["step"] <= resume_step and record["kind"] != "average"]
-        # what came after the checkpoint will be logged again; so will the average
+        kept = [record for record in read_log(run) if record["step"] <= resume_step]
+        # what came after the checkpoint will be logged again
         write_file(self._path, "".join(_line(record) for record in kept).encode())
         self._file = self._path.open("a", encoding="utf-8")
         self._board = _tensorboard(run / "tensorboard", resume_step)
