@@ -1,21 +1,21 @@
-"""Draws the pictures of the documentation: python docs/figures.py [FOLDER]. Needs NumPy only; writes SVG by hand.
+"""Draws the pictures of the documentation: python docs/figures.py [FOLDER]. Needs NumPy only.
 
 Shapes: N draws, K keys, D width of queries and keys (d_k).
 """
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from dragoman.pictures import svg_plot
 from dragoman.reference.functions import Array, softmax
 
 DRAWS, KEYS = 2_000, 16
 WIDTHS = [2**power for power in range(11)]
-INK, GREY, GRID = "#1f2328", "#59636e", "#d8dee4"
-SCALED, UNSCALED = "#0969da", "#cf222e"
+PANEL, HEIGHT = 440, 380
 
 
 def saturation() -> dict[str, dict[str, list[float]]]:
@@ -39,75 +39,33 @@ def jacobian_norm(p_NK: Array) -> Array:
     return np.sqrt((jacobian_NKK**2).sum(axis=(1, 2)))
 
 
-# SVG
-
-
-def text(x: float, y: float, words: str, *, size: int = 13, color: str = GREY, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{color}" text-anchor="{anchor}">{words}</text>'
-
-
-def line(x1: float, y1: float, x2: float, y2: float, color: str = GRID) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}"/>'
-
-
-def curve(points: Sequence[tuple[float, float]], color: str) -> str:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in points)
-    return f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>{dots}'
-
-
-def panel(
-    left: float, title: str, ticks: dict[str, float], height_of: Callable[[float], float], curves: list[list[float]]
-) -> list[str]:
-    """Axes, labelled at `ticks`, and one curve of each colour over d_k. `height_of` maps a value to 0..1."""
-    top, bottom, width = 92.0, 322.0, 320.0
-
-    def x_of(number: int) -> float:
-        return left + width * number / (len(WIDTHS) - 1)
-
-    def y_of(value: float) -> float:
-        return bottom - (bottom - top) * height_of(value)
-
-    parts = [text(left, 76, title, size=14, color=INK)]
-    for label, value in ticks.items():
-        parts += [line(left, y_of(value), left + width, y_of(value))]
-        parts += [text(left - 8, y_of(value) + 4, label, size=12, anchor="end")]
-    for number, d_k in enumerate(WIDTHS):
-        if number % 2 == 0:
-            parts.append(text(x_of(number), bottom + 20, str(d_k), size=12, anchor="middle"))
-    parts.append(text(left + width / 2, bottom + 42, "d_k", size=13, color=INK, anchor="middle"))
-    for values, color in zip(curves, (SCALED, UNSCALED), strict=True):
-        parts.append(curve([(x_of(number), y_of(value)) for number, value in enumerate(values)], color))
-    return parts
-
-
 def softmax_saturation() -> str:
     curves = saturation()
-    entropy, jacobian = ([curves[kind][name] for kind in ("scaled", "plain")] for name in ("entropy", "jacobian"))
-    lowest = 1e-5
-    parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 856 384" font-family="system-ui, sans-serif">',
-        '<rect width="856" height="384" rx="8" fill="#ffffff"/>',
-        text(28, 34, "What the 1/√d_k is for", size=17, color=INK),
-        f'<circle cx="330" cy="29" r="4" fill="{SCALED}"/>' + text(342, 34, "softmax(q·k / √d_k)", color=INK),
-        f'<circle cx="520" cy="29" r="4" fill="{UNSCALED}"/>' + text(532, 34, "softmax(q·k)", color=INK),
-        *panel(
-            68,
-            "Gradient that passes: ‖∂p/∂s‖, log scale",
-            {"1": 1.0, "0.1": 0.1, "0.01": 0.01, "10⁻³": 1e-3, "10⁻⁴": 1e-4, "10⁻⁵": 1e-5},
-            lambda value: 1.0 - math.log10(max(value, lowest)) / math.log10(lowest),
-            jacobian,
-        ),
-        *panel(
-            488,
-            "Evenness: entropy of p, 1 = all keys alike",
-            {"1": 1.0, "0.75": 0.75, "0.5": 0.5, "0.25": 0.25, "0": 0.0},
-            lambda value: value,
-            entropy,
-        ),
-        "</svg>",
+    formulas = {"scaled": "softmax(q·k / √d_k)", "plain": "softmax(q·k)"}
+    panels = (
+        ("jacobian", "Gradient that passes the softmax", "‖∂p/∂s‖", True),
+        ("entropy", "How evenly it looks", "entropy of p, 1 = all keys alike", False),
+    )
+    plots = [
+        svg_plot(
+            {formula: list(zip(WIDTHS, curves[kind][name], strict=True)) for kind, formula in formulas.items()},
+            title=title,
+            x_label="d_k",
+            y_label=y_label,
+            log_x=True,
+            log_y=log_y,
+            width=PANEL,
+            height=HEIGHT,
+        )
+        for name, title, y_label, log_y in panels
     ]
-    return "\n".join(parts) + "\n"
+    return side_by_side(plots)
+
+
+def side_by_side(plots: Sequence[str]) -> str:
+    placed = [f'<g transform="translate({PANEL * index})">\n{plot}</g>\n' for index, plot in enumerate(plots)]
+    size = f'viewBox="0 0 {PANEL * len(plots)} {HEIGHT}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{"".join(placed)}</svg>\n'
 
 
 def main() -> None:

@@ -1,7 +1,12 @@
-"""Arrays as pictures: heat maps for a terminal. Knows nothing of models, and takes labels as text it cannot trust."""
+"""Numbers as pictures: heat maps for a terminal, line plots as SVG.
 
+Knows nothing of models, and takes labels as text it cannot trust.
+"""
+
+import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -135,3 +140,163 @@ def _wrapped(entries: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(entry)
     return lines
+
+
+# Line plots
+
+INK, GREY, GRID = "#1f2328", "#59636e", "#d8dee4"  # on white, which stays white where the page is dark
+# Okabe and Ito's colours without their yellow: the colour-blind can tell them apart.
+LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
+DASHES = ("", "7 4", "2 4", "9 4 2 4")
+MARKERS = ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.5-3.5h7v7h-7z", "M0-5l5 8.5h-10z", "M0-5l5 5l-5 5l-5-5z")
+MOST_TICKS = 8
+NEAT = (1.0, 2.0, 5.0)  # ticks stand at these, times a power of ten
+LETTER = 7.3  # width of a letter at the font size of a legend, a little more than most
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def svg_plot(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    width: int = 640,
+    height: int = 400,
+) -> str:
+    """Lines through the points of each series, in the order given, as an SVG that needs nothing else."""
+    points = [point for line in series.values() for point in line]
+    _check_points(series, log_x, log_y)
+    entries, legend_height = _legend(list(series), width - 48)
+    top, bottom, left, right = 84.0 + legend_height, height - 58.0, 72.0, width - 28.0
+    x_axis, y_axis = _axis([x for x, _ in points], log_x), _axis([y for _, y in points], log_y)
+
+    def across(x: float) -> float:
+        return left + (right - left) * x_axis.place(x)
+
+    def down(y: float) -> float:
+        return bottom - (bottom - top) * y_axis.place(y)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="system-ui, sans-serif" role="img" aria-label="{_escaped(title)}">',
+        f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
+        _text(24, 32, title, size=17, color=INK),
+        *entries,
+        _text(24, top - 14, y_label, size=13, color=INK),
+        _text((left + right) / 2, height - 16, x_label, size=13, color=INK, anchor="middle"),
+    ]
+    for tick in y_axis.ticks:
+        parts.append(f'<path d="M{left:.1f} {down(tick):.1f}H{right:.1f}" stroke="{GRID}"/>')
+        parts.append(_text(left - 8, down(tick) + 4, _number(tick), anchor="end"))
+    parts.append(f'<path d="M{left:.1f} {bottom:.1f}H{right:.1f}" stroke="{GREY}"/>')
+    for tick in x_axis.ticks:
+        parts.append(f'<path d="M{across(tick):.1f} {bottom:.1f}v5" stroke="{GREY}"/>')
+        parts.append(_text(across(tick), bottom + 20, _number(tick), anchor="middle"))
+    for index, line in enumerate(series.values()):
+        places = [(across(x), down(y)) for x, y in line]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        parts.append(f'<polyline points="{path}" {_stroke(index)}/>')
+        parts += [_marker(index, x, y) for x, y in places]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+class _Axis(NamedTuple):
+    low: float  # as the logarithm on a log axis
+    high: float
+    ticks: list[float]
+    log: bool
+
+    def place(self, value: float) -> float:
+        """0 at the low end, 1 at the high one."""
+        return ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
+
+
+def _check_points(series: Mapping[str, Sequence[tuple[float, float]]], log_x: bool, log_y: bool) -> None:
+    if not series:
+        raise ValueError("series: nothing to draw; give at least one line")
+    for name, line in series.items():
+        if not line:
+            raise ValueError(f"series: {name!r} has no points; leave it out")
+        for point in line:
+            if not all(map(math.isfinite, point)):
+                raise ValueError(f"series: {name!r} has the point {point}, which is not finite; leave it out")
+            for axis, log, value in zip("xy", (log_x, log_y), point, strict=True):
+                if log and value <= 0:
+                    raise ValueError(f"series: {name!r} has {axis}={value}, and a log axis begins above 0")
+
+
+def _axis(values: Sequence[float], log: bool) -> _Axis:
+    """From the neat number below the least value to the one above the greatest."""
+    low, high = min(values), max(values)
+    if log:
+        ticks = [
+            step * 10.0**power
+            for power in range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 2)
+            for step in NEAT
+        ]
+        first = max(index for index, tick in enumerate(ticks) if tick <= low * (1 + 1e-9))
+        last = min(index for index, tick in enumerate(ticks) if tick >= high * (1 - 1e-9) and index > first)
+        ticks = ticks[first : last + 1]
+        ends = math.log10(ticks[0]), math.log10(ticks[-1])
+        if len(ticks) > MOST_TICKS:
+            powers = [tick for tick in ticks if _neat_power(tick)]
+            ticks = powers[:: math.ceil(len(powers) / MOST_TICKS)]
+        return _Axis(*ends, ticks, log=True)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / (MOST_TICKS - 2)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(step * power for step in (*NEAT, 10.0) if step * power >= rough * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return _Axis(first * step, last * step, [number * step for number in range(first, last + 1)], log=False)
+
+
+def _neat_power(tick: float) -> bool:
+    return math.isclose(math.log10(tick), round(math.log10(tick)), abs_tol=1e-9)
+
+
+def _number(value: float) -> str:
+    """As people write it: 0.05, 3,000, 10⁻⁵."""
+    size = abs(value)
+    if size and not 1e-4 <= size < 1e6:
+        digits, power = f"{value:.0e}".split("e")
+        exponent = f"10{str(int(power)).translate(SUPERSCRIPTS)}"
+        return exponent if digits == "1" else f"{digits}·{exponent}"
+    return f"{float(f'{value:.6g}'):,}".removesuffix(".0")
+
+
+def _legend(names: Sequence[str], room: float) -> tuple[list[str], float]:
+    """A stroke, a marker and a name for each series, in as many rows as it takes; and their height."""
+    parts: list[str] = []
+    x, y = 24.0, 56.0
+    for index, name in enumerate(names):
+        taken = 44 + LETTER * _columns(_printable(name)) + 14
+        if x > 24 and x + taken > room:
+            x, y = 24.0, y + 20
+        parts.append(f'<path d="M{x:.1f} {y:.1f}h34" {_stroke(index)}/>{_marker(index, x + 17, y)}')
+        parts.append(_text(x + 42, y + 4.5, name, size=13, color=INK))
+        x += taken
+    return parts, y - 36
+
+
+def _stroke(index: int) -> str:
+    dash = DASHES[index % len(DASHES)]
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    return f'fill="none" stroke="{LINES[index % len(LINES)]}" stroke-width="2"{dashed}'
+
+
+def _marker(index: int, x: float, y: float) -> str:
+    shape = MARKERS[index % len(MARKERS)]
+    return f'<path transform="translate({x:.1f} {y:.1f})" d="{shape}" fill="{LINES[index % len(LINES)]}"/>'
+
+
+def _text(x: float, y: float, words: str, *, size: int = 12, color: str = GREY, anchor: str = "start") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{color}"'
+    return f'<text {place} text-anchor="{anchor}">{_escaped(words)}</text>'
+
+
+def _escaped(text: str) -> str:
+    return html.escape(_printable(text))

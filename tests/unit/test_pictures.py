@@ -1,8 +1,10 @@
-"""Terminal heat maps: aligned by display width, readable without colour, deaf to control characters."""
+"""Pictures: heat maps aligned by display width, plots that are valid SVG, deaf to control characters and markup."""
 
 import re
 import subprocess
 import sys
+from itertools import pairwise
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from dragoman.pictures import SHADES, terminal_heatmap
+from dragoman.pictures import SHADES, svg_plot, terminal_heatmap
 
 
 def without_color(text: str) -> str:
@@ -120,3 +122,74 @@ def test_errors_give_name_value_and_constraint() -> None:
 def test_importing_is_cheap() -> None:
     code = "import sys, dragoman.pictures; print({'rich', 'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def plot(
+    series: dict[str, list[tuple[float, float]]], *, log_x: bool = False, log_y: bool = False
+) -> ElementTree.Element:
+    picture = svg_plot(series, title="Title", x_label="length", y_label="seconds", log_x=log_x, log_y=log_y)
+    return ElementTree.fromstring(picture)
+
+
+def polylines(root: ElementTree.Element) -> list[list[tuple[float, float]]]:
+    lines = (element.attrib["points"].split() for element in root.iter(f"{SVG}polyline"))
+    return [[(float(x), float(y)) for x, y in (point.split(",") for point in line)] for line in lines]
+
+
+def texts_of(root: ElementTree.Element) -> list[str]:
+    return [element.text or "" for element in root.iter(f"{SVG}text")]
+
+
+numbers = st.floats(1e-6, 1e6)
+lines = st.dictionaries(texts, st.lists(st.tuples(numbers, numbers), min_size=1, max_size=5), min_size=1, max_size=9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lines, st.booleans(), st.booleans())
+def test_a_plot_is_xml_with_every_point_inside_the_card(
+    series: dict[str, list[tuple[float, float]]], log_x: bool, log_y: bool
+) -> None:
+    root = plot(series, log_x=log_x, log_y=log_y)
+    drawn = polylines(root)
+    assert [len(line) for line in drawn] == [len(line) for line in series.values()]
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    assert all(0 < x < width and 0 < y < height for line in drawn for x, y in line)
+
+
+def test_a_plot_keeps_the_order_of_values() -> None:
+    (rising,) = polylines(plot({"rising": [(1, 10), (2, 100), (4, 1_000), (8, 10_000)]}, log_x=True, log_y=True))
+    steps = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(rising)]
+    assert all(right > 0 > down for right, down in steps)
+    np.testing.assert_allclose(steps, [steps[0]] * 3, atol=0.11)  # a power is a straight line on two log axes
+
+
+def test_ticks_are_neat_numbers() -> None:
+    assert {"0", "0.2", "0.4", "0.6", "0.8", "1"} <= set(texts_of(plot({"a": [(0, 0.03), (3, 0.98)]})))
+    logarithmic = texts_of(plot({"a": [(1e-5, 64), (0.1, 3_072)]}, log_x=True, log_y=True))
+    assert {"10⁻⁵", "0.01", "50", "100", "1,000", "5,000"} <= set(logarithmic)
+
+
+def test_markup_and_controls_in_labels_stay_text() -> None:
+    label = "<script>alert(1)</script> & \"'\x00\x1b"
+    picture = svg_plot({label: [(1, 1)]}, title=label, x_label=label, y_label=label)
+    root = ElementTree.fromstring(picture)
+    assert "<script" not in picture
+    assert {element.tag.removeprefix(SVG) for element in root.iter()} == {"svg", "rect", "text", "path", "polyline"}
+    assert sum(text.startswith("<script>alert(1)</script> & \"'") for text in texts_of(root)) == 4
+
+
+@pytest.mark.parametrize(("point", "log", "message"), [
+    ((0.0, 1.0), "x", "'time' has x=0.0, and a log axis begins above 0"),
+    ((1.0, -2.0), "y", "'time' has y=-2.0, and a log axis begins above 0"),
+    ((1.0, float("nan")), "", "'time' has the point (1.0, nan), which is not finite"),
+])  # fmt: skip
+def test_points_that_cannot_be_drawn_are_refused(point: tuple[float, float], log: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^series: {re.escape(message)}"):
+        plot({"time": [(1.0, 1.0), point]}, log_x=log == "x", log_y=log == "y")
+    with pytest.raises(ValueError, match=r"^series: 'time' has no points"):
+        plot({"time": []})
+    with pytest.raises(ValueError, match=r"^series: nothing to draw"):
+        plot({})

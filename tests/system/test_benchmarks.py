@@ -1,0 +1,99 @@
+"""The benchmarks in their quick form: each runs, prints one object of finite numbers, and shows what it must."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(folder: Path, *command: str) -> dict[str, Any]:
+    """The object on the last line; every plot is well-formed."""
+    full = [sys.executable, *command, "--quick", "--json", "--out", str(folder)]
+    done = subprocess.run(full, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert results["ratios"]
+    assert all(math.isfinite(number) for number in numbers_in(results))
+    plots = list(folder.glob("*.svg"))
+    assert plots
+    for plot in plots:
+        ElementTree.parse(plot)
+    return results
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from numbers_in(item)
+    elif isinstance(value, int | float):
+        yield value
+
+
+@pytest.fixture(scope="module")
+def complexity(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run(tmp_path_factory.mktemp("complexity"), "benchmarks/complexity.py")
+
+
+def test_only_plain_attention_keeps_memory_that_grows_with_the_square_of_length(complexity: dict[str, Any]) -> None:
+    powers = {name: fits["memory"]["length"] for name, fits in complexity["exponents"].items()}
+    assert 1.7 < powers.pop("plain attention") < 2.2
+    assert all(0.8 < power < 1.2 for power in powers.values()), powers
+
+
+def test_only_recurrent_layers_take_steps_one_after_the_other(complexity: dict[str, Any]) -> None:
+    steps = {name: list(by_length.values()) for name, by_length in complexity["sequential_steps"].items()}
+    lengths = list(map(int, complexity["sequential_steps"]["RNN"]))
+    for name in ("RNN", "LSTM"):
+        per_step = (steps[name][1] - steps[name][0]) / (lengths[1] - lengths[0])
+        assert per_step >= 1
+        assert steps[name] == [steps[name][0] + per_step * (length - lengths[0]) for length in lengths]
+    for name in ("plain attention", "fused attention", "multi-head attention", "convolution"):
+        assert len(set(steps[name])) == 1
+
+
+def test_path_lengths_are_the_textbooks(complexity: dict[str, Any]) -> None:
+    lengths = list(map(int, complexity["path_length"]["attention"]))
+    paths = {name: list(by_length.values()) for name, by_length in complexity["path_length"].items()}
+    assert paths["attention"] == [1 for _ in lengths]
+    assert paths["recurrent"] == lengths
+    assert paths["convolution"] == [math.ceil((length - 1) / 2) for length in lengths]
+    assert paths["dilated convolution"] == [math.ceil(math.log(length, 3)) for length in lengths]
+
+
+def test_the_whole_models_compared_are_of_like_size(complexity: dict[str, Any]) -> None:
+    sizes = complexity["parameters"].values()
+    assert max(sizes) / min(sizes) < 1.25
+
+
+def test_recall_over_distance(tmp_path: Path) -> None:
+    results = run(tmp_path, "benchmarks/long_range.py")
+    accuracy = {name: [values[0] for values in by.values()] for name, by in results["accuracy"].items()}
+    assert all(near > 0.5 for near, _ in accuracy.values()), accuracy
+    assert accuracy["RNN"][-1] < 0.3  # chance is 1 / 16
+    assert accuracy["Transformer"][-1] > 0.8
+    assert max(results["parameters"].values()) / min(results["parameters"].values()) < 1.3
+
+
+def test_claims(tmp_path: Path) -> None:
+    results = run(tmp_path, "-m", "benchmarks.claims")
+    ratios = results["ratios"]
+    assert ratios["neither"] < 1e-3 < 0.05 < ratios["the paper's"] < 20 < 1e6 < ratios["no norm"]
+    assert results["norms"]["layer norm"]["seen ahead in training"] == 0.0
+    assert results["norms"]["batch norm"]["seen ahead in training"] > 1e-3
+    layer_norm = results["norms"]["layer norm"]
+    assert layer_norm["statistics of 1 sentence"] == pytest.approx(layer_norm["validation"], abs=1e-4)
+    shares = results["parameters"]["base, 37,000 pieces"]
+    assert shares["of all"] < 0.5 < shares["of the layers"]
+    moved = results["query_key_value"]
+    assert moved["values"]["weights moved"] == 0.0 < moved["keys"]["weights moved"]
+    assert moved["values"]["word as before"] < 1.0 == moved["keys, values"]["word as before"]
