@@ -34,7 +34,12 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 bench: setup
-	@for each in benchmarks/[a-z]*.py; do echo "== $$each"; $(BIN)/python $$each || exit 1; done
+	$(BIN)/python benchmarks/train_cpu.py
+	$(BIN)/python benchmarks/complexity.py
+	$(BIN)/python benchmarks/long_range.py
+	$(BIN)/python -m benchmarks.claims
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+	  && PYTHONPATH=. $(BIN)/python benchmarks/train_gpu.py || echo "no CUDA here: benchmarks/train_gpu.py was not run"
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

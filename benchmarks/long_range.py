@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the plot into this folder")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # models so small gain nothing from more, and the sums come out the same everywhere
+    torch.set_num_threads(1)  # models so small gain nothing from more, and sums do not depend on the cores
     if arguments.quick:
         results = measure([2, 24], steps=80, seeds=1)
     else:

@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the plot into this folder")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # models so small gain nothing from more, and the sums come out the same everywhere
+    torch.set_num_threads(1)  # models so small gain nothing from more, and sums do not depend on the cores
     results = measure(arguments.quick)
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
