@@ -53,11 +53,11 @@ __all__ = [
 ]
 
 
-def load(model: str, device: str = "auto") -> "Translator":
-    """A translator from a model directory."""
+def load(model: str, device: str = "auto", precision: str = "float32") -> "Translator":
+    """A translator from a model directory. `precision` is float32, bfloat16 or int8."""
     from dragoman.decode.translator import Translator
 
-    return Translator.load(model, device)
+    return Translator.load(model, device, precision)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.options import Device, Json
+from dragoman.cli.options import Device, Json, Precision
 from dragoman.errors import ConfigError, DataError
 
 
@@ -23,6 +23,7 @@ def command(
         str, typer.Option(help="BLEU's tokenisation: 13a; char or zh for languages without spaces.")
     ] = "13a",
     device: Device = "auto",
+    precision: Precision = "float32",
     as_json: Json = False,
 ) -> None:
     """Measure translations against references."""
@@ -37,7 +38,7 @@ def command(
     elif source is None:
         raise ConfigError("--source: missing; it is what --model shall translate")
     else:
-        translated, failed = _translate(model, _lines(source), len(references), beam, device)
+        translated, failed = _translate(model, _lines(source), len(references), beam, device, precision)
 
     from dragoman.evaluate.metrics import evaluate
 
@@ -54,7 +55,7 @@ def command(
 
 
 def _translate(
-    model: Path | None, sources: list[str], expected: int, beam: int | None, device: str
+    model: Path | None, sources: list[str], expected: int, beam: int | None, device: str, precision: str
 ) -> tuple[list[str], int]:
     import dragoman
     from dragoman.cli.progress import counting
@@ -62,7 +63,7 @@ def _translate(
 
     if len(sources) != expected:
         raise DataError(f"--source has {len(sources)} lines, --reference {expected}; each line needs one reference")
-    translator = dragoman.load(str(model), device)
+    translator = dragoman.load(str(model), device, precision)
     options = translator.options(**({} if beam is None else {"beam": beam}))
     translated, failed = [], 0
     with counting("translating", len(sources), show=True) as advance:

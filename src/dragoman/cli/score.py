@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.options import Device, Json, Model
+from dragoman.cli.options import Device, Json, Model, Precision
 from dragoman.errors import DataError
 
 
@@ -16,6 +16,7 @@ def command(
     target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
     batch_size: Annotated[int | None, typer.Option(min=1, help="Pairs at a time.  [default: the model's]")] = None,
     device: Device = "auto",
+    precision: Precision = "float32",
     as_json: Json = False,
 ) -> None:
     """Print the total log-probability, </s> included, of each target line given its source line."""
@@ -23,7 +24,7 @@ def command(
     from dragoman.data.corpus import parallel_lines
     from dragoman.decode.translator import windows
 
-    translator = dragoman.load(str(model), device)
+    translator = dragoman.load(str(model), device, precision)
     batch_size = batch_size or translator.config.decode.batch_size
     for window in windows(parallel_lines(source, target), batch_size):
         for path, line in ((path, line) for pair in window for path, line in zip((source, target), pair, strict=True)):

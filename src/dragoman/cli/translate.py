@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from dragoman.cli.options import Device, Json, Model
+from dragoman.cli.options import Device, Json, Model, Precision
 from dragoman.errors import ConfigError, DiskError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def command(
     batch_size: Annotated[int | None, typer.Option(help="Sentences at a time.")] = None,
     attention: Annotated[bool, typer.Option("--attention", help="Draw the cross-attention of each line.")] = False,
     device: Device = "auto",
+    precision: Precision = "float32",
     as_json: Json = False,
 ) -> None:
     """Translate text given as arguments, a file, or standard input."""
@@ -66,7 +67,7 @@ def command(
     from dragoman.data.corpus import read_lines
     from dragoman.decode.translator import windows
 
-    translator = dragoman.load(str(model), device)
+    translator = dragoman.load(str(model), device, precision)
     options = translator.options(**{name: value for name, value in settings.items() if value is not None})
     if text:
         lines: Iterable[Sequence[str | Line]] = [text]

@@ -3,6 +3,7 @@
 Shapes: B sentences, N rows in decoding, S source positions, T target positions, V vocabulary.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +11,13 @@ import torch
 from torch import Tensor
 
 from dragoman.data.batching import Batch, pad_rows
+from dragoman.decode.quantized import quantized
+from dragoman.errors import ConfigError, suggestion
 from dragoman.model.attention import AttentionWeights
 from dragoman.model.build import Model
 from dragoman.text.tokenizer import PAD
+
+PRECISIONS = ("float32", "bfloat16", "int8")
 
 
 class EngineDecoding:
@@ -34,9 +39,10 @@ class EngineDecoding:
 class Engine:
     """A model in evaluation on one device. Sources come as ids that end in </s>."""
 
-    def __init__(self, model: Model, device: torch.device) -> None:
+    def __init__(self, model: Model, device: torch.device, precision: str = "float32") -> None:
         self.device = device
-        self._model: Any = model.to(device)  # either architecture: both have encode, start, step
+        # either architecture: both have encode, start, step
+        self._model: Any = in_precision(model.to(device), device, precision)
 
     def start(self, sources: Sequence[Sequence[int]]) -> EngineDecoding:
         source_ids, allowed = (part.to(self.device) for part in pad_rows(sources))
@@ -57,3 +63,14 @@ class Engine:
         target = torch.tensor([target_input], device=self.device)
         _, weights = self._model(source, target, need_weights=True)
         return weights
+
+
+def in_precision(model: Model, device: torch.device, precision: str) -> Model:
+    """The model itself for float32; for others a copy, the given model keeps its weights."""
+    if precision not in PRECISIONS:
+        raise ConfigError(f"precision: {precision!r} is not a precision; {suggestion(precision, PRECISIONS)}")
+    if precision == "int8" and device.type == "mps":
+        raise ConfigError("precision: 'int8' was asked for and MPS has no int8 product; use float32, or the device cpu")
+    if precision == "int8":
+        return quantized(model)
+    return model if precision == "float32" else copy.deepcopy(model).to(torch.bfloat16)

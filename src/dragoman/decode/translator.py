@@ -121,16 +121,16 @@ Outcome = list[Hypothesis] | str  # or the reason why there is none
 class Translator:
     """A model ready to translate. `dragoman.load` makes one."""
 
-    def __init__(self, bundle: Bundle, device: str | torch.device = "auto") -> None:
+    def __init__(self, bundle: Bundle, device: str | torch.device = "auto", precision: str = "float32") -> None:
         self.config: Config = bundle.config
         self.tokenizers: Tokenizers = bundle.tokenizers
         chosen = choose_device(device) if isinstance(device, str) else device
-        self.engine = Engine(bundle.model.eval(), chosen)
+        self.engine = Engine(bundle.model.eval(), chosen, precision)
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
 
     @classmethod
-    def load(cls, directory: str | Path, device: str = "auto") -> "Translator":
-        return cls(load_bundle(Path(directory)), device)
+    def load(cls, directory: str | Path, device: str = "auto", precision: str = "float32") -> "Translator":
+        return cls(load_bundle(Path(directory)), device, precision)
 
     @overload
     def translate(self, text: str, *, attention: bool = False, **options: Any) -> Translation: ...
