@@ -30,6 +30,7 @@ SIDES = ("source", "target")
 
 Lengths = npt.NDArray[np.int64]
 Ids = npt.NDArray[Any]  # uint16 or int32, as the vocabulary needs
+Row = Sequence[int]
 
 
 class Store:
@@ -66,6 +67,11 @@ class Store:
         shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         return self._ids[side][shift + np.arange(len(shift))].astype(np.int64), lengths
 
+    @property
+    def lines(self) -> npt.NDArray[np.int64]:
+        """Of every pair, which file it came from, from 0, and the line within it, from 1."""
+        return self._lines
+
     def line(self, index: int) -> int:
         """The line of a pair within its file, from 1."""
         return int(self._lines[index, 1])
@@ -97,73 +103,92 @@ def build_store(
     A pair with more than `max_length` pieces on a side, the EOS that training adds among them, is left out and counted.
     """
     key = _key(source_paths, target_paths, source_tokenizer, target_tokenizer, max_length, on_bad_line)
-    place = directory / key[:16]
-    meta = _read_meta(place, key)
-    if meta is None:
+    tokenizers = (source_tokenizer, target_tokenizer)
+
+    def fill(writer: StoreWriter) -> CorpusReport:
         report = CorpusReport()
         pairs = read_pairs(source_paths, target_paths, on_bad_line=on_bad_line, report=report)
+        for count, chunk in _chunks(pairs):
+            _add_encoded(writer, chunk, tokenizers, max_length, report)
+            if progress:
+                progress(count)
+        if not report.kept:
+            raise DataError(
+                f"{report.files[0]}: every pair has more than text.max_length={max_length} pieces; raise it"
+            )
+        return report
+
+    meta = find_or_fill(directory / key[:16], key, tokenizers, fill)
+    return Store(directory / key[:16], meta, source_paths)
+
+
+def _add_encoded(
+    writer: "StoreWriter",
+    pairs: list[Pair],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    max_length: int,
+    report: CorpusReport,
+) -> None:
+    sources = tokenizers[0].encode_batch([pair.source for pair in pairs])
+    targets = tokenizers[1].encode_batch([pair.target for pair in pairs])
+    kept = []
+    for pair, source, target in zip(pairs, sources, targets, strict=True):
+        if max(len(source), len(target)) + 1 > max_length:  # + 1: EOS
+            report.kept -= 1
+            report.too_many_pieces.add(pair.part, pair.line)
+        else:
+            kept.append((pair, source, target))
+    lines = np.array([(pair.part, pair.line) for pair, _, _ in kept], np.int64).reshape(-1, 2)
+    writer.add([source for _, source, _ in kept], [target for _, _, target in kept], lines)
+
+
+def find_or_fill(
+    place: Path,
+    key: str,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    fill: Callable[["StoreWriter"], CorpusReport],
+) -> dict[str, Any]:
+    """What a store says of itself, found whole at `place` or else filled; for ids of these two tokenizers."""
+    meta = _read_meta(place, key)
+    if meta is None:
         with _building(place, key) as building:
-            writer = _Writer(building, source_tokenizer, target_tokenizer, max_length, report)
-            for count, chunk in _chunks(pairs):
-                writer.add(chunk)
-                if progress:
-                    progress(count)
-            writer.finish(key)
+            writer = StoreWriter(building, tokenizers)
+            writer.finish(key, fill(writer))
         meta = json.loads((place / "meta.json").read_bytes())
-    return Store(place, meta, source_paths)
+    return meta
 
 
-class _Writer:
+class StoreWriter:
     """Appends chunks of pairs to the files of a store."""
 
-    def __init__(
-        self, directory: Path, source: Tokenizer, target: Tokenizer, max_length: int, report: CorpusReport
-    ) -> None:
-        self.directory = directory
-        self.tokenizers = (source, target)
-        self.dtypes = tuple("<u2" if tokenizer.size <= 1 << 16 else "<i4" for tokenizer in self.tokenizers)
-        self.max_length = max_length
-        self.report = report
-        self.lengths: tuple[list[Lengths], list[Lengths]] = ([], [])
-        self.lines: list[npt.NDArray[np.int64]] = []
+    def __init__(self, directory: Path, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
+        self._directory = directory
+        self._dtypes = tuple("<u2" if tokenizer.size <= 1 << 16 else "<i4" for tokenizer in tokenizers)
+        self._lengths: tuple[list[Lengths], list[Lengths]] = ([], [])
+        self._lines: list[npt.NDArray[np.int64]] = []
 
-    def add(self, pairs: list[Pair]) -> None:
-        sources = self.tokenizers[0].encode_batch([pair.source for pair in pairs])
-        targets = self.tokenizers[1].encode_batch([pair.target for pair in pairs])
-        kept = []
-        for pair, source, target in zip(pairs, sources, targets, strict=True):
-            if max(len(source), len(target)) + 1 > self.max_length:  # + 1: EOS
-                self.report.kept -= 1
-                self.report.too_many_pieces.add(pair.part, pair.line)
-            else:
-                kept.append((pair, source, target))
-        self._append(0, [source for _, source, _ in kept])
-        self._append(1, [target for _, _, target in kept])
-        self.lines.append(np.array([(pair.part, pair.line) for pair, _, _ in kept], np.int64).reshape(-1, 2))
+    def add(self, sources: Sequence[Row], targets: Sequence[Row], lines: npt.NDArray[np.int64]) -> None:
+        """Pairs by their ids, and their (file, line)s."""
+        for side, rows in enumerate((sources, targets)):
+            lengths = np.array([len(row) for row in rows], np.int64)
+            ids = np.fromiter(chain.from_iterable(rows), self._dtypes[side], int(lengths.sum()))
+            with (self._directory / f"{SIDES[side]}.ids").open("ab") as file:
+                file.write(ids.tobytes())
+            self._lengths[side].append(lengths)
+        self._lines.append(lines)
 
-    def _append(self, side: int, rows: list[list[int]]) -> None:
-        lengths = np.array([len(row) for row in rows], np.int64)
-        ids = np.fromiter(chain.from_iterable(rows), self.dtypes[side], int(lengths.sum()))
-        with (self.directory / f"{SIDES[side]}.ids").open("ab") as file:
-            file.write(ids.tobytes())
-        self.lengths[side].append(lengths)
-
-    def finish(self, key: str) -> None:
-        if not self.report.kept:
-            raise DataError(
-                f"{self.report.files[0]}: every pair has more than text.max_length={self.max_length} pieces; raise it"
-            )
-        for side, lengths in zip(SIDES, self.lengths, strict=True):
+    def finish(self, key: str, report: CorpusReport) -> None:
+        for side, lengths in zip(SIDES, self._lengths, strict=True):
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
-            np.save(self.directory / f"{side}.offsets.npy", offsets)
-        np.save(self.directory / "lines.npy", np.concatenate(self.lines))
+            np.save(self._directory / f"{side}.offsets.npy", offsets)
+        np.save(self._directory / "lines.npy", np.concatenate(self._lines))
         meta = {
             "key": key,
-            "dtypes": dict(zip(SIDES, self.dtypes, strict=True)),
-            "report": asdict(self.report),
-            "files": {path.name: _digest(path) for path in sorted(self.directory.iterdir())},
+            "dtypes": dict(zip(SIDES, self._dtypes, strict=True)),
+            "report": asdict(report),
+            "files": {path.name: _digest(path) for path in sorted(self._directory.iterdir())},
         }
-        (self.directory / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        (self._directory / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
 def _key(

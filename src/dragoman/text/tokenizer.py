@@ -9,7 +9,7 @@ import io
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import sentencepiece
 
@@ -31,6 +31,19 @@ TRAINERS_OWN = "\u2585"  # marks unknown characters inside the trainer, which sk
 # The rarest characters of a large alphabet (Chinese, Japanese) would fill the vocabulary; in bytes they are still
 # exact. Without byte fallback they would be lost, so then every character is kept.
 COVERAGE_WITH_BYTES = 0.9999
+
+Kind = Literal["unigram", "bpe", "word", "char"]
+# Places and values in sentencepiece's model file, a protocol buffer; the processor does not tell its own kind.
+TRAINER_SPEC, MODEL_TYPE = 2, 3
+KINDS: dict[int, Kind] = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+
+
+class Vocabulary(NamedTuple):
+    """What text can be made of."""
+
+    ids: dict[str, int]  # of the pieces that text can spell, as sentencepiece writes them
+    scores: dict[str, float]  # of the same: the higher, the sooner merged (BPE); log-probabilities (unigram)
+    byte_ids: list[int]  # of the 256 bytes; empty without byte fallback
 
 
 class Tokenizer:
@@ -85,6 +98,21 @@ class Tokenizer:
         """The pieces as sentencepiece writes them: `▁` for a space before, `<0xE2>` for a byte, `</s>` for EOS."""
         return [str(self._processor.id_to_piece(int(piece))) for piece in ids]
 
+    @property
+    def kind(self) -> Kind:
+        """What `text.model` was in training."""
+        spec = _field(self._model, TRAINER_SPEC)
+        model_type = _field(spec, MODEL_TYPE) if isinstance(spec, bytes) else None
+        return KINDS[model_type] if isinstance(model_type, int) else "unigram"  # the format's default
+
+    def vocabulary(self) -> Vocabulary:
+        processor, every = self._processor, range(self.size)
+        byte_ids = [index for index in every if processor.is_byte(index)]
+        silent = (processor.is_byte, processor.is_control, processor.is_unknown, processor.is_unused)
+        ids = {str(processor.id_to_piece(index)): index for index in every if not any(no(index) for no in silent)}
+        scores = {piece: float(processor.get_score(index)) for piece, index in ids.items()}
+        return Vocabulary(ids, scores, byte_ids)
+
 
 def _load(model: bytes) -> Any:
     processor = sentencepiece.SentencePieceProcessor()
@@ -100,6 +128,33 @@ def _load(model: bytes) -> Any:
             "give a tokenizer that dragoman trained"
         )
     return processor
+
+
+def _field(message: bytes, number: int) -> int | bytes | None:
+    """The last field of that number in a protocol buffer message, a number or bytes; None if there is none."""
+    found, place = None, 0
+    value: int | bytes
+    while place < len(message):
+        tag, place = _varint(message, place)
+        if tag & 7 == 0:
+            value, place = _varint(message, place)
+        else:
+            size = {1: 8, 5: 4}.get(tag & 7)  # fixed, else told
+            if size is None:
+                size, place = _varint(message, place)
+            value, place = message[place : place + size], place + size
+        if tag >> 3 == number:
+            found = value
+    return found
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    """A number in groups of seven bits, the lowest first, and the place after it."""
+    value = shift = 0
+    while message[place] & 0x80:
+        value |= (message[place] & 0x7F) << shift
+        place, shift = place + 1, shift + 7
+    return value | message[place] << shift, place + 1
 
 
 def _sample(lines: Iterable[str], size: int) -> list[str]:

@@ -1,0 +1,191 @@
+"""The training pairs of one epoch, segmented anew at random. Knows nothing of batches.
+
+What a pair becomes is a pure function of (seed, epoch, its index): however many processes work on it, and whether or
+not earlier epochs were ever made. An epoch is a store like any other, with lengths known before batches are planned.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from dragoman.data.corpus import CorpusReport
+from dragoman.data.prefetch import made_ahead
+from dragoman.data.store import FORMAT, Store, StoreWriter, find_or_fill
+from dragoman.errors import DragomanError
+from dragoman.text.normalize import Normalization
+from dragoman.text.sampling import make_sampler
+from dragoman.text.tokenizer import UNK, Tokenizer
+
+SAMPLING = 1  # of the way segmentations are drawn; part of the key
+CHUNK_PAIRS = 1_000  # the work of a fraction of a second
+PREFIX = "sampled-"
+
+Rows = list[list[int]]
+
+
+class Recipe(NamedTuple):
+    """All that decides what a pair becomes, as plain values that any process can be given."""
+
+    source_model: bytes
+    target_model: bytes
+    source_normalization: Normalization
+    target_normalization: Normalization
+    strength: float
+    seed: int
+    epoch: int
+    max_length: int
+
+
+class Chunk(NamedTuple):
+    """Pairs in a row, from the index `first` on."""
+
+    first: int
+    sources: Rows
+    targets: Rows
+
+
+def sampled_store(
+    store: Store,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    *,
+    strength: float,
+    seed: int,
+    epoch: int,
+    max_length: int,
+    directory: Path,
+    workers: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Store:
+    """The pairs of `store` under a segmentation drawn for this epoch, opened if `directory` has it, else made.
+
+    A pair that would have more than `max_length` pieces on a side, EOS among them, keeps the segmentation it has.
+    With `workers` of two or more, as many processes share the work. Other epochs are removed from `directory`.
+    """
+    recipe = Recipe(
+        source_tokenizer.to_bytes(), target_tokenizer.to_bytes(),
+        source_tokenizer.normalization, target_tokenizer.normalization,
+        strength, seed, epoch, max_length,
+    )  # fmt: skip
+    key = _key(store, recipe)
+    place = directory / f"{PREFIX}{key[:16]}"
+
+    def fill(writer: StoreWriter) -> CorpusReport:
+        with closing(_segmented(_chunks(store), recipe, min(workers, len(store) // CHUNK_PAIRS))) as chunks:
+            for chunk in chunks:
+                end = chunk.first + len(chunk.sources)
+                writer.add(chunk.sources, chunk.targets, store.lines[chunk.first : end])
+                if progress:
+                    progress(end)
+        return store.report
+
+    meta = find_or_fill(place, key, (source_tokenizer, target_tokenizer), fill)
+    _remove_others(place)
+    return Store(place, {**meta, "key": store.key}, [Path(name) for name in store.report.files])
+
+
+def _key(store: Store, recipe: Recipe) -> str:
+    parts = [store.key, float(recipe.strength), recipe.seed, recipe.epoch, recipe.max_length, FORMAT, SAMPLING]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _remove_others(place: Path) -> None:
+    """Other epochs, and what a killed process left of them. One still in use stays readable until it is closed."""
+    for other in place.parent.glob(f"*{PREFIX}*"):
+        if other.name.lstrip(".").startswith(PREFIX) and place.name not in other.name:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _chunks(store: Store) -> Iterator[Chunk]:
+    for first in range(0, len(store), CHUNK_PAIRS):
+        rows = range(first, min(first + CHUNK_PAIRS, len(store)))
+        yield Chunk(first, [store.source(row).tolist() for row in rows], [store.target(row).tolist() for row in rows])
+
+
+def generator(seed: int, epoch: int, index: int, side: int) -> Random:
+    """The chance of one side of one pair: each has its own, in whatever order they are made."""
+    return Random(seed << 128 | epoch << 64 | index << 1 | side)
+
+
+class Segmenter:
+    """Segments chunks anew."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        source = Tokenizer.from_bytes(recipe.source_model, recipe.source_normalization)
+        target = Tokenizer.from_bytes(recipe.target_model, recipe.target_normalization)
+        self._tokenizers = (source, target)
+        sampler = make_sampler(source)  # one for both where both are one: it remembers the words it has seen
+        self._samplers = (sampler, sampler if source.digest == target.digest else make_sampler(target))
+
+    def segment(self, chunk: Chunk) -> Chunk:
+        pairs = enumerate(zip(chunk.sources, chunk.targets, strict=True), chunk.first)
+        drawn = [self._pair(index, source, target) for index, (source, target) in pairs]
+        return Chunk(chunk.first, [source for source, _ in drawn], [target for _, target in drawn])
+
+    def _pair(self, index: int, source: list[int], target: list[int]) -> tuple[list[int], list[int]]:
+        drawn = self._side(0, index, source), self._side(1, index, target)
+        too_long = max(map(len, drawn)) + 1 > self._recipe.max_length  # + 1: EOS
+        return (source, target) if too_long else drawn
+
+    def _side(self, side: int, index: int, ids: list[int]) -> list[int]:
+        if UNK in ids:  # without byte fallback: the text cannot be known from the ids
+            return ids
+        recipe, text = self._recipe, self._tokenizers[side].decode(ids)
+        random = generator(recipe.seed, recipe.epoch, index, side)
+        return self._samplers[side].sample(text, recipe.strength, random)
+
+
+def _segmented(chunks: Iterable[Chunk], recipe: Recipe, workers: int) -> Generator[Chunk, None, None]:
+    """The chunks in their order, segmented here or in processes that end with the iteration."""
+    if workers < 2:
+        yield from map(Segmenter(recipe).segment, chunks)
+        return
+    # Spawned, not forked: a fork of a process in which torch runs threads may hang.
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, (recipe,))
+    # A thread for each process, which only waits for it.
+    made = made_ahead(chunks, lambda chunk: pool.submit(_work, chunk).result(), workers, 2 * workers)
+    try:
+        for _, chunk in made:
+            yield chunk
+    except BrokenProcessPool:
+        raise DragomanError(
+            "workers: a process that segments text came to an unforeseen end, for want of memory perhaps; use fewer"
+        ) from None
+    finally:
+        made.close()
+        pool.shutdown(cancel_futures=True)
+
+
+_segmenter: Segmenter | None = None  # of a worker process
+
+
+def _start_worker(recipe: Recipe) -> None:
+    global _segmenter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when work ends
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _segmenter = Segmenter(recipe)
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot tell its workers to stop, and they would wait for it for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _work(chunk: Chunk) -> Chunk:
+    assert _segmenter is not None
+    return _segmenter.segment(chunk)

@@ -1,0 +1,277 @@
+"""The store of one epoch: a pure function of (seed, epoch, index), and otherwise a store like any other."""
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from dragoman.config import TextConfig
+from dragoman.data import sampled as sampled_module
+from dragoman.data.batching import BatchPlan, collate
+from dragoman.data.sampled import PREFIX, generator, sampled_store
+from dragoman.data.store import Store, build_store
+from dragoman.errors import DiskError, DragomanError
+from dragoman.text.sampling import make_sampler
+from dragoman.text.tokenizer import UNK, Tokenizer
+
+Model = Literal["bpe", "unigram"]
+SOURCE = [
+    f"{number} {what} in the {where}."
+    for number in ("Two", "Three", "Seventeen", "No")
+    for what in ("horses", "children", "brown dogs")
+    for where in ("snow", "garden", "mountains")
+]
+TARGET = [
+    f"{number} {what} im {where}."
+    for number in ("Zwei", "Drei", "Siebzehn", "Keine")
+    for what in ("Pferde", "Kinder", "braunen Hunde")
+    for where in ("Schnee", "Garten", "Gebirge")
+]
+STRENGTH = {"bpe": 0.2, "unigram": 0.3}
+
+
+@cache
+def tokenizers(model: Model, joint: bool = False, byte_fallback: bool = True) -> tuple[Tokenizer, Tokenizer]:
+    config = TextConfig(model=model, vocab_size=360, byte_fallback=byte_fallback)
+    if joint:
+        both = Tokenizer.train(SOURCE + TARGET, config)
+        return both, both
+    return Tokenizer.train(SOURCE, config), Tokenizer.train(TARGET, config)
+
+
+def base(folder: Path, pair: tuple[Tokenizer, Tokenizer], more: str = "") -> Store:
+    (folder / "train.en").write_text("\n".join([*SOURCE, *([more] * bool(more))]), encoding="utf-8")
+    (folder / "train.de").write_text("\n".join([*TARGET, *([more] * bool(more))]), encoding="utf-8")
+    return build_store(folder / "store", [folder / "train.en"], [folder / "train.de"], *pair, max_length=100)
+
+
+def sample(folder: Path, model: Model = "bpe", *, joint: bool = False, **changed: Any) -> Store:
+    pair = tokenizers(model, joint)
+    asked: dict[str, Any] = {
+        "strength": STRENGTH[model], "seed": 1, "epoch": 0, "max_length": 100, "directory": folder / "epochs", **changed
+    }  # fmt: skip
+    return sampled_store(base(folder, pair), *pair, **asked)
+
+
+def rows(store: Store) -> list[tuple[list[int], list[int]]]:
+    return [(store.source(index).tolist(), store.target(index).tolist()) for index in range(len(store))]
+
+
+def digest(folder: Path) -> str:
+    """Of every byte of the one epoch that is there."""
+    (place,) = (folder / "epochs").iterdir()
+    files = sorted(place.iterdir())
+    assert len(files) == 6
+    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+@pytest.mark.parametrize("joint", [False, True])
+def test_it_holds_the_same_text_in_other_pieces(tmp_path: Path, model: Model, joint: bool) -> None:
+    plain = base(tmp_path, tokenizers(model, joint))
+    drawn = sample(tmp_path, model, joint=joint)
+    for index in range(len(plain)):
+        for tokenizer, old, new in zip(tokenizers(model, joint), rows(plain)[index], rows(drawn)[index], strict=True):
+            assert tokenizer.decode(new) == tokenizer.decode(old)
+    changed = sum(old != new for old, new in zip(rows(plain), rows(drawn), strict=True))
+    assert changed > len(plain) / 2
+
+
+def test_each_side_of_each_pair_has_its_own_chance(tmp_path: Path) -> None:
+    drawn = sample(tmp_path, epoch=3)
+    source, target = map(make_sampler, tokenizers("bpe"))
+    assert rows(drawn)[5] == (
+        source.sample(SOURCE[5], 0.2, generator(1, 3, 5, 0)),
+        target.sample(TARGET[5], 0.2, generator(1, 3, 5, 1)),
+    )
+    values = {generator(*which).random() for which in np.ndindex(4, 4, 4, 2)}
+    assert len(values) == 4 * 4 * 4 * 2
+
+
+def test_it_is_a_store_to_whatever_uses_one(tmp_path: Path) -> None:
+    plain, drawn = base(tmp_path, tokenizers("bpe")), sample(tmp_path)
+    assert isinstance(drawn, Store)
+    assert drawn.key == plain.key, "the identity of the training data"
+    assert drawn.report == plain.report
+    assert len(drawn) == len(plain)
+    assert [drawn.place(index) for index in range(len(drawn))] == [plain.place(index) for index in range(len(plain))]
+    assert drawn.source_lengths.tolist() == [len(source) for source, _ in rows(drawn)]
+    assert drawn.target_lengths.tolist() == [len(target) for _, target in rows(drawn)]
+    assert drawn.source(0).dtype == plain.source(0).dtype
+    ids, lengths = drawn.gather_target(np.array([4, 2]))
+    assert ids.tolist() == rows(drawn)[4][1] + rows(drawn)[2][1]
+    assert lengths.tolist() == drawn.target_lengths[[4, 2]].tolist()
+    plan = BatchPlan(drawn.source_lengths, drawn.target_lengths, batch_tokens=120, seed=1)
+    for batch in plan.epoch(0):
+        assert max(collate(drawn, batch).source_ids.numel(), collate(drawn, batch).target_input.numel()) <= 120
+
+
+def test_nothing_random_gives_the_store_itself(tmp_path: Path) -> None:
+    assert rows(sample(tmp_path, strength=0.0)) == rows(base(tmp_path, tokenizers("bpe")))
+
+
+def test_a_pair_that_grows_too_long_keeps_its_pieces_on_both_sides(tmp_path: Path) -> None:
+    plain = base(tmp_path, tokenizers("bpe"))
+    limit = int(max(plain.source_lengths.max(), plain.target_lengths.max())) + 1
+    free, drawn = sample(tmp_path, strength=0.05), sample(tmp_path, strength=0.05, max_length=limit)
+    kept = 0
+    for old, wild, new in zip(rows(plain), rows(free), rows(drawn), strict=True):
+        fits = max(map(len, wild)) + 1 <= limit
+        assert new == (wild if fits else old)
+        kept += not fits
+    assert 0 < kept < len(plain)
+
+
+def test_an_unknown_character_keeps_its_side_as_it_is(tmp_path: Path) -> None:
+    """Without byte fallback what it was is not known any more."""
+    pair = tokenizers("bpe", byte_fallback=False)
+    plain = base(tmp_path, pair, more="Seventeen Жorses Siebzehn")
+    assert UNK in rows(plain)[-1][0]
+    drawn = sampled_store(
+        plain, *pair, strength=0.9, seed=1, epoch=0, max_length=100, directory=tmp_path / "epochs"
+    )  # fmt: skip
+    assert rows(drawn)[-1] == rows(plain)[-1]
+    assert rows(drawn)[0] != rows(plain)[0]
+
+
+# A pure function
+
+
+def test_seed_epoch_and_strength_change_it_and_nothing_else_does(tmp_path: Path) -> None:
+    first = rows(sample(tmp_path))
+    others = [rows(sample(tmp_path, **change)) for change in ({"seed": 2}, {"epoch": 1}, {"strength": 0.3})]
+    assert all(other != first for other in others)
+    assert others[0] != others[1]
+    assert rows(sample(tmp_path)) == first  # after other epochs, which removed it
+
+
+def test_the_bytes_do_not_depend_on_workers_chunks_or_earlier_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample(tmp_path, epoch=4)
+    expected = digest(tmp_path)
+    monkeypatch.setattr(sampled_module, "CHUNK_PAIRS", 5)
+    for number, workers in enumerate((0, 1, 3)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        if workers:
+            sample(folder, epoch=3)
+        progress: list[int] = []
+        sample(folder, epoch=4, workers=workers, progress=progress.append)
+        assert progress == [5, 10, 15, 20, 25, 30, 35, 36]
+        assert rows(sample(folder, epoch=4)) == rows(sample(tmp_path, epoch=4))
+        (place,) = (folder / "epochs").iterdir()
+        for path in place.iterdir():
+            if path.name != "meta.json":  # which names the corpus, here another folder's
+                assert path.read_bytes() == (tmp_path / "epochs" / place.name / path.name).read_bytes()
+    assert digest(tmp_path) == expected
+    assert not multiprocessing.active_children()
+
+
+def test_a_fresh_process_makes_the_same_bytes(tmp_path: Path) -> None:
+    sample(tmp_path, epoch=2)
+    expected = digest(tmp_path)
+    for path in (tmp_path / "epochs").glob("*/*"):
+        path.unlink()
+    script = f"from pathlib import Path; from {__name__} import sample; sample(Path({str(tmp_path)!r}), epoch=2)"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parent, timeout=120)
+    assert digest(tmp_path) == expected
+
+
+# On disk
+
+
+def test_an_epoch_is_made_once_and_only_the_last_is_kept(tmp_path: Path) -> None:
+    made: list[int] = []
+    neighbour = tmp_path / "epochs" / "other"
+    neighbour.mkdir(parents=True)
+    left = tmp_path / "epochs" / f".{PREFIX}0123456789abcdef.1"  # by a process that was killed
+    left.mkdir()
+    first = sample(tmp_path, progress=made.append)
+    assert made == [36]
+    assert rows(sample(tmp_path, progress=made.append)) == rows(first)
+    assert made == [36]
+    before = rows(first)
+    sample(tmp_path, epoch=1, progress=made.append)
+    assert made == [36, 36]
+    assert len(list((tmp_path / "epochs").iterdir())) == 2
+    assert neighbour.exists()
+    assert rows(first) == before, "what is in use stays readable"
+
+
+def test_a_damaged_epoch_is_made_again(tmp_path: Path) -> None:
+    expected = rows(sample(tmp_path))
+    (path,) = (tmp_path / "epochs").glob("*/source.ids")
+    path.write_bytes(path.read_bytes()[:-2] + b"\0\0")
+    made: list[int] = []
+    assert rows(sample(tmp_path, progress=made.append)) == expected
+    assert made == [36]
+
+
+def test_a_place_that_cannot_be_written_is_a_disk_error(tmp_path: Path) -> None:
+    (tmp_path / "epochs").write_bytes(b"a file in the way")
+    with pytest.raises(DiskError, match=f"^{tmp_path / 'epochs'}: cannot be written "):
+        sample(tmp_path)
+
+
+# Processes
+
+
+def test_a_worker_that_dies_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled_module, "CHUNK_PAIRS", 5)
+
+    def kill(_: int) -> None:
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    with pytest.raises(DragomanError, match=r"^workers: a process .*; use fewer$"):
+        sample(tmp_path, workers=2, progress=kill)
+    assert list((tmp_path / "epochs").iterdir()) == []
+    assert not multiprocessing.active_children()
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = textwrap.dedent(f"""
+        import multiprocessing, time
+        from pathlib import Path
+        from dragoman.data import sampled
+        from {__name__} import sample
+
+        def wait(_):
+            print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+            time.sleep(300)
+
+        if __name__ == "__main__":
+            sampled.CHUNK_PAIRS = 5
+            sample(Path({str(tmp_path)!r}), workers=2, progress=wait)
+    """)
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        workers = [int(number) for number in parent.stdout.readline().split()]
+        parent.send_signal(signal.SIGKILL)
+    assert workers
+    deadline = time.monotonic() + 60
+    while any(map(_runs, workers)):
+        assert time.monotonic() < deadline, "the workers outlive their parent"
+        time.sleep(0.05)
+
+
+def _runs(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # a zombie has ended, whoever is to collect it
