@@ -26,7 +26,7 @@ def starts_of(lengths: list[int]) -> Tensor:
 
 def blocks_of(lengths: list[int], room: int = 16) -> Tensor:
     size = kernels.BLOCK
-    places = [(row, number) for row, length in enumerate(lengths) for number in range(-(-length // size))]
+    places = [(row, number) for row, length in enumerate(lengths) for number in range(-(-length // size))]  # of all
     return torch.tensor(places + [(-1, 0)] * (room - len(places)), dtype=torch.int32, device=DEVICE)
 
 
@@ -42,7 +42,12 @@ def plain(q: Tensor, k: Tensor, v: Tensor, q_lengths: list[int], k_lengths: list
 
 @pytest.mark.parametrize(
     ("q_lengths", "k_lengths", "causal"),
-    [([5, 33, 1, 70], [40, 3, 65, 9], False), ([5, 33, 1, 70], [5, 33, 1, 70], True), ([32, 64], [32, 64], True)],
+    [
+        ([5, 33, 1, 70, 20], [40, 3, 65, 9, 30], False),  # whole in a tile of 32 or of 64, or block by block
+        ([5, 33, 1, 70], [5, 33, 1, 70], True),
+        ([5, 33, 1, 70], [5, 33, 1, 70], False),
+        ([32, 64, 65], [32, 64, 65], True),
+    ],
 )
 def test_attention_and_its_gradients_within_each_sentence(
     q_lengths: list[int], k_lengths: list[int], causal: bool
@@ -52,8 +57,14 @@ def test_attention_and_its_gradients_within_each_sentence(
         torch.randn(sum(lengths), 2, 16, device=DEVICE, requires_grad=True)
         for lengths in (q_lengths, k_lengths, k_lengths)
     )
-    sides = (blocks_of(q_lengths), blocks_of(k_lengths), starts_of(q_lengths), starts_of(k_lengths))
-    out, _ = kernels.packed_attention(q, k, v, *sides, causal)
+    if q_lengths == k_lengths:
+        qkv = torch.cat([part.flatten(1) for part in (q, k, v)], dim=1)
+        out, _ = kernels.self_attention(qkv, blocks_of(q_lengths), starts_of(q_lengths), 2, causal)
+    else:
+        kv = torch.cat([k.flatten(1), v.flatten(1)], dim=1)
+        sides = (blocks_of(q_lengths), blocks_of(k_lengths), starts_of(q_lengths), starts_of(k_lengths))
+        out, _ = kernels.cross_attention(q.flatten(1), kv, *sides, 2)
+    out = out.unflatten(1, (2, 16))
     expected = plain(q, k, v, q_lengths, k_lengths, causal)
     upstream = torch.randn_like(expected)
     tolerance = 1e-2 if DEVICE == "cuda" else 1e-5  # tf32 there
@@ -74,6 +85,54 @@ def test_the_loss_and_its_gradient_in_place_of_the_logits() -> None:
     losses = kernels.loss_and_gradient_(logits, targets, 0.1, 0)
     torch.testing.assert_close(losses, expected.detach(), atol=1e-4, rtol=0)
     torch.testing.assert_close(logits, gradient, atol=1e-6, rtol=0)
+
+
+NORM = (torch.tensor([7, 8], device=DEVICE), 1)  # seeds, and which
+
+
+def norm_inputs(tokens: int, width: int) -> list[Tensor]:
+    torch.manual_seed(0)
+    shapes = [(tokens, width), (tokens, width), (width,), (width,)]
+    return [torch.randn(shape, device=DEVICE, requires_grad=True) for shape in shapes]
+
+
+def test_the_residual_and_its_norm_are_those_of_torch() -> None:
+    inputs = norm_inputs(9, 48)
+    found = kernels.residual_norm(*inputs, *NORM, 0.0, 1e-5)[0]
+    expected = F.layer_norm(inputs[0] + inputs[1], (48,), inputs[2], inputs[3], 1e-5)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    upstream = torch.randn_like(expected)
+    pairs = zip(*(torch.autograd.grad(result, inputs, upstream) for result in (found, expected)), strict=True)
+    for one, two in pairs:
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=0)
+
+
+def test_dropout_in_the_residual_keeps_the_share_it_should_and_goes_back_the_same_way() -> None:
+    inputs = norm_inputs(200, 64)
+    y, total, *_ = kernels.residual_norm(*inputs, *NORM, 0.3, 1e-5)
+    added = (total - inputs[0]).detach()
+    kept = added.abs() > 1e-6
+    torch.testing.assert_close(added, torch.where(kept, inputs[1] / 0.7, 0.0), atol=1e-5, rtol=0)
+    assert abs(kept.float().mean().item() - 0.7) < 0.02
+    assert kept.float().mean(dim=0).std() < 0.06, "no column is favoured"
+    expected = F.layer_norm(inputs[0] + kept * inputs[1] / 0.7, (64,), inputs[2], inputs[3], 1e-5)
+    upstream = torch.randn_like(expected)
+    pairs = zip(*(torch.autograd.grad(result, inputs, upstream) for result in (y, expected)), strict=True)
+    for one, two in pairs:
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=0)
+    other = kernels.residual_norm(*inputs, NORM[0], 0, 0.3, 1e-5)[1] - inputs[0]
+    assert ((other.abs() > 1e-6) != kept).float().mean() > 0.3, "another seed, another mask"
+
+
+def test_a_linear_map_and_its_relu_in_one() -> None:
+    torch.manual_seed(0)
+    inputs = [torch.randn(shape, device=DEVICE, requires_grad=True) for shape in ((6, 8), (5, 8), (5,))]
+    found, expected = kernels.linear_relu(*inputs), F.relu(F.linear(*inputs))
+    torch.testing.assert_close(found, expected, atol=1e-2 if DEVICE == "cuda" else 1e-6, rtol=0)
+    upstream = torch.randn_like(expected)
+    pairs = zip(*(torch.autograd.grad(result, inputs, upstream) for result in (found, expected)), strict=True)
+    for one, two in pairs:
+        torch.testing.assert_close(one, two, atol=1e-2 if DEVICE == "cuda" else 1e-6, rtol=0)
 
 
 def test_which_models_fit() -> None:

@@ -54,7 +54,7 @@ def test_loss_and_gradients_are_those_of_the_padded_path(
     assert padded.num_tokens == packed.num_tokens
     logits = model(padded.source_ids, padded.target_input, padded.source_allowed)
     plain = smoothed_cross_entropy(logits, padded.target_output, 0.1)
-    hidden = PackedTransformer(model)(packed.source_ids_N, packed.target_input_N, packed.source, packed.target)
+    hidden = PackedTransformer(model, 64)(packed.source_ids_N, packed.target_input_N, packed.source, packed.target)
     fast = projected_cross_entropy(hidden, model.output.weight, model.output.bias, packed.target_output_N, 0.1)
     torch.testing.assert_close(fast, plain, atol=1e-9, rtol=1e-12)
     expected, found = gradients(model, plain), gradients(model, fast)
@@ -72,7 +72,7 @@ def test_sentences_that_forgot_where_they_end_would_be_found_out(store: Store) -
         grid = torch.arange(len(segments.positions_N))[None]
         return segments._replace(grid_BL=grid, real_BL=torch.ones_like(grid, dtype=torch.bool))
 
-    run = PackedTransformer(model)
+    run = PackedTransformer(model, 64)
     right = run(packed.source_ids_N, packed.target_input_N, packed.source, packed.target)
     wrong = run(packed.source_ids_N, packed.target_input_N, merged(packed.source), merged(packed.target))
     assert (right - wrong).abs().max() > 1e-3
@@ -92,23 +92,28 @@ def test_every_pair_once_within_the_budget_in_a_reproducible_order(store: Store)
     assert any((one != two).any() for one, two in zip(batches, plan.epoch(4), strict=False) if len(one) == len(two))
 
 
-def test_a_fixed_shape_is_the_same_for_every_batch_and_its_blocks_cover_every_token(store: Store) -> None:
-    shape = Shape(source_tokens=200, target_tokens=220, sentences=12, block=16)
-    sizes = set()
+def test_a_fixed_shape_is_the_same_for_every_batch_and_its_blocks_cover_every_long_sentence(store: Store) -> None:
+    shape = Shape(source_tokens=200, target_tokens=220, sentences=12, whole=24, block=16)
+    sizes, short = set(), 0
     for rows in PackingPlan(store, source_tokens=200, target_tokens=220, sentences=12, seed=1).epoch(0)[:20]:
         batch = pack(store, rows, shape)
         tensors = [batch.source_ids_N, batch.target_input_N, batch.target_output_N, *batch.source, *batch.target]
         sizes.add(tuple(tensor.shape for tensor in tensors if tensor is not None))
         assert int((batch.target_output_N != PAD).sum()) == batch.num_tokens
-        for segments, tokens in ((batch.source, 200), (batch.target, 220)):
+        lengths = [np.diff(segments.starts) for segments in (batch.source, batch.target)]
+        long = np.flatnonzero(np.maximum(*lengths) > 24)
+        short += len(rows) + 1 - len(long)
+        for segments in (batch.source, batch.target):
             assert segments.blocks is not None
             covered: list[int] = []
             for sentence, number in segments.blocks.tolist():
                 if sentence >= 0:
                     start, end = segments.starts[sentence : sentence + 2].tolist()
                     covered += range(start + number * 16, min(start + number * 16 + 16, end))
-            assert sorted(covered) == list(range(tokens))
+            bounds = [segments.starts[row : row + 2].tolist() for row in long]
+            assert sorted(covered) == [token for start, end in bounds for token in range(start, end)]
     assert len(sizes) == 1
+    assert short > 20, "the control: not all were long"
 
 
 def test_the_store_gathers_what_it_gives_one_by_one(store: Store) -> None:

@@ -6,7 +6,7 @@ budget is filled with one more sentence of padding, which nothing else sees and 
 Shapes: N packed tokens, B sentences, L longest sentence, G blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,13 @@ class Shape:
     source_tokens: int
     target_tokens: int
     sentences: int
-    block: int  # tokens of a kernel's block
+    whole: int  # tokens up to which the kernel does a sentence whole
+    block: int  # tokens of a block of a longer one
+
+    def blocks(self, tokens: int) -> int:
+        """Room for the blocks of any batch's long sentences on a side with so many tokens."""
+        long_sentences = (self.source_tokens + self.target_tokens) // (self.whole + 1)
+        return tokens // self.block + long_sentences
 
 
 @dataclass(frozen=True)
@@ -43,16 +49,26 @@ class PackedBatch:
     target: Segments
     num_tokens: int
 
-    def to(self, device: torch.device) -> "PackedBatch":
-        def moved(tensor: Tensor) -> Tensor:
-            return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+    def tensors(self) -> list[Tensor]:
+        """All of them, in an order that is always the same."""
+        parts = (self.source_ids_N, self.target_input_N, self.target_output_N, *self.source, *self.target)
+        return [part for part in parts if part is not None]
 
+    def to(self, device: torch.device) -> "PackedBatch":
+        batch = self.pinned() if device.type == "cuda" else self
+        return batch._map(lambda part: part.to(device, non_blocking=True))
+
+    def pinned(self) -> "PackedBatch":
+        """In memory that a GPU can read on its own."""
+        return self._map(lambda part: part.pin_memory())
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
         def segments(each: Segments) -> Segments:
             present = {name: part for name, part in each._asdict().items() if part is not None}
-            return each._replace(**{name: moved(part) for name, part in present.items()})
+            return each._replace(**{name: change(part) for name, part in present.items()})
 
         return PackedBatch(
-            self.rows, moved(self.source_ids_N), moved(self.target_input_N), moved(self.target_output_N),
+            self.rows, change(self.source_ids_N), change(self.target_input_N), change(self.target_output_N),
             segments(self.source), segments(self.target), self.num_tokens,
         )  # fmt: skip
 
@@ -111,6 +127,7 @@ def _pack(
             shape.source_tokens - int(source_lengths.sum()) - len(rows),
             shape.target_tokens - int(target_lengths.sum()) - len(rows),
         )
+    sides = (np.append(source_lengths + 1, fill[0]), np.append(target_lengths + 1, fill[1]))
     source_ids = _interleave(source, source_lengths, EOS, fill[0], at_end=True)
     target_input = _interleave(target, target_lengths, BOS, fill[1], at_end=False)
     target_output = _interleave(target, target_lengths, EOS, fill[1], at_end=True)
@@ -119,8 +136,8 @@ def _pack(
         torch.from_numpy(source_ids),
         torch.from_numpy(target_input),
         torch.from_numpy(target_output),
-        _segments(source_lengths + 1, fill[0], shape, shape.source_tokens if shape else 0),
-        _segments(target_lengths + 1, fill[1], shape, shape.target_tokens if shape else 0),
+        _segments(sides[0], sides[1], shape, len(rows)),
+        _segments(sides[1], sides[0], shape, len(rows)),
         int(target_lengths.sum()) + len(rows),
     )
 
@@ -132,8 +149,10 @@ def _interleave(ids: Ids, lengths: Ids, extra: int, fill: int, *, at_end: bool) 
     return np.concatenate((np.insert(ids, places, extra), np.full(fill, PAD, dtype=np.int64)))
 
 
-def _segments(lengths: Ids, fill: int, shape: Shape | None, budget: int) -> Segments:
-    lengths = np.append(lengths, fill) if fill else lengths
+def _segments(lengths: Ids, other_lengths: Ids, shape: Shape | None, count: int) -> Segments:
+    """Of one side, `count` sentences and the padding after them; the other side's lengths tell which pairs are long."""
+    if shape is None:
+        lengths = lengths[:count]  # nothing was filled up
     ends = np.cumsum(lengths)
     starts = ends - lengths
     positions = np.arange(ends[-1]) - np.repeat(starts, lengths)
@@ -146,11 +165,14 @@ def _segments(lengths: Ids, fill: int, shape: Shape | None, budget: int) -> Segm
             grid_BL=torch.from_numpy(np.where(real, grid, 0)),
             real_BL=torch.from_numpy(real),
         )
+    positions[ends[count - 1] :] = 0  # of the padding: nobody looks there, and it may be longer than any sentence
     all_starts = np.full(shape.sentences + 1, ends[-1], dtype=np.int32)
     all_starts[: len(lengths)] = starts
-    counts = -(-lengths // shape.block)
-    blocks = np.full((budget // shape.block + shape.sentences, 2), -1, dtype=np.int32)
-    sentence = np.repeat(np.arange(len(lengths)), counts)
+    longer = np.maximum(lengths, other_lengths)
+    long = np.argsort(-longer, kind="stable")[: int((longer > shape.whole).sum())]  # the longest take longest: first
+    counts = -(-lengths[long] // shape.block)
+    sentence = np.repeat(long, counts)
+    blocks = np.full((shape.blocks(int(ends[-1])), 2), -1, dtype=np.int32)
     blocks[: len(sentence), 0] = sentence
     blocks[: len(sentence), 1] = np.arange(len(sentence)) - np.repeat(np.cumsum(counts) - counts, counts)
     return Segments(torch.from_numpy(positions), torch.from_numpy(all_starts), blocks=torch.from_numpy(blocks))

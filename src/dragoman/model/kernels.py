@@ -1,10 +1,11 @@
 """Triton kernels for CUDA: attention over packed sentences, and the label-smoothed loss with its gradient in place.
 
 Sentences are short (27 tokens on average in WMT), and general flash kernels, made for tiles of 128, waste most of
-their work on them. Here a program takes one small block of one sentence and one head. The plain formulas in
-attention.py and train/loss.py are the oracle. This file is imported only where Triton and CUDA are.
+their work on them. Here a sentence that fits into one small tile is done whole by one program a head, backward too: its
+softmax is computed again and nothing is looped over. Longer ones go block by block. The plain formulas in attention.py
+and train/loss.py are the oracle. This file is imported only where Triton and CUDA are.
 
-Shapes: N packed tokens, H heads, D width of a head, G blocks of a sentence's tokens, V vocabulary.
+Shapes: N packed tokens, H heads, D width of a head, C = H D, G blocks of a sentence's tokens, V vocabulary.
 """
 
 import torch
@@ -14,8 +15,11 @@ from torch import Tensor
 
 from dragoman.config import TransformerConfig
 
-BLOCK = 32  # tokens of a block; most sentences are one or two
-FORWARD_WARPS, BACKWARD_WARPS = 1, 2
+# (longer than, up to, warps forward, warps backward): sentences whose longer side is in between are done whole
+WHOLE = ((0, 32, 1, 2), (32, 64, 4, 4))
+LONGEST_WHOLE = WHOLE[-1][1]
+BLOCK = 32  # tokens of a block of a longer one
+BLOCK_WARPS = 2
 LOWEST = tl.constexpr(-1.0e30)  # for -inf: a row of nothing but -inf would become NaN
 
 
@@ -26,50 +30,114 @@ def fits(config: TransformerConfig) -> bool:
     return widths and config.attention_dropout == 0.0
 
 
-@triton.jit
-def _place(blocks, starts, other_starts, block):
-    """Which sentence a program works on, which of its blocks, and where both sides of that sentence lie."""
-    sentence = tl.load(blocks + 2 * block)
-    number = tl.load(blocks + 2 * block + 1)
-    at = tl.maximum(sentence, 0)
-    return (
-        sentence,
-        number,
-        tl.load(starts + at),
-        tl.load(starts + at + 1),
-        tl.load(other_starts + at),
-        tl.load(other_starts + at + 1),
-    )
+# Sentences of one tile. `stride` is the number of elements from one token to the next: q, k and v may be parts of one
+# tensor, and so may their gradients.
 
 
 @triton.jit
-def _rows(pointer, first, rows, head, heads: tl.constexpr, width: tl.constexpr):
-    return pointer + ((first + rows)[:, None] * heads + head) * width + tl.arange(0, width)[None, :]
+def _sides(q_starts, k_starts, sentence):
+    """Where both sides of a sentence begin, and how long they are."""
+    q_first, k_first = tl.load(q_starts + sentence), tl.load(k_starts + sentence)
+    return q_first, tl.load(q_starts + sentence + 1) - q_first, k_first, tl.load(k_starts + sentence + 1) - k_first
 
 
 @triton.jit
-def _forward(q, k, v, out, lse, q_blocks, q_starts, k_starts, scale, heads: tl.constexpr, width: tl.constexpr,
-             size: tl.constexpr, causal: tl.constexpr):  # fmt: skip
-    head = tl.program_id(1)
-    sentence, number, q_first, q_end, k_first, k_end = _place(q_blocks, q_starts, k_starts, tl.program_id(0))
+def _tile(pointer, first, rows, stride, head, width: tl.constexpr):
+    return pointer + (first + rows).to(tl.int64)[:, None] * stride + head * width + tl.arange(0, width)[None, :]
+
+
+@triton.jit
+def _allowed(rows, columns, q_length, k_length, causal: tl.constexpr):
+    allowed = (rows < q_length)[:, None] & (columns < k_length)[None, :]
+    if causal:
+        allowed = allowed & (columns[None, :] <= rows[:, None])
+    return allowed
+
+
+@triton.jit
+def _forward_whole(q, k, v, out, q_starts, k_starts, q_stride, k_stride, scale, heads: tl.constexpr,
+                   width: tl.constexpr, over: tl.constexpr, size: tl.constexpr, causal: tl.constexpr):  # fmt: skip
+    sentence, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    q_first, q_length, k_first, k_length = _sides(q_starts, k_starts, sentence)
+    longer = tl.maximum(q_length, k_length)
+    if (longer > over) & (longer <= size):
+        places = tl.arange(0, size)
+        real, there = (places < q_length)[:, None], (places < k_length)[:, None]
+        q_tile = tl.load(_tile(q, q_first, places, q_stride, head, width), mask=real, other=0.0)
+        k_tile = tl.load(_tile(k, k_first, places, k_stride, head, width), mask=there, other=0.0)
+        v_tile = tl.load(_tile(v, k_first, places, k_stride, head, width), mask=there, other=0.0)
+        allowed = _allowed(places, places, q_length, k_length, causal)
+        scores = tl.where(allowed, tl.dot(q_tile, tl.trans(k_tile)) * scale, LOWEST)
+        weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
+        total = tl.sum(weights, axis=1)
+        mixed = tl.dot(weights.to(v_tile.dtype), v_tile) / total[:, None]
+        out_tile = _tile(out, q_first, places, heads * width, head, width)
+        tl.store(out_tile, mixed.to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def _backward_whole(q, k, v, d_out, d_q, d_k, d_v, q_starts, k_starts, q_stride, k_stride, scale, heads: tl.constexpr,
+                    width: tl.constexpr, over: tl.constexpr, size: tl.constexpr, causal: tl.constexpr):  # fmt: skip
+    sentence, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    q_first, q_length, k_first, k_length = _sides(q_starts, k_starts, sentence)
+    longer = tl.maximum(q_length, k_length)
+    if (longer > over) & (longer <= size):
+        places = tl.arange(0, size)
+        real, there = (places < q_length)[:, None], (places < k_length)[:, None]
+        q_tile = tl.load(_tile(q, q_first, places, q_stride, head, width), mask=real, other=0.0)
+        k_tile = tl.load(_tile(k, k_first, places, k_stride, head, width), mask=there, other=0.0)
+        v_tile = tl.load(_tile(v, k_first, places, k_stride, head, width), mask=there, other=0.0)
+        d_tile = tl.load(_tile(d_out, q_first, places, heads * width, head, width), mask=real, other=0.0)
+        allowed = _allowed(places, places, q_length, k_length, causal)
+        scores = tl.where(allowed, tl.dot(q_tile, tl.trans(k_tile)) * scale, LOWEST)
+        weights = tl.where(allowed, tl.exp(scores - tl.max(scores, axis=1)[:, None]), 0.0)
+        weights = weights / tl.maximum(tl.sum(weights, axis=1), 1e-30)[:, None]  # rows of padding sum to nothing
+        d_weights = tl.dot(d_tile, tl.trans(v_tile))
+        v_sum = tl.dot(tl.trans(weights.to(d_tile.dtype)), d_tile)
+        tl.store(_tile(d_v, k_first, places, k_stride, head, width), v_sum.to(d_v.dtype.element_ty), mask=there)
+        d_scores = weights * (d_weights - tl.sum(weights * d_weights, axis=1)[:, None]) * scale
+        d_scores = d_scores.to(q_tile.dtype)
+        q_sum = tl.dot(d_scores, k_tile)
+        tl.store(_tile(d_q, q_first, places, q_stride, head, width), q_sum.to(d_q.dtype.element_ty), mask=real)
+        k_sum = tl.dot(tl.trans(d_scores), q_tile)
+        tl.store(_tile(d_k, k_first, places, k_stride, head, width), k_sum.to(d_k.dtype.element_ty), mask=there)
+
+
+# Longer sentences, block by block.
+
+
+@triton.jit
+def _block(blocks, q_starts, k_starts, heads: tl.constexpr, over: tl.constexpr):
+    """What a program works on: its head, which block of the sentence, both sides; and whether there is work at all."""
+    place, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    sentence = tl.load(blocks + 2 * place)
+    number, q_first, q_length, k_first, k_length = sentence, sentence, sentence, sentence, sentence
     if sentence >= 0:
+        number = tl.load(blocks + 2 * place + 1)
+        q_first, q_length, k_first, k_length = _sides(q_starts, k_starts, sentence)
+    return tl.maximum(q_length, k_length) > over, head, number, q_first, q_length, k_first, k_length
+
+
+@triton.jit
+def _forward_blocks(q, k, v, out, lse, q_blocks, q_starts, k_starts, q_stride, k_stride, scale, heads: tl.constexpr,
+                    width: tl.constexpr, over: tl.constexpr, size: tl.constexpr, causal: tl.constexpr):  # fmt: skip
+    work, head, number, q_first, q_length, k_first, k_length = _block(q_blocks, q_starts, k_starts, heads, over)
+    if work:
         rows = number * size + tl.arange(0, size)
-        real = rows < q_end - q_first
-        q_tile = tl.load(_rows(q, q_first, rows, head, heads, width), mask=real[:, None], other=0.0)
+        real = (rows < q_length)[:, None]
+        q_tile = tl.load(_tile(q, q_first, rows, q_stride, head, width), mask=real, other=0.0)
         top = tl.full([size], LOWEST, tl.float32)
         total = tl.zeros([size], tl.float32)
         mixed = tl.zeros([size, width], tl.float32)
-        last = k_end - k_first
+        last = k_length
         if causal:
             last = tl.minimum(last, (number + 1) * size)
         for start in range(0, last, size):
             columns = start + tl.arange(0, size)
-            there = columns < k_end - k_first
-            k_tile = tl.load(_rows(k, k_first, columns, head, heads, width), mask=there[:, None], other=0.0)
-            v_tile = tl.load(_rows(v, k_first, columns, head, heads, width), mask=there[:, None], other=0.0)
-            allowed = there[None, :]
-            if causal:
-                allowed = allowed & (columns[None, :] <= rows[:, None])
+            there = (columns < k_length)[:, None]
+            k_tile = tl.load(_tile(k, k_first, columns, k_stride, head, width), mask=there, other=0.0)
+            v_tile = tl.load(_tile(v, k_first, columns, k_stride, head, width), mask=there, other=0.0)
+            allowed = _allowed(rows, columns, q_length, k_length, causal)
             scores = tl.where(allowed, tl.dot(q_tile, tl.trans(k_tile)) * scale, LOWEST)
             higher = tl.maximum(top, tl.max(scores, axis=1))
             weights = tl.exp(scores - higher[:, None])
@@ -78,171 +146,388 @@ def _forward(q, k, v, out, lse, q_blocks, q_starts, k_starts, scale, heads: tl.c
             mixed = mixed * shrink[:, None] + tl.dot(weights.to(v_tile.dtype), v_tile)
             top = higher
         mixed = mixed / total[:, None]
-        tl.store(_rows(out, q_first, rows, head, heads, width), mixed.to(out.dtype.element_ty), mask=real[:, None])
-        tl.store(lse + (q_first + rows) * heads + head, top + tl.log(total), mask=real)
+        out_tile = _tile(out, q_first, rows, heads * width, head, width)
+        tl.store(out_tile, mixed.to(out.dtype.element_ty), mask=real)
+        tl.store(lse + (q_first + rows) * heads + head, top + tl.log(total), mask=rows < q_length)
 
 
 @triton.jit
-def _weights(q_tile, k_tile, lse_tile, rows, columns, real, there, scale, causal: tl.constexpr):
-    """The softmax again, from its log-sum-exp."""
-    allowed = real[:, None] & there[None, :]
-    if causal:
-        allowed = allowed & (columns[None, :] <= rows[:, None])
+def _gradient_of_scores(q_tile, k_tile, v_tile, o_tile, d_tile, lse_tile, allowed, scale):
+    """The softmax again, from its log-sum-exp, and the gradient of the scores before it."""
     scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
-    return tl.where(allowed, tl.exp(scores - lse_tile[:, None]), 0.0)
+    weights = tl.where(allowed, tl.exp(scores - lse_tile[:, None]), 0.0)
+    kept = tl.sum(o_tile.to(tl.float32) * d_tile.to(tl.float32), axis=1)
+    return weights, weights * (tl.dot(d_tile, tl.trans(v_tile)) - kept[:, None]) * scale
 
 
 @triton.jit
-def _backward_keys(q, k, v, out, lse, d_out, d_k, d_v, k_blocks, q_starts, k_starts, scale, heads: tl.constexpr,
-                   width: tl.constexpr, size: tl.constexpr, causal: tl.constexpr):  # fmt: skip
-    head = tl.program_id(1)
-    sentence, number, k_first, k_end, q_first, q_end = _place(k_blocks, k_starts, q_starts, tl.program_id(0))
-    if sentence >= 0:
+def _backward_keys(q, k, v, out, lse, d_out, d_k, d_v, k_blocks, q_starts, k_starts, q_stride, k_stride, scale,
+                   heads: tl.constexpr, width: tl.constexpr, over: tl.constexpr, size: tl.constexpr,
+                   causal: tl.constexpr):  # fmt: skip
+    work, head, number, q_first, q_length, k_first, k_length = _block(k_blocks, q_starts, k_starts, heads, over)
+    if work:
         columns = number * size + tl.arange(0, size)
-        there = columns < k_end - k_first
-        k_tile = tl.load(_rows(k, k_first, columns, head, heads, width), mask=there[:, None], other=0.0)
-        v_tile = tl.load(_rows(v, k_first, columns, head, heads, width), mask=there[:, None], other=0.0)
+        there = (columns < k_length)[:, None]
+        k_tile = tl.load(_tile(k, k_first, columns, k_stride, head, width), mask=there, other=0.0)
+        v_tile = tl.load(_tile(v, k_first, columns, k_stride, head, width), mask=there, other=0.0)
         k_sum = tl.zeros([size, width], tl.float32)
         v_sum = tl.zeros([size, width], tl.float32)
         begin = 0
         if causal:
             begin = number * size
-        for start in range(begin, q_end - q_first, size):
+        for start in range(begin, q_length, size):
             rows = start + tl.arange(0, size)
-            real = rows < q_end - q_first
-            q_tile = tl.load(_rows(q, q_first, rows, head, heads, width), mask=real[:, None], other=0.0)
-            o_tile = tl.load(_rows(out, q_first, rows, head, heads, width), mask=real[:, None], other=0.0)
-            d_tile = tl.load(_rows(d_out, q_first, rows, head, heads, width), mask=real[:, None], other=0.0)
-            lse_tile = tl.load(lse + (q_first + rows) * heads + head, mask=real, other=0.0)
-            weights = _weights(q_tile, k_tile, lse_tile, rows, columns, real, there, scale, causal)
+            real = (rows < q_length)[:, None]
+            q_tile = tl.load(_tile(q, q_first, rows, q_stride, head, width), mask=real, other=0.0)
+            o_tile = tl.load(_tile(out, q_first, rows, heads * width, head, width), mask=real, other=0.0)
+            d_tile = tl.load(_tile(d_out, q_first, rows, heads * width, head, width), mask=real, other=0.0)
+            lse_tile = tl.load(lse + (q_first + rows) * heads + head, mask=rows < q_length, other=0.0)
+            allowed = _allowed(rows, columns, q_length, k_length, causal)
+            weights, d_scores = _gradient_of_scores(q_tile, k_tile, v_tile, o_tile, d_tile, lse_tile, allowed, scale)
             v_sum += tl.dot(tl.trans(weights).to(d_tile.dtype), d_tile)
-            kept = tl.sum(o_tile.to(tl.float32) * d_tile.to(tl.float32), axis=1)
-            d_scores = weights * (tl.dot(d_tile, tl.trans(v_tile)) - kept[:, None]) * scale
             k_sum += tl.dot(tl.trans(d_scores).to(q_tile.dtype), q_tile)
-        tl.store(_rows(d_k, k_first, columns, head, heads, width), k_sum.to(d_k.dtype.element_ty), mask=there[:, None])
-        tl.store(_rows(d_v, k_first, columns, head, heads, width), v_sum.to(d_v.dtype.element_ty), mask=there[:, None])
+        tl.store(_tile(d_k, k_first, columns, k_stride, head, width), k_sum.to(d_k.dtype.element_ty), mask=there)
+        tl.store(_tile(d_v, k_first, columns, k_stride, head, width), v_sum.to(d_v.dtype.element_ty), mask=there)
 
 
 @triton.jit
-def _backward_queries(q, k, v, out, lse, d_out, d_q, q_blocks, q_starts, k_starts, scale, heads: tl.constexpr,
-                      width: tl.constexpr, size: tl.constexpr, causal: tl.constexpr):  # fmt: skip
-    head = tl.program_id(1)
-    sentence, number, q_first, q_end, k_first, k_end = _place(q_blocks, q_starts, k_starts, tl.program_id(0))
-    if sentence >= 0:
+def _backward_queries(q, k, v, out, lse, d_out, d_q, q_blocks, q_starts, k_starts, q_stride, k_stride, scale,
+                      heads: tl.constexpr, width: tl.constexpr, over: tl.constexpr, size: tl.constexpr,
+                      causal: tl.constexpr):  # fmt: skip
+    work, head, number, q_first, q_length, k_first, k_length = _block(q_blocks, q_starts, k_starts, heads, over)
+    if work:
         rows = number * size + tl.arange(0, size)
-        real = rows < q_end - q_first
-        q_tile = tl.load(_rows(q, q_first, rows, head, heads, width), mask=real[:, None], other=0.0)
-        o_tile = tl.load(_rows(out, q_first, rows, head, heads, width), mask=real[:, None], other=0.0)
-        d_tile = tl.load(_rows(d_out, q_first, rows, head, heads, width), mask=real[:, None], other=0.0)
-        lse_tile = tl.load(lse + (q_first + rows) * heads + head, mask=real, other=0.0)
-        kept = tl.sum(o_tile.to(tl.float32) * d_tile.to(tl.float32), axis=1)
+        real = (rows < q_length)[:, None]
+        q_tile = tl.load(_tile(q, q_first, rows, q_stride, head, width), mask=real, other=0.0)
+        o_tile = tl.load(_tile(out, q_first, rows, heads * width, head, width), mask=real, other=0.0)
+        d_tile = tl.load(_tile(d_out, q_first, rows, heads * width, head, width), mask=real, other=0.0)
+        lse_tile = tl.load(lse + (q_first + rows) * heads + head, mask=rows < q_length, other=0.0)
         q_sum = tl.zeros([size, width], tl.float32)
-        last = k_end - k_first
+        last = k_length
         if causal:
             last = tl.minimum(last, (number + 1) * size)
         for start in range(0, last, size):
             columns = start + tl.arange(0, size)
-            there = columns < k_end - k_first
-            k_tile = tl.load(_rows(k, k_first, columns, head, heads, width), mask=there[:, None], other=0.0)
-            v_tile = tl.load(_rows(v, k_first, columns, head, heads, width), mask=there[:, None], other=0.0)
-            weights = _weights(q_tile, k_tile, lse_tile, rows, columns, real, there, scale, causal)
-            d_scores = weights * (tl.dot(d_tile, tl.trans(v_tile)) - kept[:, None]) * scale
+            there = (columns < k_length)[:, None]
+            k_tile = tl.load(_tile(k, k_first, columns, k_stride, head, width), mask=there, other=0.0)
+            v_tile = tl.load(_tile(v, k_first, columns, k_stride, head, width), mask=there, other=0.0)
+            allowed = _allowed(rows, columns, q_length, k_length, causal)
+            _, d_scores = _gradient_of_scores(q_tile, k_tile, v_tile, o_tile, d_tile, lse_tile, allowed, scale)
             q_sum += tl.dot(d_scores.to(k_tile.dtype), k_tile)
-        tl.store(_rows(d_q, q_first, rows, head, heads, width), q_sum.to(d_q.dtype.element_ty), mask=real[:, None])
+        tl.store(_tile(d_q, q_first, rows, q_stride, head, width), q_sum.to(d_q.dtype.element_ty), mask=real)
 
 
-@torch.library.custom_op("dragoman::packed_attention", mutates_args=())
-def packed_attention(
-    q_NHD: Tensor,
-    k_NHD: Tensor,
-    v_NHD: Tensor,
-    q_blocks: Tensor,
-    k_blocks: Tensor,
-    q_starts: Tensor,
-    k_starts: Tensor,
-    causal: bool,
+# The operators: self-attention from one tensor with queries, keys and values side by side; cross-attention from the
+# queries, and keys and values side by side. They give the heads' outputs side by side, and their log-sum-exp.
+
+
+def _forward(q, k, v, q_blocks, q_starts, k_starts, heads, causal):
+    out_NC = q.new_empty(q.shape)
+    lse_NH = q.new_empty((q.size(0), heads), dtype=torch.float32)  # of longer sentences only
+    width = q.size(1) // heads
+    sides = (q_starts, k_starts, q.stride(0), k.stride(0), width**-0.5, heads, width)
+    for over, size, warps, _ in WHOLE:
+        grid = ((q_starts.size(0) - 1) * heads,)
+        _forward_whole[grid](q, k, v, out_NC, *sides, over, size, causal, num_warps=warps)
+    grid = (q_blocks.size(0) * heads,)
+    shape = (*sides, LONGEST_WHOLE, BLOCK, causal)
+    _forward_blocks[grid](q, k, v, out_NC, lse_NH, q_blocks, *shape, num_warps=BLOCK_WARPS)
+    return out_NC, lse_NH
+
+
+def _backward(d_out_NC, q, k, v, out_NC, lse_NH, d_q, d_k, d_v, q_blocks, k_blocks, q_starts, k_starts, heads, causal):
+    d_out_NC = d_out_NC.contiguous()
+    width = q.size(1) // heads
+    sides = (q_starts, k_starts, q.stride(0), k.stride(0), width**-0.5, heads, width)
+    for over, size, _, warps in WHOLE:
+        grid = ((q_starts.size(0) - 1) * heads,)
+        _backward_whole[grid](q, k, v, d_out_NC, d_q, d_k, d_v, *sides, over, size, causal, num_warps=warps)
+    saved, shape = (q, k, v, out_NC, lse_NH, d_out_NC), (*sides, LONGEST_WHOLE, BLOCK, causal)
+    _backward_keys[(k_blocks.size(0) * heads,)](*saved, d_k, d_v, k_blocks, *shape, num_warps=BLOCK_WARPS)
+    _backward_queries[(q_blocks.size(0) * heads,)](*saved, d_q, q_blocks, *shape, num_warps=BLOCK_WARPS)
+
+
+@torch.library.custom_op("dragoman::self_attention", mutates_args=())
+def self_attention(qkv: Tensor, blocks: Tensor, starts: Tensor, heads: int, causal: bool) -> tuple[Tensor, Tensor]:
+    """softmax(q k^T / sqrt(D)) v within each sentence. Every token belongs to a sentence."""
+    q, k, v = qkv.chunk(3, dim=1)
+    return _forward(q, k, v, blocks, starts, starts, heads, causal)
+
+
+@torch.library.custom_op("dragoman::self_attention_backward", mutates_args=())
+def self_attention_backward(
+    d_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, blocks: Tensor, starts: Tensor, heads: int, causal: bool
+) -> Tensor:
+    d_qkv = torch.empty_like(qkv)
+    (q, k, v), (d_q, d_k, d_v) = qkv.chunk(3, dim=1), d_qkv.chunk(3, dim=1)
+    _backward(d_out, q, k, v, out, lse, d_q, d_k, d_v, blocks, blocks, starts, starts, heads, causal)
+    return d_qkv
+
+
+@self_attention.register_fake
+def _(qkv, blocks, starts, heads, causal):
+    return qkv.new_empty(qkv.size(0), qkv.size(1) // 3), qkv.new_empty((qkv.size(0), heads), dtype=torch.float32)
+
+
+@self_attention_backward.register_fake
+def _(d_out, qkv, *_):
+    return torch.empty_like(qkv)
+
+
+def _save_self(ctx, inputs, output):
+    qkv, blocks, starts, ctx.heads, ctx.causal = inputs
+    ctx.save_for_backward(qkv, *output, blocks, starts)
+
+
+def _differentiate_self(context, d_out, _):
+    return self_attention_backward(d_out, *context.saved_tensors, context.heads, context.causal), None, None, None, None
+
+
+self_attention.register_autograd(_differentiate_self, setup_context=_save_self)
+
+
+@torch.library.custom_op("dragoman::cross_attention", mutates_args=())
+def cross_attention(
+    q: Tensor, kv: Tensor, q_blocks: Tensor, k_blocks: Tensor, q_starts: Tensor, k_starts: Tensor, heads: int
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q k^T / sqrt(D)) v within each sentence, and its log-sum-exp. Every token belongs to a sentence."""
-    out_NHD = torch.empty_like(q_NHD)
-    lse_NH = q_NHD.new_empty(q_NHD.shape[:2], dtype=torch.float32)
-    heads, width = q_NHD.shape[1:]
-    grid = (q_blocks.size(0), heads)
-    _forward[grid](
-        q_NHD, k_NHD, v_NHD, out_NHD, lse_NH, q_blocks, q_starts, k_starts, width**-0.5, heads, width, BLOCK, causal,
-        num_warps=FORWARD_WARPS,
-    )  # fmt: skip
-    return out_NHD, lse_NH
+    """The same with queries from one side and keys and values from the other."""
+    k, v = kv.chunk(2, dim=1)
+    return _forward(q, k, v, q_blocks, q_starts, k_starts, heads, False)
 
 
-@packed_attention.register_fake
-def _(q_NHD, k_NHD, v_NHD, q_blocks, k_blocks, q_starts, k_starts, causal):
-    return torch.empty_like(q_NHD), q_NHD.new_empty(q_NHD.shape[:2], dtype=torch.float32)
-
-
-@torch.library.custom_op("dragoman::packed_attention_backward", mutates_args=())
-def packed_attention_backward(
-    d_out_NHD: Tensor,
-    q_NHD: Tensor,
-    k_NHD: Tensor,
-    v_NHD: Tensor,
-    out_NHD: Tensor,
-    lse_NH: Tensor,
+@torch.library.custom_op("dragoman::cross_attention_backward", mutates_args=())
+def cross_attention_backward(
+    d_out: Tensor,
+    q: Tensor,
+    kv: Tensor,
+    out: Tensor,
+    lse: Tensor,
     q_blocks: Tensor,
     k_blocks: Tensor,
     q_starts: Tensor,
     k_starts: Tensor,
-    causal: bool,
+    heads: int,
+) -> tuple[Tensor, Tensor]:
+    d_q, d_kv = torch.empty_like(q), torch.empty_like(kv)
+    (k, v), (d_k, d_v) = kv.chunk(2, dim=1), d_kv.chunk(2, dim=1)
+    _backward(d_out, q, k, v, out, lse, d_q, d_k, d_v, q_blocks, k_blocks, q_starts, k_starts, heads, False)
+    return d_q, d_kv
+
+
+@cross_attention.register_fake
+def _(q, kv, q_blocks, k_blocks, q_starts, k_starts, heads):
+    return torch.empty_like(q), q.new_empty((q.size(0), heads), dtype=torch.float32)
+
+
+@cross_attention_backward.register_fake
+def _(d_out, q, kv, *_):
+    return torch.empty_like(q), torch.empty_like(kv)
+
+
+def _save_cross(ctx, inputs, output):
+    q, kv, q_blocks, k_blocks, q_starts, k_starts, ctx.heads = inputs
+    ctx.save_for_backward(q, kv, *output, q_blocks, k_blocks, q_starts, k_starts)
+
+
+def _differentiate_cross(context, d_out, _):
+    d_q, d_kv = cross_attention_backward(d_out, *context.saved_tensors, context.heads)
+    return d_q, d_kv, None, None, None, None, None
+
+
+cross_attention.register_autograd(_differentiate_cross, setup_context=_save_cross)
+
+
+# What surrounds a sub-layer in post-norm: LayerNorm(x + Dropout(out)), in one pass forward and one backward.
+
+ROWS, FORWARD_WARPS, BACKWARD_WARPS = 4, 4, 2  # tokens a program takes at once
+NORM_PROGRAMS = 1056  # of the backward pass, each with its own sum of the weights' gradients
+
+
+@triton.jit
+def _kept(seed, places, dropout):
+    """Which elements stay: a hash of (seed, place) in place of a counter-based generator, which would take longer
+    than all the rest of the layer norm."""
+    x = places.to(tl.uint32) * 0x9E3779B9 + seed.to(tl.uint32)
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    x = x ^ (x >> 16)
+    return (x >> 8).to(tl.float32) * (1.0 / 16777216.0) >= dropout
+
+
+@triton.jit(do_not_specialize=["number"])
+def _norm_forward(x, out, weight, bias, seeds, number, y, z, means, scales, tokens, dropout, epsilon,
+                  width: tl.constexpr, size: tl.constexpr, rows: tl.constexpr):  # fmt: skip
+    tokens_R = tl.program_id(0) * rows + tl.arange(0, rows)
+    columns = tl.arange(0, size)
+    inside = columns < width
+    there = (tokens_R < tokens)[:, None] & inside[None, :]
+    places = tokens_R[:, None] * width + columns[None, :]
+    z_tile = tl.load(out + places, mask=there, other=0.0).to(tl.float32)
+    if dropout > 0.0:
+        z_tile = tl.where(_kept(tl.load(seeds + number), places, dropout), z_tile / (1.0 - dropout), 0.0)
+    z_tile += tl.load(x + places, mask=there, other=0.0).to(tl.float32)
+    mean = tl.sum(z_tile, axis=1) / width
+    centred = tl.where(there, z_tile - mean[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, axis=1) / width + epsilon)
+    w_tile = tl.load(weight + columns, mask=inside, other=0.0)[None, :]
+    b_tile = tl.load(bias + columns, mask=inside, other=0.0)[None, :]
+    tl.store(y + places, (centred * scale[:, None] * w_tile + b_tile).to(y.dtype.element_ty), mask=there)
+    tl.store(z + places, z_tile.to(z.dtype.element_ty), mask=there)
+    tl.store(means + tokens_R, mean, mask=tokens_R < tokens)
+    tl.store(scales + tokens_R, scale, mask=tokens_R < tokens)
+
+
+@triton.jit(do_not_specialize=["number"])
+def _norm_backward(d_y, z, means, scales, weight, seeds, number, d_x, d_out, d_weights, d_biases, tokens, dropout,
+                   width: tl.constexpr, size: tl.constexpr, rows: tl.constexpr):  # fmt: skip
+    columns = tl.arange(0, size)
+    inside = columns < width
+    w_tile = tl.load(weight + columns, mask=inside, other=0.0)[None, :]
+    w_sum = tl.zeros([size], tl.float32)
+    b_sum = tl.zeros([size], tl.float32)
+    for first in range(tl.program_id(0) * rows, tokens, tl.num_programs(0) * rows):
+        tokens_R = first + tl.arange(0, rows)
+        real = tokens_R < tokens
+        there = real[:, None] & inside[None, :]
+        places = tokens_R[:, None] * width + columns[None, :]
+        z_tile = tl.load(z + places, mask=there, other=0.0).to(tl.float32)
+        d_tile = tl.load(d_y + places, mask=there, other=0.0).to(tl.float32)
+        scale = tl.load(scales + tokens_R, mask=real, other=0.0)[:, None]
+        mean = tl.load(means + tokens_R, mask=real, other=0.0)[:, None]
+        normal = tl.where(there, (z_tile - mean) * scale, 0.0)
+        w_sum += tl.sum(d_tile * normal, axis=0)
+        b_sum += tl.sum(d_tile, axis=0)
+        d_tile = d_tile * w_tile
+        along = tl.sum(d_tile * normal, axis=1)[:, None] / width
+        d_tile = (d_tile - tl.sum(d_tile, axis=1)[:, None] / width - normal * along) * scale
+        tl.store(d_x + places, d_tile.to(d_x.dtype.element_ty), mask=there)
+        if dropout > 0.0:
+            d_tile = tl.where(_kept(tl.load(seeds + number), places, dropout), d_tile / (1.0 - dropout), 0.0)
+            tl.store(d_out + places, d_tile.to(d_out.dtype.element_ty), mask=there)
+    tl.store(d_weights + tl.program_id(0) * width + columns, w_sum, mask=inside)
+    tl.store(d_biases + tl.program_id(0) * width + columns, b_sum, mask=inside)
+
+
+@torch.library.custom_op("dragoman::residual_norm", mutates_args=())
+def residual_norm(
+    x: Tensor,
+    out: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    seeds: Tensor,
+    number: int,
+    dropout: float,
+    epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """LayerNorm(x + Dropout(out)), the sum itself, its means and scales. The mask follows from seeds[number]."""
+    tokens, width = x.shape
+    y, z = torch.empty_like(x), torch.empty_like(x)
+    means, scales = (x.new_empty(tokens, dtype=torch.float32) for _ in range(2))
+    _norm_forward[(triton.cdiv(tokens, ROWS),)](
+        x, out.contiguous(), weight, bias, seeds, number, y, z, means, scales, tokens, dropout, epsilon, width,
+        triton.next_power_of_2(width), ROWS, num_warps=FORWARD_WARPS,
+    )  # fmt: skip
+    return y, z, means, scales
+
+
+@torch.library.custom_op("dragoman::residual_norm_backward", mutates_args=())
+def residual_norm_backward(
+    d_y: Tensor,
+    z: Tensor,
+    means: Tensor,
+    scales: Tensor,
+    weight: Tensor,
+    seeds: Tensor,
+    number: int,
+    dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    d_q_NHD, d_k_NHD, d_v_NHD = torch.empty_like(q_NHD), torch.empty_like(k_NHD), torch.empty_like(v_NHD)
-    heads, width = q_NHD.shape[1:]
-    saved = (q_NHD, k_NHD, v_NHD, out_NHD, lse_NH, d_out_NHD.contiguous())
-    shape = (q_starts, k_starts, width**-0.5, heads, width, BLOCK, causal)
-    _backward_keys[(k_blocks.size(0), heads)](*saved, d_k_NHD, d_v_NHD, k_blocks, *shape, num_warps=BACKWARD_WARPS)
-    _backward_queries[(q_blocks.size(0), heads)](*saved, d_q_NHD, q_blocks, *shape, num_warps=BACKWARD_WARPS)
-    return d_q_NHD, d_k_NHD, d_v_NHD
+    tokens, width = z.shape
+    d_x = torch.empty_like(z)
+    d_out = torch.empty_like(z)
+    sums = z.new_empty((2, NORM_PROGRAMS, width), dtype=torch.float32)
+    _norm_backward[(NORM_PROGRAMS,)](
+        d_y.contiguous(), z, means, scales, weight, seeds, number, d_x, d_out, sums[0], sums[1], tokens, dropout, width,
+        triton.next_power_of_2(width), ROWS, num_warps=BACKWARD_WARPS,
+    )  # fmt: skip
+    return d_x, d_out if dropout > 0 else d_x.clone(), sums
 
 
-@packed_attention_backward.register_fake
-def _(d_out_NHD, q_NHD, k_NHD, v_NHD, *_):
-    return torch.empty_like(q_NHD), torch.empty_like(k_NHD), torch.empty_like(v_NHD)
+@residual_norm.register_fake
+def _(x, out, weight, bias, seeds, number, dropout, epsilon):
+    row = x.new_empty(x.size(0), dtype=torch.float32)
+    return torch.empty_like(x), torch.empty_like(x), row, torch.empty_like(row)
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:7])
-    ctx.causal = inputs[7]
+@residual_norm_backward.register_fake
+def _(d_y, z, means, scales, weight, seeds, number, dropout):
+    sums = z.new_empty((2, NORM_PROGRAMS, z.size(1)), dtype=torch.float32)
+    return torch.empty_like(z), torch.empty_like(z), sums
 
 
-def _differentiate(context, d_out_NHD, _):
-    gradients = packed_attention_backward(d_out_NHD, *context.saved_tensors, context.causal)
-    return *gradients, None, None, None, None, None
+def _save_norm(ctx, inputs, output):
+    _, _, weight, _, seeds, ctx.number, ctx.dropout, _ = inputs
+    ctx.save_for_backward(*output[1:], weight, seeds)
 
 
-packed_attention.register_autograd(_differentiate, setup_context=_save)
+def _differentiate_norm(ctx, d_y, *_):
+    d_x, d_out, sums = residual_norm_backward(d_y, *ctx.saved_tensors, ctx.number, ctx.dropout)
+    d_weight, d_bias = sums.sum(dim=1)
+    return d_x, d_out, d_weight, d_bias, None, None, None, None
+
+
+residual_norm.register_autograd(_differentiate_norm, setup_context=_save_norm)
+
+
+# The inner half of the feed-forward network: the product, its bias and the ReLU in one kernel of cuBLAS.
+
+
+@torch.library.custom_op("dragoman::linear_relu", mutates_args=())
+def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """max(0, x W^T + b)."""
+    return torch._addmm_activation(bias, x, weight.t())
+
+
+@linear_relu.register_fake
+def _(x, weight, bias):
+    return x.new_empty(x.size(0), weight.size(0))
+
+
+def _save_linear(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:2], output)
+
+
+def _differentiate_linear(ctx, d_y):
+    x, weight, y = ctx.saved_tensors
+    d_sum = d_y * (y > 0)
+    return d_sum @ weight, d_sum.t() @ x, d_sum.sum(dim=0)
+
+
+linear_relu.register_autograd(_differentiate_linear, setup_context=_save_linear)
 
 
 # The loss
 
 
 @triton.jit
-def _loss_and_gradient(logits, targets, losses, vocabulary, smoothing, ignored, size: tl.constexpr):
+def _loss_and_gradient(logits, targets, losses, units, smoothing, ignored, unit: tl.constexpr, size: tl.constexpr):
     """A row of logits: its label-smoothed cross-entropy, and in its place p - q, the gradient."""
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(targets + row)
+    vocabulary = units * unit  # told so, the compiler sees that rows are aligned, and loads several numbers at once
     logits += row * vocabulary
-    top = tl.full([size], LOWEST, tl.float32)
+    top = LOWEST
     total = tl.zeros([size], tl.float32)
     everything = tl.zeros([size], tl.float32)
     for start in range(0, vocabulary, size):
         columns = start + tl.arange(0, size)
         there = columns < vocabulary
         values = tl.load(logits + columns, mask=there, other=0.0).to(tl.float32)
-        everything += tl.where(there, values, 0.0)
+        everything += values
         values = tl.where(there, values, LOWEST)
-        higher = tl.maximum(top, values)
-        total = total * tl.exp(top - higher) + tl.where(there, tl.exp(values - higher), 0.0)
+        higher = tl.maximum(top, tl.max(values, axis=0))  # of the whole block: an element costs one exponential
+        total = total * tl.exp(top - higher) + tl.exp(values - higher)
         top = higher
-    highest = tl.max(top, axis=0)
-    lse = highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0))
+    lse = top + tl.log(tl.sum(total, axis=0))
     right = tl.load(logits + target).to(tl.float32)
     evenly = smoothing / vocabulary
     counted = target != ignored
@@ -257,10 +542,15 @@ def _loss_and_gradient(logits, targets, losses, vocabulary, smoothing, ignored, 
         tl.store(logits + columns, gradient.to(logits.dtype.element_ty), mask=there)
 
 
+LOSS_SIZE, LOSS_WARPS = 4096, 8
+
+
 def loss_and_gradient_(logits_NV: Tensor, targets_N: Tensor, smoothing: float, ignored: int) -> Tensor:
     """The loss of each row; `logits_NV` becomes its gradient."""
     losses_N = logits_NV.new_empty(logits_NV.size(0), dtype=torch.float32)
-    _loss_and_gradient[(logits_NV.size(0),)](
-        logits_NV, targets_N, losses_N, logits_NV.size(1), smoothing, ignored, 4096, num_warps=8
+    rows, vocabulary = logits_NV.shape
+    unit = next(size for size in (16, 8, 4, 2, 1) if vocabulary % size == 0)
+    _loss_and_gradient[(rows,)](
+        logits_NV, targets_N, losses_N, vocabulary // unit, smoothing, ignored, unit, LOSS_SIZE, num_warps=LOSS_WARPS
     )
     return losses_N
