@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,8 +179,13 @@ def load_config(directory: Path) -> Config:
         raise ModelError(f"{directory / CONFIG}: {message}") from None
 
 
+def tokenizer_names(joint: bool) -> tuple[str, str]:
+    """The files of both sides."""
+    return ("tokenizer.model", "tokenizer.model") if joint else ("source.model", "target.model")
+
+
 def load_tokenizers(directory: Path, config: Config) -> Tokenizers:
-    names = ("tokenizer.model", "tokenizer.model") if config.text.joint else ("source.model", "target.model")
+    names = tokenizer_names(config.text.joint)
     loaded = {}
     for name in sorted(set(names)):
         try:
@@ -251,12 +256,18 @@ def checkpoint_path(run: Path, step: int) -> Path:
 def checkpoints(run: Path) -> list[Path]:
     """Oldest first. Those being written or removed have other names and are never chosen."""
     found = (path for path in (run / "checkpoints").glob("step-*") if path.name.removeprefix("step-").isdecimal())
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    return sorted(found, key=checkpoint_step)
 
 
-def remove_checkpoints(run: Path, *, keep: int) -> None:
-    """All but the newest `keep`."""
-    for path in checkpoints(run)[:-keep]:
+def checkpoint_step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def remove_checkpoints(run: Path, *, keep: Collection[Path]) -> None:
+    """All but those to keep."""
+    for path in checkpoints(run):
+        if path in keep:
+            continue
         # renamed first: a half-removed directory must not look like a checkpoint
         doomed = path.with_name(f".{path.name}.removed")
         try:

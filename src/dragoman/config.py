@@ -229,8 +229,16 @@ class TextConfig:
     normalization: Literal["nfc", "nfkc"] = "nfc"
     training_lines: int = 2_000_000  # at most this many lines train the tokenizer
     max_length: int = 256  # pieces; longer pairs are left out of training, longer input is split
+    # Subword sampling, other pieces for the same text in every epoch; 0: off. For bpe the chance that a merge is left
+    # out (0.1 is usual), for unigram the power of a segmentation's probability that it is drawn with (0.2 is usual).
+    sampling: float = 0.0
 
     def __post_init__(self) -> None:
+        _require_range("text", "sampling", self.sampling, 0.0, 0.9)
+        require(
+            self.sampling == 0.0 or self.model in ("bpe", "unigram"),
+            f"text.sampling: a {self.model} vocabulary has one segmentation only; use bpe or unigram, or sampling = 0",
+        )
         _require_range("text", "vocab_size", self.vocab_size, 8, LARGEST)
         _require_range("text", "training_lines", self.training_lines, 1, 10**9)
         _require_range("text", "max_length", self.max_length, 4, 100_000)
@@ -247,11 +255,17 @@ class TrainConfig:
     layout: Literal["auto", "padded", "packed"] = "auto"  # auto: packed on CUDA, padded elsewhere
     learning_rate: float | None = None  # the peak; None: the paper's (d_model * warmup_steps) ** -0.5
     warmup_steps: int = 4_000
+    schedule: Literal["inverse-sqrt", "cosine", "linear", "constant"] = "inverse-sqrt"  # after the warm-up
+    final_learning_rate: float = 0.0  # where cosine and linear end, at max_steps
     adam_beta1: float = 0.9
     adam_beta2: float = 0.98
     adam_epsilon: float = 1e-9
     label_smoothing: float = 0.1
+    r_drop: float = 0.0  # R-Drop: weight of the divergence between two passes with other dropout; 0: one pass
     clip_norm: float = 1.0  # 0: no clipping
+    ema: float = 0.0  # decay of a moving average of the weights, which is then what is judged and kept; 0: none
+    freeze: tuple[str, ...] = ()  # parts left as they are, such as "encoder" or "decoder.layers.0"
+    start_from: str = ""  # a model directory to begin with the weights and vocabulary of
     save_every: int = 1_000  # steps; validation happens at each save
     keep_checkpoints: int = 5  # and never fewer than average needs
     average: int = 5  # the last checkpoints averaged at the end
@@ -260,6 +274,9 @@ class TrainConfig:
     patience: int = 0  # validations without a better metric before stopping; 0: never
     log_every: int = 50
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes under torchrun share the work
+    loader_workers: int = 2  # threads that make batches ahead of time; 0: made when needed
+    trackers: tuple[str, ...] = ("tensorboard",)  # when installed; also wandb, mlflow
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
     deterministic: bool = False
     nonfinite_limit: int = 10  # steps in a row with a non-finite loss or gradient before giving up
@@ -271,6 +288,17 @@ class TrainConfig:
             _require_range("train", name, getattr(self, name), 1, 10**9)
         for name in ("seed", "patience", "clip_norm"):
             _require_range("train", name, getattr(self, name), 0, 2**62)
+        _require_range("train", "loader_workers", self.loader_workers, 0, 256)
+        _require_range("train", "r_drop", self.r_drop, 0.0, 1_000.0)
+        _require_range("train", "ema", self.ema, 0.0, 0.999999)
+        _require_range("train", "final_learning_rate", self.final_learning_rate, 0.0, 100.0)
+        for name in self.trackers:
+            known = ("tensorboard", "wandb", "mlflow")
+            require(name in known, f"train.trackers: {name!r} is not a choice; {suggestion(name, known)}")
+        require(
+            self.r_drop == 0.0 or self.layout != "packed",
+            "train.r_drop: two passes need all logits at once, which packed batches never hold; use padded or auto",
+        )
         for name in ("adam_beta1", "adam_beta2", "label_smoothing"):
             _require_range("train", name, getattr(self, name), 0.0, 0.9999)
         _require_range("train", "adam_epsilon", self.adam_epsilon, 0.0, 1.0)

@@ -5,7 +5,8 @@
     ├── DataError          3   corpora
     ├── ModelError         4   model directories and checkpoints
     ├── NonFiniteError     5   training went non-finite
-    └── DiskError          6   a file could not be written
+    ├── DiskError          6   a file could not be written
+    └── Stopped      130, 143   a signal ended a run; what was done is saved
 
 A message is one line: ``name: what is wrong; what to do``; data errors start with ``file:line:``.
 """
@@ -36,6 +37,12 @@ class NonFiniteError(DragomanError):
 
 class DiskError(DragomanError):
     exit_code = 6
+
+
+class Stopped(DragomanError):
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Numbers as pictures: heat maps for a terminal, line plots as SVG.
+"""Numbers as pictures: heat maps for a terminal, heat maps and line plots as SVG.
 
 Knows nothing of models, and takes labels as text it cannot trust.
 """
@@ -150,6 +150,7 @@ LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b
 DASHES = ("", "7 4", "2 4", "9 4 2 4")
 MARKERS = ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.5-3.5h7v7h-7z", "M0-5l5 8.5h-10z", "M0-5l5 5l-5 5l-5-5z")
 MOST_TICKS = 8
+MOST_MARKERS = 40  # a line through more points is drawn without: they would hide it
 NEAT = (1.0, 2.0, 5.0)  # ticks stand at these, times a power of ten
 LETTER = 7.3  # width of a letter at the font size of a legend, a little more than most
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -169,7 +170,7 @@ def svg_plot(
     """Lines through the points of each series, in the order given, as an SVG that needs nothing else."""
     points = [point for line in series.values() for point in line]
     _check_points(series, log_x, log_y)
-    entries, legend_height = _legend(list(series), width - 48)
+    entries, legend_height = _legend(series, width - 48)
     top, bottom, left, right = 84.0 + legend_height, height - 58.0, 72.0, width - 28.0
     x_axis, y_axis = _axis([x for x, _ in points], log_x), _axis([y for _, y in points], log_y)
 
@@ -180,10 +181,7 @@ def svg_plot(
         return bottom - (bottom - top) * y_axis.place(y)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="system-ui, sans-serif" role="img" aria-label="{_escaped(title)}">',
-        f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
-        _text(24, 32, title, size=17, color=INK),
+        *_card(width, height, title),
         *entries,
         _text(24, top - 14, y_label, size=13, color=INK),
         _text((left + right) / 2, height - 16, x_label, size=13, color=INK, anchor="middle"),
@@ -199,8 +197,32 @@ def svg_plot(
         places = [(across(x), down(y)) for x, y in line]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(f'<polyline points="{path}" {_stroke(index)}/>')
-        parts += [_marker(index, x, y) for x, y in places]
+        if len(places) <= MOST_MARKERS:
+            parts += [_marker(index, x, y) for x, y in places]
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def svg_panels(pictures: Sequence[str], *, columns: int, width: int, height: int) -> str:
+    """Pictures of one size, `width` by `height`, as one: row after row, `columns` in each."""
+    rows = math.ceil(len(pictures) / columns)
+    columns = min(columns, len(pictures))
+    placed = [
+        f'<g transform="translate({width * (index % columns)} {height * (index // columns)})">\n{picture}</g>\n'
+        for index, picture in enumerate(pictures)
+    ]
+    size = f'width="{width * columns}" height="{height * rows}" viewBox="0 0 {width * columns} {height * rows}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{"".join(placed)}</svg>\n'
+
+
+def _card(width: float, height: float, title: str) -> Iterator[str]:
+    """The opening of an SVG: a white card with a title."""
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
+        f'viewBox="0 0 {width:g} {height:g}" '
+        f'font-family="system-ui, sans-serif" role="img" aria-label="{_escaped(title)}">'
+    )
+    yield f'<rect width="{width:g}" height="{height:g}" rx="8" fill="#ffffff"/>'
+    yield _text(24, 32, title, size=17, color=INK)
 
 
 class _Axis(NamedTuple):
@@ -262,21 +284,24 @@ def _number(value: float) -> str:
     """As people write it: 0.05, 3,000, 10⁻⁵."""
     size = abs(value)
     if size and not 1e-4 <= size < 1e6:
-        digits, power = f"{value:.0e}".split("e")
+        digits, power = f"{value:.2e}".split("e")
+        digits = digits.rstrip("0").rstrip(".")
         exponent = f"10{str(int(power)).translate(SUPERSCRIPTS)}"
         return exponent if digits == "1" else f"{digits}·{exponent}"
     return f"{float(f'{value:.6g}'):,}".removesuffix(".0")
 
 
-def _legend(names: Sequence[str], room: float) -> tuple[list[str], float]:
+def _legend(series: Mapping[str, Sequence[tuple[float, float]]], room: float) -> tuple[list[str], float]:
     """A stroke, a marker and a name for each series, in as many rows as it takes; and their height."""
     parts: list[str] = []
     x, y = 24.0, 56.0
-    for index, name in enumerate(names):
+    for index, (name, line) in enumerate(series.items()):
         taken = 44 + LETTER * _columns(_printable(name)) + 14
         if x > 24 and x + taken > room:
             x, y = 24.0, y + 20
-        parts.append(f'<path d="M{x:.1f} {y:.1f}h34" {_stroke(index)}/>{_marker(index, x + 17, y)}')
+        parts.append(f'<path d="M{x:.1f} {y:.1f}h34" {_stroke(index)}/>')
+        if len(line) <= MOST_MARKERS:
+            parts.append(_marker(index, x + 17, y))
         parts.append(_text(x + 42, y + 4.5, name, size=13, color=INK))
         x += taken
     return parts, y - 36
@@ -300,3 +325,59 @@ def _text(x: float, y: float, words: str, *, size: int = 12, color: str = GREY, 
 
 def _escaped(text: str) -> str:
     return html.escape(_printable(text))
+
+
+# Heat maps as SVG
+
+SQUARE = 26  # pixels of a cell
+LONGEST_LABEL = 24  # terminal columns; longer ones are cut
+SLANT = math.sqrt(0.5)  # of column labels, which stand at 45 degrees
+
+
+def svg_heatmap(
+    weights: np.ndarray, row_labels: Sequence[str], column_labels: Sequence[str], *, title: str, caption: str
+) -> str:
+    """A heat map of values in 0..1 as an SVG that needs nothing else; each cell tells its value when pointed at."""
+    _check(weights, row_labels, column_labels, NARROWEST)
+    rows = [_fit(_printable(label), LONGEST_LABEL) for label in row_labels]
+    columns = [_fit(_printable(label), LONGEST_LABEL) for label in column_labels]
+    slanted = SLANT * _longest(columns)
+    left, top = 32 + _longest(rows), 70 + slanted
+    right, bottom = left + SQUARE * len(columns), top + SQUARE * len(rows)
+    words = max(1.3 * LETTER * _columns(_printable(title)), LETTER * _columns(_printable(caption)) + 190)
+    width = math.ceil(max(right + slanted + 24, words + 48))
+    height = math.ceil(bottom + 56)
+
+    parts = list(_card(width, height, title))
+    for number, label in enumerate(columns):
+        turned = f"translate({left + SQUARE * (number + 0.5):.1f} {top - 8:.1f}) rotate(-45)"
+        parts.append(f'<g transform="{turned}">{_text(0, 4, label, size=13, color=INK)}</g>')
+    for number, (label, values) in enumerate(zip(rows, weights.tolist(), strict=True)):
+        y = top + SQUARE * number
+        parts.append(_text(left - 8, y + SQUARE / 2 + 4.5, label, size=13, color=INK, anchor="end"))
+        parts += [
+            _square(left + SQUARE * column, y, SQUARE, value, f"{label} · {other}")
+            for column, (other, value) in enumerate(zip(columns, values, strict=True))
+        ]
+    parts += [*_color_bar(24, bottom + 22), _text(190, bottom + 34, caption)]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _longest(labels: Sequence[str]) -> float:
+    """In pixels."""
+    return LETTER * max(map(_columns, labels), default=0)
+
+
+def _square(x: float, y: float, side: float, value: float, name: str) -> str:
+    fill = GRID if math.isnan(value) else f"rgb{_color(min(max(value, 0.0), 1.0))}"
+    shape = f'x="{x:.1f}" y="{y:.1f}" width="{side - 1:g}" height="{side - 1:g}" fill="{fill}"'
+    return f"<rect {shape}><title>{_escaped(name)}: {value:.2f}</title></rect>"
+
+
+def _color_bar(x: float, y: float) -> Iterator[str]:
+    """What the colours mean, from 0 to 1."""
+    yield _text(x, y + 12, "0")
+    for step in range(11):
+        place = f'x="{x + 14 + 11 * step:.1f}" y="{y:.1f}" width="11" height="15"'
+        yield f'<rect {place} fill="rgb{_color(step / 10)}"/>'
+    yield _text(x + 14 + 11 * 11 + 6, y + 12, "1")

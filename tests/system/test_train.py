@@ -18,10 +18,11 @@ from torch import Tensor
 import dragoman
 from dragoman import bundle
 from dragoman.errors import ConfigError, DataError, ModelError, NonFiniteError
-from dragoman.train import layout, loop
+from dragoman.train import layout
 from dragoman.train.loop import Trainer, train
 from dragoman.train.loss import smoothed_cross_entropy
 from dragoman.train.prepare import prepare
+from dragoman.train.publish import PUBLISHED
 from dragoman.train.report import Silent, read_log
 from tests.conftest import QUICK, quick_config
 
@@ -37,8 +38,9 @@ class Notes(Silent):
 
 
 def state(run: Path, step: int) -> dict[str, bytes]:
-    """A checkpoint without its clock."""
+    """A checkpoint without its clock, and without where and by which command it was made."""
     files = bundle.read_checkpoint(bundle.checkpoint_path(run, step))
+    del files["provenance.json"]
     recorded = json.loads(files["state.json"])
     del recorded["progress"]["seconds"]
     return {**files, "state.json": json.dumps(recorded).encode()}
@@ -213,15 +215,16 @@ def test_a_non_finite_step_changes_no_weight_and_is_named(tmp_path: Path, monkey
     reporter = Notes()
     prepared = prepare(quick_config(), tmp_path, reporter)
     trainer = Trainer(prepared, tmp_path, torch.device("cpu"), reporter)
-    batches = trainer._batches()
+    plans = trainer._plans()
     snapshots = []
     for _ in range(3):
-        trainer._step([next(batches)])
+        plan = next(plans)
+        trainer._step(plan, trainer._make(plan))
         snapshots.append({name: weight.clone() for name, weight in bundle.named_weights(trainer.model).items()})
     trainer.log.close()
     same = [all(torch.equal(one[name], two[name]) for name in one) for one, two in pairwise(snapshots)]
     assert same == [True, False], "the second step changed nothing, the third did"
-    assert any(note.startswith("step 2: non-finite loss or gradient in a batch with ") for note in reporter.notes)
+    assert any(note.startswith("step 2: non-finite loss (nan) in a batch with ") for note in reporter.notes)
     record = next(record for record in read_log(tmp_path) if record["kind"] == "nonfinite")
     assert record["lines"][0].startswith(str(tmp_path / "corpus" / "train.source") + ":")
 
@@ -304,7 +307,7 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 def published(run: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((run / loop.PUBLISHED).read_bytes())
+    record: dict[str, Any] = json.loads((run / PUBLISHED).read_bytes())
     return record
 
 
@@ -340,7 +343,7 @@ def test_a_better_average_is_not_replaced_by_a_worse_checkpoint(tmp_path: Path) 
     settings = ("train.max_steps=12", "train.save_every=6", "train.valid_metric=loss", "train.average=2")
     train(quick_config(*settings), tmp_path)
     told = {**published(tmp_path), "metric": -1e-3, "kind": "average"}  # as if the average were all but perfect
-    (tmp_path / loop.PUBLISHED).write_text(json.dumps(told))
+    (tmp_path / PUBLISHED).write_text(json.dumps(told))
     before = (tmp_path / "weights.safetensors").read_bytes()
     train(quick_config(*settings, "train.max_steps=18"), tmp_path)
     assert (tmp_path / "weights.safetensors").read_bytes() == before

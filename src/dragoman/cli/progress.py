@@ -16,8 +16,8 @@ SECONDS_BETWEEN_LINES = 10.0  # where there is no terminal to redraw
 class TrainingReporter:
     """train's Reporter on a console."""
 
-    def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, highlight=False, quiet=quiet)
         self._progress = Progress(
             TextColumn("[bold]step"),
             MofNCompleteColumn(),

@@ -1,6 +1,7 @@
 """`dragoman train`: from parallel text to a model directory."""
 
-import sys
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from dragoman.config import Config
 from dragoman.errors import ConfigError
 
 DEFAULT_PRESET = "small"
+FREE_WHEN_STARTING_FROM = ("model.dropout", "model.attention_dropout", "text.sampling", "text.max_length")
 
 Files = list[str] | None
 
@@ -29,6 +31,10 @@ def command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting.")
     ] = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DIR", help="Begin with this model's weights, vocabulary and sizes."),
+    ] = None,
     on_bad_line: Annotated[str | None, typer.Option(help="fail, or skip: drop pairs with invalid text.")] = None,
 ) -> None:
     """Train a translation model. Resumes by itself when the output directory holds a run."""
@@ -44,30 +50,57 @@ def command(
         if config is None:
             raise ConfigError("--out: missing; say where the model directory shall be")
         out = Path("runs") / config.stem
-    built = build_config(config, out, preset, data, settings or [])
+    built = build_config(config, out, preset, data, settings or [], start_from)
 
     from dragoman.cli.progress import TrainingReporter
     from dragoman.train.loop import train
 
-    try:
-        with TrainingReporter() as reporter:
-            result = train(built, out, reporter)
-    except KeyboardInterrupt:
-        print(f"dragoman: interrupted; the same command goes on from the last checkpoint in {out}", file=sys.stderr)
-        raise typer.Exit(130) from None
+    with TrainingReporter(quiet=int(os.environ.get("RANK", "0")) > 0) as reporter:
+        result = train(built, out, reporter)
+    if os.environ.get("RANK", "0") != "0":
+        return  # one of several processes speaks
     best = "" if result.best is None else f", best {result.metric} {abs(result.best):.2f} at step {result.best_step}"
     averaged = ", averaged over the last checkpoints" if result.averaged else ""
     print(f"{result.directory}: {result.reason} at step {result.steps}{best}{averaged}")
     print(f'next: dragoman translate --model {result.directory} "some text"')
 
 
-def build_config(file: Path | None, out: Path, preset: str | None, data: dict[str, Any], settings: list[str]) -> Config:
-    """What was asked for: on top of the file, else of the run that `out` holds, else of a preset."""
-    saved = out / "config.toml"
-    if file is None and preset is None:
-        if saved.exists():
-            return Config.build(None, saved, settings, data=data)
-        preset = DEFAULT_PRESET
+def build_config(
+    file: Path | None,
+    out: Path,
+    preset: str | None,
+    data: dict[str, Any],
+    settings: list[str],
+    start_from: str | None = None,
+) -> Config:
+    """What was asked for: on top of the file, else of the run that `out` holds, else of a preset.
+
+    A run that starts from another model has its sizes and vocabulary; the rest is asked for as ever.
+    """
     if any(setting.startswith(("model.vocab_size", "model.target_vocab_size")) for setting in settings):
         raise ConfigError("model.vocab_size: follows from the tokenizer; set text.vocab_size")
-    return Config.build(preset, file, settings, data=data)
+    saved = out / "config.toml"
+    if file is None and preset is None and saved.exists():
+        return Config.build(None, saved, settings, data=data)
+    if start_from is None:
+        return Config.build(preset or (None if file else DEFAULT_PRESET), file, settings, data=data)
+
+    from dragoman.bundle import load_config
+
+    before = load_config(Path(start_from))
+    asked = Config.build(preset or (None if file else DEFAULT_PRESET), file, settings, data=data)
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if name.startswith(("model.", "text.")) and name not in FREE_WHEN_STARTING_FROM:
+            raise ConfigError(f"--set {name}: a run that starts from {start_from} keeps its {name}; leave it out")
+    changed: dict[str, dict[str, Any]] = {"model": {}, "text": {}}
+    for name in FREE_WHEN_STARTING_FROM:
+        section, _, key = name.partition(".")
+        if any(setting.startswith(name) for setting in settings):
+            changed[section][key] = getattr(getattr(asked, section), key)
+    return replace(
+        asked,
+        model=replace(before.model, **changed["model"]),
+        text=replace(before.text, **changed["text"]),
+        train=replace(asked.train, start_from=start_from),
+    )

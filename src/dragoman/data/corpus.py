@@ -181,9 +181,14 @@ def content_hash(paths: Sequence[Path]) -> str:
     """SHA-256 over the SHA-256 of each file's raw bytes, compressed or not: where one file ends matters."""
     total = hashlib.sha256()
     for path in paths:
-        with _reading(path, raw=True) as stream:
-            total.update(hashlib.file_digest(stream, "sha256").digest())
+        total.update(bytes.fromhex(file_hash(path)))
     return total.hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's raw bytes, as sha256sum prints it."""
+    with _reading(path, raw=True) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _decode_line(number: int, raw: bytes) -> Line:

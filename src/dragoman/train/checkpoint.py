@@ -1,6 +1,7 @@
 """The state of a run, all of it, as files of a checkpoint: weights, optimiser, random numbers, place in the data.
 
-No pickle: tensors go into safetensors, the rest into JSON.
+No pickle: tensors go into safetensors, the rest into JSON. Sharded tensors are gathered: a checkpoint does not know how
+many processes made it.
 """
 
 import json
@@ -14,8 +15,11 @@ from torch import Tensor, nn
 
 from dragoman import bundle
 from dragoman.errors import ModelError
+from dragoman.train.distributed import Ranks, like, whole
+from dragoman.train.starting import MovingAverage
 
-OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+OPTIMIZER, STATE, AVERAGE = "optimizer.safetensors", "state.json", "average.safetensors"
+PROVENANCE = "provenance.json"
 
 
 @dataclass
@@ -36,35 +40,90 @@ class Progress:
     judge: str = ""  # what best_metric was measured with
 
 
+@dataclass(frozen=True)
+class Learner:
+    """What learns: a model, its optimiser, and the moving average of its weights if there is one."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    average: MovingAverage | None
+
+    def judged(self) -> dict[str, Tensor]:
+        """The weights that are measured and kept, gathered: all ranks must ask."""
+        own = bundle.named_weights(self.model)
+        if self.average is None:
+            return {name: whole(tensor) for name, tensor in own.items()}
+        return {name: whole(tensor) for name, tensor in zip(own, self.average.weights, strict=True)}
+
+
 def pack(
-    model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, identity: Mapping[str, Any]
+    learner: Learner,
+    progress: Progress,
+    random: Mapping[str, Tensor],
+    identity: Mapping[str, Any],
+    provenance: Mapping[str, Any],
 ) -> dict[str, bytes]:
     """The files of a checkpoint. `identity` says what a resumed run must agree on."""
-    random = {"random.cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        random |= {f"random.cuda.{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
+    weights = {name: whole(tensor) for name, tensor in bundle.named_weights(learner.model).items()}
     state = {"progress": asdict(progress), "identity": dict(identity)}
-    return {
-        bundle.WEIGHTS: bundle.weights_to_bytes(bundle.named_weights(model)),
-        OPTIMIZER: bundle.weights_to_bytes(_moments(model, optimizer) | random),
+    files = {
+        bundle.WEIGHTS: bundle.weights_to_bytes(weights),
+        OPTIMIZER: bundle.weights_to_bytes(_moments(learner) | dict(random)),
         STATE: json.dumps(state, indent=1).encode(),
+        PROVENANCE: json.dumps(dict(provenance), indent=1, ensure_ascii=False).encode(),
+    }
+    if learner.average is not None:
+        files[AVERAGE] = bundle.weights_to_bytes(learner.judged())
+    return files
+
+
+def unpack(path: Path, files: Mapping[str, bytes], learner: Learner) -> tuple[Progress, dict[str, Tensor]]:
+    """Put a checkpoint back into what learns. Returns where the run stood, and the random state to go on with."""
+    own = bundle.named_weights(learner.model)
+    weights = bundle.weights_from_bytes(files[bundle.WEIGHTS], path)
+    bundle.set_weights(learner.model, {name: like(weights[name], own[name]) for name in weights if name in own}, path)
+    if learner.average is not None:
+        # a run that asks for an average only now begins it with what there is
+        kept = bundle.weights_from_bytes(files[AVERAGE], path) if AVERAGE in files else weights
+        for name, tensor in zip(own, learner.average.weights, strict=True):
+            tensor.copy_(like(kept[name], tensor))
+    saved = bundle.weights_from_bytes(files[OPTIMIZER], path)
+    random = {name: saved.pop(name) for name in list(saved) if name.startswith("random.")}
+    _set_moments(learner, saved)
+    progress = json.loads(files[STATE])["progress"]
+    return Progress(**{entry.name: progress[entry.name] for entry in fields(Progress)}), random
+
+
+# Random numbers: each rank has its own
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Of this process."""
+    cuda = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    return {"cpu": torch.get_rng_state(), **cuda}
+
+
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def gathered_random_state(state: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """Of all processes, by rank."""
+    return {
+        f"random.{kind}.{rank}": part for kind, own in state.items() for rank, part in enumerate(ranks.gathered(own))
     }
 
 
-def unpack(path: Path, files: Mapping[str, bytes], model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Put a checkpoint back: into the model, the optimiser and torch's random state. Returns where the run stood."""
-    bundle.set_weights(model, bundle.weights_from_bytes(files[bundle.WEIGHTS], path), path)
-    saved = bundle.weights_from_bytes(files[OPTIMIZER], path)
-    torch.set_rng_state(saved.pop("random.cpu"))
-    devices = sorted(
-        (name for name in saved if name.startswith("random.cuda.")), key=lambda name: int(name.split(".")[2])
-    )
-    cuda = [saved.pop(name) for name in devices]
-    if torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(cuda)
-    _set_moments(model, optimizer, saved)
-    progress = json.loads(files[STATE])["progress"]
-    return Progress(**{entry.name: progress[entry.name] for entry in fields(Progress)})
+def own_random_state(saved: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor] | None:
+    """This rank's; None where the run had fewer processes when it was saved."""
+    kinds = ("cpu", "cuda")
+    own = {kind: saved[f"random.{kind}.{ranks.rank}"] for kind in kinds if f"random.{kind}.{ranks.rank}" in saved}
+    return own if "cpu" in own else None
+
+
+# What must not change
 
 
 def check_identity(path: Path, files: Mapping[str, bytes], identity: Mapping[str, Any]) -> None:
@@ -95,19 +154,24 @@ def newest(run: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, byte
     return None
 
 
-def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _moments(learner: Learner) -> dict[str, Tensor]:
     return {
-        f"{entry}.{name}": torch.as_tensor(value)
-        for name, parameter in model.named_parameters()
-        for entry, value in optimizer.state.get(parameter, {}).items()
+        f"{entry}.{name}": whole(torch.as_tensor(value))
+        for name, parameter in learner.model.named_parameters()
+        for entry, value in learner.optimizer.state.get(parameter, {}).items()
     }
 
 
-def _set_moments(model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Tensor]) -> None:
-    parameters = dict(model.named_parameters())
+def _set_moments(learner: Learner, saved: Mapping[str, Tensor]) -> None:
+    parameters = dict(learner.model.named_parameters())
     for key, value in saved.items():
         entry, _, name = key.partition(".")
         parameter = parameters[name]
-        # Adam's step counter stays on the CPU unless the optimiser is fused
-        device = parameter.device if entry != "step" or optimizer.defaults.get("fused") else torch.device("cpu")
-        optimizer.state[parameter][entry] = value.to(device)
+        if not parameter.requires_grad:
+            continue  # frozen since
+        if entry == "step":
+            # Adam's step counter stays on the CPU unless the optimiser is fused
+            fused = learner.optimizer.defaults.get("fused")
+            learner.optimizer.state[parameter][entry] = value.to(parameter.device if fused else "cpu")
+        else:
+            learner.optimizer.state[parameter][entry] = like(value, parameter)

@@ -1,17 +1,19 @@
 """How a batch is laid out and what its loss is: padded, plain and for every device; packed, fast on CUDA.
 
-Both give the same loss and gradients for the same pairs. The loop sees only `epoch`, `make` and `loss`.
+Both give the same loss and gradients for the same pairs. The loop sees only `epoch`, `tokens`, `make` and `gradients`.
 """
 
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from dragoman.config import TrainConfig
 from dragoman.data.batching import Batch, BatchPlan, collate
@@ -21,36 +23,50 @@ from dragoman.errors import ConfigError
 from dragoman.model.build import Model
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
+from dragoman.text.tokenizer import PAD
+from dragoman.train.distributed import Ranks, adding_up, data_parallel, is_sharded
+from dragoman.train.graph import GradientGraph
 from dragoman.train.loss import projected_cross_entropy, smoothed_cross_entropy
 
 Ids = npt.NDArray[np.int64]
+Stores = Callable[[int], Store]  # the pairs as an epoch sees them
 
 
 class Layout(Protocol):
     name: str
+    model: Model
+    device: torch.device
 
     def epoch(self, epoch: int) -> list[Ids]:
         """Every batch of an epoch, as row numbers; a pure function of (seed, epoch)."""
 
-    def make(self, rows: Ids) -> Any:
+    def tokens(self, epoch: int, rows: Ids) -> int:
+        """Target tokens of a batch, </s> among them."""
+
+    def make(self, epoch: int, rows: Ids) -> Any:
         """These pairs as a batch on the CPU, with `rows` and `num_tokens`."""
 
-    def loss(self, batch: Any, label_smoothing: float) -> Tensor:
-        """Summed over the batch's real target tokens; the batch is on the model's device."""
+    def gradients(self, batches: Sequence[Any], tokens: int) -> Tensor:
+        """Backward over all of them, the loss divided by `tokens`, all the step's on all ranks; this rank's share."""
 
 
 def choose_layout(
-    settings: TrainConfig, store: Store, model: Model, device: torch.device, precision: torch.dtype
-) -> Layout:
+    settings: TrainConfig, stores: Stores, longest: int, model: Model, device: torch.device, precision: torch.dtype,
+    ranks: Ranks,
+) -> Layout:  # fmt: skip
     """`auto` packs where it pays: on CUDA, for a Transformer, with Triton and the compiler it needs."""
     name = settings.layout
+    plain = is_sharded(model) or settings.r_drop > 0  # both need the model's own forward pass
     if name == "auto":
-        name = "packed" if device.type == "cuda" and isinstance(model, Transformer) and kernels_run() else "padded"
+        fast = device.type == "cuda" and isinstance(model, Transformer) and kernels_run() and not plain
+        name = "packed" if fast else "padded"
     if name == "padded":
-        return Padded(settings, store, model, device, precision)
+        return Padded(settings, stores, model, device, precision, ranks)
     if not isinstance(model, Transformer):
         raise ConfigError("train.layout: only the Transformer runs packed; use padded or auto")
-    return Packed(settings, store, model, device, precision)
+    if plain:
+        raise ConfigError("train.layout: packed does not go with train.parallel = fsdp; use padded or auto")
+    return Packed(settings, stores, longest, model, device, precision, ranks)
 
 
 def kernels_run() -> bool:
@@ -59,74 +75,163 @@ def kernels_run() -> bool:
     return torch.cuda.is_available() and find_spec("triton") is not None and compiler is not None
 
 
-class Padded:
+class _Layout:
+    """What both share: which store an epoch has, backward over the batches of a step."""
+
+    def __init__(
+        self, settings: TrainConfig, stores: Stores, model: Model, device: torch.device, loss: nn.Module, ranks: Ranks
+    ) -> None:
+        self.settings, self.model, self.device = settings, model, device
+        self._stores, self._ranks = stores, ranks
+        self._loss = data_parallel(loss, ranks, device) if ranks.world > 1 and not is_sharded(model) else loss
+        self._epoch = -1
+
+    def epoch(self, epoch: int) -> list[Ids]:
+        if epoch != self._epoch:
+            self._batches, self._epoch = self._plan(self._stores(epoch), epoch), epoch
+        return self._batches
+
+    def tokens(self, epoch: int, rows: Ids) -> int:
+        return int(self._stores(epoch).target_lengths[rows].sum()) + len(rows)
+
+    def gradients(self, batches: Sequence[Any], tokens: int) -> Tensor:
+        self.model.train()
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        total = torch.zeros((), device=self.device)
+        for number, batch in enumerate(batches):
+            with adding_up(self.model if is_sharded(self.model) else self._loss, number == len(batches) - 1):
+                loss = self._loss(batch.to(self.device)) / tokens
+                # DDP and FSDP divide by the number of ranks; the tokens are all ranks' already
+                (loss * self._ranks.world).backward()
+                total += loss.detach()
+        return total
+
+    def _plan(self, store: Store, epoch: int) -> list[Ids]:
+        raise NotImplementedError
+
+
+class Padded(_Layout):
     """Each sentence a row, padded to the longest; like lengths together."""
 
     name = "padded"
 
     def __init__(
-        self, settings: TrainConfig, store: Store, model: Model, device: torch.device, precision: torch.dtype
-    ) -> None:
-        self._store, self._model = store, model
-        self._autocast = (device.type, precision)
-        self._plan = BatchPlan(
-            store.source_lengths, store.target_lengths, batch_tokens=settings.batch_tokens, seed=settings.seed
+        self, settings: TrainConfig, stores: Stores, model: Model, device: torch.device, precision: torch.dtype,
+        ranks: Ranks,
+    ) -> None:  # fmt: skip
+        loss = PaddedLoss(model, precision, settings.label_smoothing, settings.r_drop)
+        super().__init__(settings, stores, model, device, loss, ranks)
+
+    def make(self, epoch: int, rows: Ids) -> Batch:
+        return collate(self._stores(epoch), rows)
+
+    def _plan(self, store: Store, epoch: int) -> list[Ids]:
+        budget, seed = self.settings.batch_tokens, self.settings.seed
+        return BatchPlan(store.source_lengths, store.target_lengths, batch_tokens=budget, seed=seed).epoch(epoch)
+
+
+class PaddedLoss(nn.Module):
+    """Summed over the batch's real target tokens."""
+
+    def __init__(self, model: Model, precision: torch.dtype, label_smoothing: float, r_drop: float = 0.0) -> None:
+        super().__init__()
+        self.model = model
+        self._precision, self._label_smoothing, self._r_drop = precision, label_smoothing, r_drop
+
+    def forward(self, batch: Batch) -> Tensor:
+        passes = 2 if self._r_drop else 1
+        source, target, allowed, goal = (
+            part.repeat(passes, 1)
+            for part in (batch.source_ids, batch.target_input, batch.source_allowed, batch.target_output)
         )
-
-    def epoch(self, epoch: int) -> list[Ids]:
-        return self._plan.epoch(epoch)
-
-    def make(self, rows: Ids) -> Batch:
-        return collate(self._store, rows)
-
-    def loss(self, batch: Batch, label_smoothing: float) -> Tensor:
-        with torch.autocast(*self._autocast, enabled=self._autocast[1] != torch.float32):
-            logits_BTV = self._model(batch.source_ids, batch.target_input, batch.source_allowed)
-        return smoothed_cross_entropy(logits_BTV, batch.target_output, label_smoothing)
+        with torch.autocast(source.device.type, self._precision, enabled=self._precision != torch.float32):
+            logits_BTV = self.model(source, target, allowed)
+        loss = smoothed_cross_entropy(logits_BTV, goal, self._label_smoothing) / passes
+        if self._r_drop:
+            loss = loss + self._r_drop * divergence(logits_BTV, batch.target_output != PAD)
+        return loss
 
 
-class Packed:
+def divergence(logits_BTV: Tensor, real_BT: Tensor) -> Tensor:
+    """R-Drop (Liang et al. 2021): how far two passes under different dropout are apart, KL both ways, over 4.
+
+    The passes are the halves of the batch. Half of their loss, as the loss here is the mean of both passes.
+    """
+    one, two = logits_BTV.float().log_softmax(dim=-1).chunk(2)
+    ways = (
+        F.kl_div(one, two, reduction="none", log_target=True),
+        F.kl_div(two, one, reduction="none", log_target=True),
+    )
+    return (ways[0] + ways[1])[real_BT].sum() / 4
+
+
+class Packed(_Layout):
     """Sentences end to end; on CUDA in one fixed shape, compiled once, with kernels for short sentences."""
 
     name = "packed"
 
     def __init__(
-        self, settings: TrainConfig, store: Store, model: Transformer, device: torch.device, precision: torch.dtype
-    ) -> None:
-        self._store, self._model = store, model
-        self._autocast = (device.type, precision)
+        self, settings: TrainConfig, stores: Stores, longest: int, model: Transformer, device: torch.device,
+        precision: torch.dtype, ranks: Ranks,
+    ) -> None:  # fmt: skip
+        store = stores(0)
         target_tokens = settings.batch_tokens
         means = (store.source_lengths.mean() + 1, store.target_lengths.mean() + 1)
         source_tokens = int(target_tokens * means[0] / means[1] * 1.03)  # so that both sides fill up together
         source_tokens = -(-source_tokens // 128) * 128
         sentences = int(1.25 * target_tokens / means[1]) + 8
-        longest = int(max(store.source_lengths.max(), store.target_lengths.max())) + 2
-        if min(source_tokens, target_tokens) < longest:
+        if min(source_tokens, target_tokens) < longest + 1:
             raise ConfigError(
-                f"train.batch_tokens: {target_tokens} cannot hold the longest pair, {longest} pieces; "
+                f"train.batch_tokens: {target_tokens} cannot hold the longest pair, {longest + 1} pieces; "
                 "raise it, or lower text.max_length"
             )
-        self._plan = PackingPlan(
-            store, source_tokens=source_tokens, target_tokens=target_tokens, sentences=sentences, seed=settings.seed
-        )
-        run = PackedTransformer(model)
-        self._shape, self._run = None, run
+        self._budget = {"source_tokens": source_tokens, "target_tokens": target_tokens, "sentences": sentences}
+        self._shape: Shape | None = None
+        self._graph: GradientGraph | None = None
+        run: nn.Module = PackedTransformer(model, longest)
         if device.type == "cuda" and kernels_run():
-            from dragoman.model.kernels import BLOCK, fits
+            from dragoman.model.kernels import BLOCK, LONGEST_WHOLE, fits
 
             if fits(model.config):
-                self._shape = Shape(source_tokens, target_tokens, sentences, BLOCK)
-                self._run = torch.compile(run, dynamic=False)  # type: ignore[assignment]
+                self._shape = Shape(**self._budget, whole=LONGEST_WHOLE, block=BLOCK)
+                run = torch.compile(run, dynamic=False)  # type: ignore[assignment]
+        loss = PackedLoss(model, run, precision, settings.label_smoothing)
+        super().__init__(settings, stores, model, device, loss, ranks)
 
-    def epoch(self, epoch: int) -> list[Ids]:
-        return self._plan.epoch(epoch)
+    def make(self, epoch: int, rows: Ids) -> PackedBatch:
+        batch = pack(self._stores(epoch), rows, self._shape)
+        return batch.pinned() if self.device.type == "cuda" else batch
 
-    def make(self, rows: Ids) -> PackedBatch:
-        return pack(self._store, rows, self._shape)
+    def gradients(self, batches: Sequence[PackedBatch], tokens: int) -> Tensor:
+        if self._shape is None or self._ranks.world > 1:
+            return super().gradients(batches, tokens)
+        self.model.train()
+        if self._graph is None:
+            trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+            more = self.settings.accumulate > 1
+            self._graph = GradientGraph(self._loss, batches[0].to(self.device), trained, accumulates=more)
+        total = torch.zeros((), device=self.device)
+        for number, batch in enumerate(batches):
+            total += self._graph(batch, tokens, first=number == 0)
+        return total
 
-    def loss(self, batch: PackedBatch, label_smoothing: float) -> Tensor:
-        with torch.autocast(*self._autocast, enabled=self._autocast[1] != torch.float32):
-            hidden_NM = self._run(batch.source_ids_N, batch.target_input_N, batch.source, batch.target)
-        output = self._model.output
-        hidden_NM = hidden_NM.to(self._autocast[1]) if self._autocast[1] != torch.float32 else hidden_NM
-        return projected_cross_entropy(hidden_NM, output.weight, output.bias, batch.target_output_N, label_smoothing)
+    def _plan(self, store: Store, epoch: int) -> list[Ids]:
+        return PackingPlan(store, **self._budget, seed=self.settings.seed).epoch(epoch)
+
+
+class PackedLoss(nn.Module):
+    """The same loss over a packed batch, some rows of logits at a time."""
+
+    def __init__(self, model: Transformer, run: nn.Module, precision: torch.dtype, label_smoothing: float) -> None:
+        super().__init__()
+        self.model, self.run = model, run
+        self._precision, self._label_smoothing = precision, label_smoothing
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        device, half = batch.target_output_N.device.type, self._precision != torch.float32
+        with torch.autocast(device, self._precision, enabled=half):
+            hidden_NM = self.run(batch.source_ids_N, batch.target_input_N, batch.source, batch.target)
+        hidden_NM = hidden_NM.to(self._precision) if half else hidden_NM
+        weight, bias = self.model.output.weight, self.model.output.bias
+        return projected_cross_entropy(hidden_NM, weight, bias, batch.target_output_N, self._label_smoothing)

@@ -1,12 +1,12 @@
 """The training loop: teacher forcing, Adam, checkpoints, resume, averaging. Knows nothing of the command line."""
 
-import json
 import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,31 @@ from torch import Tensor
 
 from dragoman import bundle
 from dragoman.config import Config
-from dragoman.data.batching import Batch
-from dragoman.data.packing import PackedBatch
-from dragoman.data.prefetch import ahead
-from dragoman.errors import ConfigError, ModelError, NonFiniteError
+from dragoman.data.batching import collate
+from dragoman.data.prefetch import made_ahead
+from dragoman.data.sampled import sampled_store
+from dragoman.data.store import Store
+from dragoman.errors import ConfigError, DragomanError, ModelError, NonFiniteError, Stopped
 from dragoman.model.build import Model, build_model
-from dragoman.model.device import choose_device, choose_precision, is_out_of_memory
+from dragoman.model.device import choose_precision, is_out_of_memory
 from dragoman.model.footprint import parameter_counts
-from dragoman.train import checkpoint
-from dragoman.train.card import model_card
-from dragoman.train.checkpoint import Progress, refuse_change
-from dragoman.train.layout import choose_layout
+from dragoman.train import checkpoint, provenance
+from dragoman.train.checkpoint import Learner, Progress, refuse_change
+from dragoman.train.diagnose import where_it_began
+from dragoman.train.distributed import Ranks, gradient_norm, is_sharded, joined, shard
+from dragoman.train.layout import Ids, PaddedLoss, choose_layout
+from dragoman.train.memory import available, measured_peak, predicted_peak
 from dragoman.train.prepare import Prepared, prepare
-from dragoman.train.report import Reporter, RunLog, Silent, read_log
+from dragoman.train.publish import Publisher, mean_weights
+from dragoman.train.report import NoLog, Reporter, RunLog, Silent, read_log
 from dragoman.train.schedule import learning_rate
+from dragoman.train.signals import Signals, Stop
+from dragoman.train.starting import MovingAverage, freeze, start_from
+from dragoman.train.summary import write_summary
+from dragoman.train.trackers import open_trackers
 from dragoman.train.validation import Validation
 
-AnyBatch = Batch | PackedBatch
-PUBLISHED = "published.json"  # what the directory's weights scored
+PAIRS_FOR_PROCESSES = 200_000  # fewer are segmented anew sooner than processes start
 
 
 @dataclass(frozen=True)
@@ -48,18 +55,46 @@ class TrainResult:
     reason: str  # why it stopped
 
 
+@dataclass(frozen=True)
+class Plan:
+    """The pairs of one step, on all ranks: batches as (epoch, rows)."""
+
+    batches: list[tuple[int, Ids]]
+    epoch: int
+    following: int  # the number of the epoch's batch after these
+    tokens: int  # target tokens
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a step, perhaps still on its way from the GPU."""
+
+    step: int
+    plan: Plan
+    rate: float
+    numbers: Tensor  # loss, norm of the gradient
+    ready: Any  # a CUDA event, or None
+    random: dict[str, Tensor]  # before the step
+
+
 def train(config: Config, run: Path, reporter: Reporter | None = None) -> TrainResult:
     """Train into `run`, a model directory from the first save on; go on by itself where `run` holds a run."""
     reporter = reporter or Silent()
-    device = choose_device(config.train.device)  # before hours of preparation
-    with bundle.locked(run), _determinism(config.train.deterministic):
-        if (run / bundle.CONFIG).exists():
-            _refuse_other_settings(bundle.load_config(run), config, run)
-        trainer = Trainer(prepare(config, run, reporter), run, device, reporter)
+    with Signals() as signals, joined(config.train) as (ranks, device), _determinism(config.train.deterministic):
+        if not ranks.main:
+            reporter = Silent()
         try:
-            return trainer.run()
-        finally:
-            trainer.log.close()
+            with bundle.locked(run) if ranks.main else nullcontext():
+                if (run / bundle.CONFIG).exists():
+                    _refuse_other_settings(bundle.load_config(run), config, run)
+                prepared = ranks.first(lambda: prepare(config, run, reporter))
+                trainer = Trainer(prepared, run, device, reporter, ranks, signals)
+                try:
+                    return trainer.run()
+                finally:
+                    trainer.log.close()
+        except Stop as stop:
+            raise Stopped(f"{run}: stopped by {stop} before the first step; nothing to save", stop.number) from None
 
 
 def _refuse_other_settings(saved: Config, asked: Config, run: Path) -> None:
@@ -84,31 +119,39 @@ def _determinism(wanted: bool) -> Iterator[None]:
 
 
 class Trainer:
-    """One run in memory."""
+    """One run in memory; on every rank the same but for the batches."""
 
-    def __init__(self, prepared: Prepared, run: Path, device: torch.device, reporter: Reporter) -> None:
+    def __init__(
+        self, prepared: Prepared, run: Path, device: torch.device, reporter: Reporter,
+        ranks: Ranks | None = None, signals: Signals | None = None,
+    ) -> None:  # fmt: skip
         self.prepared, self.directory, self.device, self.reporter = prepared, run, device, reporter
+        self.ranks, self.signals = ranks or Ranks(), signals or Signals()
         self.config = prepared.config
         self.settings = self.config.train
         self.precision = choose_precision(self.settings.precision, device)
         torch.manual_seed(self.settings.seed)
         self.model = self._build()
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(),
-            lr=0.0,
-            betas=(self.settings.adam_beta1, self.settings.adam_beta2),
-            eps=self.settings.adam_epsilon,
-            fused=device.type in ("cpu", "cuda"),
-        )
-        self.layout = choose_layout(self.settings, prepared.train, self.model, device, self.precision)
+        self.learner = self._learner()
+        longest = int(max(prepared.train.source_lengths.max(), prepared.train.target_lengths.max())) + 1  # </s>
+        longest = self.config.text.max_length if self.config.text.sampling else longest
+        self._stores: dict[int, Store] = {}
+        self.layout = choose_layout(
+            self.settings, self._store, longest, self.model, device, self.precision, self.ranks
+        )  # fmt: skip
         self.validation = Validation(prepared, device, self.precision)
+        self._judged_model: Model | None = None
+        self.publisher = Publisher(prepared, run, self.validation)
         self.identity = {
             "training data": prepared.train.key,
             "train.seed": self.settings.seed,
             "train.layout": self.layout.name,
         }
+        self.made_by = provenance.describe(self.config, prepared.corpora, device, self.ranks.world)
         self.progress = self._resume()
-        self.log = RunLog(run, self.progress.step)
+        self.log = self._open_log()
+        self._pending: Outcome | None = None
+        self._mark()
         self._restart_clock()
 
     def _build(self) -> Model:
@@ -120,21 +163,65 @@ class Trainer:
             size = sum(parameter_counts(self.config.model).values())
             raise ConfigError(f"model: {size:,} parameters do not fit into memory; choose a smaller model") from None
 
+    def _learner(self) -> Learner:
+        settings, model = self.settings, self.model
+        if settings.start_from and not bundle.checkpoints(self.directory):
+            start_from(model, Path(settings.start_from))
+            self.reporter.note(f"starting from the weights of {settings.start_from}")
+        freeze(model, settings.freeze)
+        if settings.parallel == "fsdp" and self.ranks.world > 1:
+            shard(model, self.ranks)
+        optimizer = torch.optim.Adam(
+            [parameter for parameter in model.parameters() if parameter.requires_grad],
+            lr=0.0,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_epsilon,
+            fused=self.device.type in ("cpu", "cuda"),
+        )
+        return Learner(
+            model, optimizer, MovingAverage(list(model.parameters()), settings.ema) if settings.ema else None
+        )
+
+    def _store(self, epoch: int) -> Store:
+        """The training pairs as this epoch sees them: always the same, or segmented anew."""
+        text = self.config.text
+        if not text.sampling:
+            return self.prepared.train
+        if epoch not in self._stores:
+            tokenizers, settings = self.prepared.tokenizers, self.settings
+            workers = settings.loader_workers if len(self.prepared.train) >= PAIRS_FOR_PROCESSES else 0
+            self._stores[epoch] = self.ranks.first(
+                lambda: sampled_store(
+                    self.prepared.train, tokenizers.source, tokenizers.target, strength=text.sampling,
+                    seed=settings.seed, epoch=epoch, max_length=text.max_length,
+                    directory=self.directory / "data", workers=workers,
+                    progress=lambda done: self.reporter.working(f"segmenting pairs for epoch {epoch + 1}", done),
+                )
+            )  # fmt: skip
+            self._stores.pop(epoch - 2, None)  # batches of the one before may still be in the making
+        return self._stores[epoch]
+
     def _resume(self) -> Progress:
-        bundle.remove_leftovers(self.directory)
+        if self.ranks.main:
+            bundle.remove_leftovers(self.directory)
+        self.ranks.wait()
         found = checkpoint.newest(self.directory, self.reporter.note)
         if found is None:
             if (self.directory / bundle.WEIGHTS).exists():
                 raise ModelError(
                     f"{self.directory}: holds a model but no checkpoint to go on from; give another --out for a new run"
                 )
-            size = sum(parameter_counts(self.config.model).values())
-            precision = str(self.precision).removeprefix("torch.")
-            self.reporter.note(f"{size:,} parameters on {self.device} in {precision}, {self.layout.name} batches")
+            self._seed_rank()
+            self._announce()
             return Progress(judge=self.validation.judge)
         path, files = found
         checkpoint.check_identity(path, files, self.identity)
-        progress = checkpoint.unpack(path, files, self.model, self.optimizer)
+        progress, random = checkpoint.unpack(path, files, self.learner)
+        own = checkpoint.own_random_state(random, self.ranks)
+        if own is None:
+            self._seed_rank()
+        else:
+            checkpoint.set_random_state(own, self.device)
         self.reporter.note(f"resuming from {path}")
         if progress.judge != self.validation.judge:
             self.reporter.note(f"judged by {self.validation.judge} from now on, not by {progress.judge}")
@@ -142,31 +229,74 @@ class Trainer:
             progress.best_step, progress.without_better = 0, 0
         return progress
 
+    def _seed_rank(self) -> None:
+        """Other ranks draw other dropout; rank 0 goes on with what a process alone would draw."""
+        if not self.ranks.main:
+            torch.manual_seed(self.settings.seed + 1_000_003 * self.ranks.rank)
+
+    def _announce(self) -> None:
+        size = sum(parameter_counts(self.config.model).values())
+        precision = str(self.precision).removeprefix("torch.")
+        together = f", {self.ranks.world} processes ({self.settings.parallel})" if self.ranks.world > 1 else ""
+        self.reporter.note(f"{size:,} parameters on {self.device} in {precision}, {self.layout.name} batches{together}")
+        needed, room = self._predicted(), available(self.device)
+        self.reporter.note(f"expected peak memory {needed / 2**30:.1f} GiB of {room / 2**30:.1f} GiB")
+        if needed > room:
+            self.reporter.note(
+                f"train.batch_tokens: {self.settings.batch_tokens} may be too many for this memory; "
+                "if it runs out, lower it and raise train.accumulate"
+            )
+
+    def _predicted(self) -> int:
+        return predicted_peak(self.config, self.prepared.train, self.layout.name, self.device, self.precision)
+
+    def _open_log(self) -> RunLog | NoLog:
+        if not self.ranks.main:
+            return NoLog()
+        provenance.record(self.directory, self.made_by, self.progress.step)
+        trackers = open_trackers(self.settings.trackers, self.directory, self.config, self.progress.step)
+        return RunLog(self.directory, self.progress.step, trackers)
+
     # The run
 
     def run(self) -> TrainResult:
-        """Steps until max_steps, early stopping or an error; then the average of the last checkpoints."""
+        """Steps until max_steps, early stopping, a signal or an error; then the average of the last checkpoints."""
+        try:
+            self.signals.deferred = self.ranks.world > 1  # one rank must not leave while others wait for it
+            return self._run()
+        except Stop as stop:
+            self.signals.deferred = True
+            raise self._stopped(stop) from None
+
+    def _run(self) -> TrainResult:
         progress, settings = self.progress, self.settings
         started = time.perf_counter() - progress.seconds
         self._publish_what_was_not()
         if progress.step >= settings.max_steps and self._averaged_already():
             return self._result(f"already finished at step {progress.step}", averaged=False)
-        batches = self._batches()
-        while progress.step < settings.max_steps and not self._gave_up():
-            self._step([next(batches) for _ in range(settings.accumulate)])
-            progress.seconds = time.perf_counter() - started
-            if progress.step % settings.save_every == 0 or progress.step == settings.max_steps:
-                self._validate_and_save()
+        with closing(made_ahead(self._plans(), self._make, settings.loader_workers)) as steps:
+            while progress.step < settings.max_steps and not self._gave_up():
+                self._step(*next(steps))
+                progress.seconds = time.perf_counter() - started
+                if self._due(progress.step):
+                    self._settle()
+                    self._validate_and_save()
+                self._stop_together()
         if self._gave_up():
             reason = f"no better {settings.valid_metric} in {progress.without_better} validations"
         else:
             reason = f"reached train.max_steps={settings.max_steps}"
-        return self._result(reason, averaged=self._average())
+        result = self._result(reason, averaged=self._average())
+        self._summarise(reason)
+        return result
 
     def _result(self, reason: str, averaged: bool) -> TrainResult:
         progress = self.progress
         metric, best = self.settings.valid_metric, progress.best_metric
         return TrainResult(self.directory, progress.step, metric, best, progress.best_step, averaged, reason)
+
+    def _due(self, step: int) -> bool:
+        return step % self.settings.save_every == 0 or step == self.settings.max_steps
 
     def _averaged_already(self) -> bool:
         looked = [record["kind"] for record in read_log(self.directory) if record["step"] == self.progress.step]
@@ -175,75 +305,128 @@ class Trainer:
     def _gave_up(self) -> bool:
         return 0 < self.settings.patience <= self.progress.without_better
 
-    def _batches(self) -> Iterator[AnyBatch]:
-        """From where the run stands, on and on. `progress` names the next batch before it is handed out."""
-        progress = self.progress
-        numbered = self._numbered_batches(progress.epoch, progress.batch)
-        for epoch, following, batch in ahead(numbered, 4) if self.device.type == "cuda" else numbered:
-            progress.epoch, progress.batch = epoch, following
-            yield batch
+    # Batches
 
-    def _numbered_batches(self, epoch: int, number: int) -> Iterator[tuple[int, int, AnyBatch]]:
-        """(epoch, the number of the batch after this one, batch), without end."""
+    def _plans(self) -> Iterator[Plan]:
+        """From where the run stands, on and on: as many batches a step as accumulate and ranks need."""
+        numbered = self._numbered_batches(self.progress.epoch, self.progress.batch)
+        while True:
+            taken = list(islice(numbered, self.settings.accumulate * self.ranks.world))
+            batches = [(epoch, rows) for epoch, _, rows in taken]
+            tokens = sum(self.layout.tokens(epoch, rows) for epoch, rows in batches)
+            yield Plan(batches, taken[-1][0], taken[-1][1], tokens)
+
+    def _numbered_batches(self, epoch: int, number: int) -> Iterator[tuple[int, int, Ids]]:
+        """(epoch, the number of the batch after this one, rows), without end."""
         while True:
             for rows in self.layout.epoch(epoch)[number:]:
                 number += 1
-                yield epoch, number, self.layout.make(rows)
+                yield epoch, number, rows
             epoch, number = epoch + 1, 0
 
-    def _step(self, batches: list[AnyBatch]) -> None:
-        """One update from one or more batches, the loss normalised by all their tokens."""
-        progress = self.progress
-        tokens = sum(batch.num_tokens for batch in batches)
-        progress.step += 1
-        progress.tokens += tokens
+    def _make(self, plan: Plan) -> list[Any]:
+        """This rank's batches of a step: ranks take turns, so that no pair is read twice."""
+        own = plan.batches[self.ranks.rank :: self.ranks.world]
+        return [self.layout.make(epoch, rows) for epoch, rows in own]
+
+    # A step
+
+    def _step(self, plan: Plan, batches: list[Any]) -> None:
+        """One update from one or more batches, the loss normalised by all their tokens on all ranks."""
         try:
-            loss, norm = self._gradients(batches, tokens)
+            loss = self.layout.gradients(batches, plan.tokens)
+            with self.signals.uninterrupted():
+                self._update(plan, loss)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             raise ConfigError(
-                f"train.batch_tokens: out of memory at step {progress.step} in a batch with {self._places(batches)}; "
+                f"train.batch_tokens: out of memory at step {self.progress.step + 1} in a batch with "
+                f"{self._places(plan)}; {self._predicted() / 2**30:.1f} GiB were expected; "
                 f"lower train.batch_tokens from {self.settings.batch_tokens} and raise train.accumulate"
             ) from None
+
+    def _update(self, plan: Plan, loss: Tensor) -> None:
+        """Adam's step, unless something is not finite: decided where the numbers are, so that nobody waits for them."""
+        progress, optimizer = self.progress, self.learner.optimizer
+        before = self._done_random
+        progress.step += 1
+        progress.epoch, progress.batch = plan.epoch, plan.following
+        progress.tokens += plan.tokens
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        norm = gradient_norm(parameters, self.settings.clip_norm or math.inf)
+        numbers = torch.stack((self.ranks.total(loss).float(), norm.float()))
         rate = learning_rate(progress.step, self.settings, self.config.model.d_model)
-        if math.isfinite(loss) and math.isfinite(norm):
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            self.optimizer.step()
-            progress.nonfinite = 0
-            self._report(loss, norm, rate, tokens)
-        else:
-            self._leave_out(loss, batches)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        if optimizer.defaults["fused"] and not is_sharded(self.model):
+            optimizer.found_inf = (~torch.isfinite(numbers).all()).float()  # type: ignore[attr-defined]
+            optimizer.step()
+        elif bool(torch.isfinite(numbers).all()):
+            optimizer.step()
+        if self.learner.average is not None:
+            self.learner.average.follow(progress.step)
+        self._settle()
+        self._pending = Outcome(progress.step, plan, rate, *_on_its_way(numbers), before)
+        if self._pending.ready is None:
+            self._settle()
+        self._mark()
 
-    def _gradients(self, batches: list[AnyBatch], tokens: int) -> tuple[float, float]:
-        """Forward and backward over all batches; the loss per token, and the gradient's norm before clipping."""
-        self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = torch.zeros((), device=self.device)
-        for batch in batches:
-            part = self.layout.loss(batch.to(self.device), self.settings.label_smoothing) / tokens
-            part.backward()  # type: ignore[no-untyped-call]
-            loss += part.detach()
-        limit = self.settings.clip_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        return float(loss), float(norm)
-
-    def _leave_out(self, loss: float, batches: list[AnyBatch]) -> None:
-        """A step that is not finite changes no weight and is logged with its lines; too many in a row end the run."""
+    def _mark(self) -> None:
+        """Remember where the run stands: a step cut short by a signal is as if it had not begun."""
         progress = self.progress
+        self._done = (progress.step, progress.epoch, progress.batch, progress.tokens)
+        self._done_random = checkpoint.random_state(self.device)
+
+    def _settle(self) -> None:
+        """Look at what came of the last step; on CUDA that is one step later, when it has long been there."""
+        outcome, self._pending = self._pending, None
+        if outcome is None:
+            return
+        if outcome.ready is not None:
+            outcome.ready.synchronize()
+        loss, norm = outcome.numbers.tolist()
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.progress.nonfinite = 0
+            self._report(outcome, loss, norm)
+        else:
+            self._leave_out(outcome, loss, norm)
+
+    def _leave_out(self, outcome: Outcome, loss: float, norm: float) -> None:
+        """A step that is not finite changes no weight and is logged with its lines; too many in a row end the run."""
+        progress, plan = self.progress, outcome.plan
         progress.nonfinite += 1
-        lines = [self.prepared.train.place(int(row)) for batch in batches for row in batch.rows]
-        self.log.write({"kind": "nonfinite", "step": progress.step, "loss": str(loss), "lines": lines})
-        message = f"step {progress.step}: non-finite loss or gradient in a batch with {self._places(batches)}"
+        lines = [self.prepared.train.place(int(row)) for _, rows in plan.batches for row in rows]
+        what = f"loss ({loss})" if not math.isfinite(loss) else f"gradient (norm {norm})"
+        began = self._diagnose(outcome)
+        record = {"kind": "nonfinite", "step": outcome.step, "loss": str(loss), "gradient_norm": str(norm)}
+        self.log.write({**record, "began": began, "lines": lines})
+        message = f"step {outcome.step}: non-finite {what} in a batch with {self._places(plan)}; it began in {began}"
         self.reporter.note(f"{message}; no weight was changed")
         if progress.nonfinite >= self.settings.nonfinite_limit:
             raise NonFiniteError(
                 f"{message}; {progress.nonfinite} steps in a row: lower train.learning_rate or raise train.warmup_steps"
             )
 
-    def _places(self, batches: list[AnyBatch]) -> str:
-        rows = [row for batch in batches for row in batch.rows]
+    def _diagnose(self, outcome: Outcome) -> str:
+        """The plain path goes through the step's batches again, with the same dropout where that is possible."""
+        if self.ranks.world > 1:
+            return "a layer that only a run in one process can name"
+        plain = PaddedLoss(self.model, self.precision, self.settings.label_smoothing)
+        now, began = checkpoint.random_state(self.device), ""
+        checkpoint.set_random_state(outcome.random, self.device)
+        try:
+            for epoch, rows in outcome.plan.batches:
+                batch = collate(self._store(epoch), rows).to(self.device)
+                began = where_it_began(self.model, lambda batch=batch: plain(batch))  # type: ignore[misc]
+                if not began.startswith("nothing"):
+                    break
+        finally:
+            checkpoint.set_random_state(now, self.device)
+        return began
+
+    def _places(self, plan: Plan) -> str:
+        rows = [row for _, rows in plan.batches for row in rows]
         first = ", ".join(self.prepared.train.place(int(row)) for row in rows[:3])
         return f"{first} and {len(rows) - 3} more" if len(rows) > 3 else first
 
@@ -252,92 +435,145 @@ class Trainer:
     def _restart_clock(self) -> None:
         self._clock_tokens, self._clock_start = 0, time.perf_counter()
 
-    def _report(self, loss: float, norm: float, rate: float, tokens: int) -> None:
-        progress = self.progress
+    def _report(self, outcome: Outcome, loss: float, norm: float) -> None:
+        progress, tokens = self.progress, outcome.plan.tokens
         progress.recent_loss += loss * tokens
         progress.recent_tokens += tokens
         self._clock_tokens += tokens
         record = {
             "kind": "step",
-            "step": progress.step,
-            "epoch": progress.epoch,
+            "step": outcome.step,
+            "epoch": outcome.plan.epoch,
             "loss": progress.recent_loss / progress.recent_tokens,
-            "learning_rate": rate,
+            "learning_rate": outcome.rate,
             "gradient_norm": norm,
             "tokens_per_second": self._clock_tokens / max(time.perf_counter() - self._clock_start, 1e-9),
         }
         self.reporter.step(record, self.settings.max_steps)
-        if progress.step % self.settings.log_every == 0:
+        if outcome.step % self.settings.log_every == 0:
             self.log.write(record)
             progress.recent_loss, progress.recent_tokens = 0.0, 0
             self._restart_clock()
+
+    def _summarise(self, reason: str) -> None:
+        if not self.ranks.main:
+            return
+        peak = measured_peak(self.device)
+        record = {"kind": "memory", "step": self.progress.step, "peak_bytes": peak}
+        self.log.write({**record, "predicted_bytes": self._predicted()})
+        try:
+            self.reporter.note(f"summary in {write_summary(self.prepared, self.directory, self.device, reason)}")
+        except (DragomanError, OSError, ValueError) as error:  # the training itself is done and saved
+            self.reporter.note(f"{self.directory}: no summary could be written ({error})")
 
     # What is saved
 
     def _validate_and_save(self) -> None:
         """The checkpoint comes first: a directory with weights always has one to go on from."""
         progress = self.progress
-        record = {"kind": "valid", "step": progress.step, "epoch": progress.epoch, **self.validation.look(self.model)}
-        metric = self.validation.metric(record)
-        better = progress.best_metric is None or metric > progress.best_metric
-        if better:
-            progress.best_metric, progress.best_step, progress.without_better = metric, progress.step, 0
-        else:
-            progress.without_better += 1
-        self.log.write(record)
-        path = bundle.checkpoint_path(self.directory, progress.step)
-        bundle.write_checkpoint(path, checkpoint.pack(self.model, self.optimizer, progress, self.identity))
-        bundle.remove_checkpoints(self.directory, keep=max(self.settings.keep_checkpoints, self.settings.average))
-        self._publish_if_better(record, bundle.named_weights(self.model))
-        self.reporter.validated({**record, "best": better})
+        weights = self.learner.judged()
+        record: dict[str, Any] = {}
+        better = False
+        if self.ranks.main:
+            looked = self.validation.look(self._judged(weights))
+            record = {"kind": "valid", "step": progress.step, "epoch": progress.epoch, **looked}
+            metric = self.validation.metric(record)
+            better = progress.best_metric is None or metric > progress.best_metric
+            if better:
+                progress.best_metric, progress.best_step, progress.without_better = metric, progress.step, 0
+            else:
+                progress.without_better += 1
+            self.log.write(record)
+        (waited,) = self.ranks.from_main([float(progress.without_better)])
+        progress.without_better = int(waited)
+        with self.signals.uninterrupted():
+            self._save()
+            if self.ranks.main:
+                self._remove_old_checkpoints()
+                self.publisher.if_better(record, weights, progress)
+                self.reporter.validated({**record, "best": better})
         self._restart_clock()
 
-    def _publish_if_better(self, record: dict[str, Any], weights: dict[str, Tensor]) -> bool:
-        """Make these weights the model directory's, unless those it has scored as high by the same judge."""
-        metric, path = self.validation.metric(record), self.directory / PUBLISHED
-        if path.exists():
-            published = json.loads(path.read_bytes())
-            if published["judge"] == self.validation.judge and published["metric"] >= metric:
-                return False
-        card = model_card(self.prepared, self.progress, record)
-        bundle.save_bundle(self.directory, self.config, self.prepared.tokenizers, weights, card)
-        told = {
-            "judge": self.validation.judge,
-            "metric": max(metric, -1e300),
-            "kind": record["kind"],
-            "step": record["step"],
-        }
-        bundle.write_file(path, json.dumps(told, indent=1).encode())
-        return True
+    def _judged(self, weights: dict[str, Tensor]) -> Model:
+        """A model with the weights to be measured: the one in training, unless those are an average or in parts."""
+        if self.learner.average is None and not is_sharded(self.model):
+            return self.model
+        if self._judged_model is None:
+            self._judged_model = build_model(self.config.model).to(self.device)
+        bundle.set_weights(self._judged_model, weights, self.directory)
+        return self._judged_model
+
+    def _save(self) -> None:
+        random = checkpoint.gathered_random_state(self._done_random, self.ranks)
+        if self.ranks.main or is_sharded(self.model):
+            files = checkpoint.pack(self.learner, self.progress, random, self.identity, self.made_by)
+        if self.ranks.main:
+            bundle.write_checkpoint(bundle.checkpoint_path(self.directory, self.progress.step), files)
+
+    def _scheduled(self) -> list[Path]:
+        """Checkpoints that an uninterrupted run would have too; a signal makes others."""
+        return [path for path in bundle.checkpoints(self.directory) if self._due(bundle.checkpoint_step(path))]
+
+    def _remove_old_checkpoints(self) -> None:
+        keep = self._scheduled()[-max(self.settings.keep_checkpoints, self.settings.average) :]
+        bundle.remove_checkpoints(self.directory, keep=keep)
 
     def _publish_what_was_not(self) -> None:
         """A kill between a checkpoint and its publishing leaves the directory one step behind."""
         progress = self.progress
         if progress.step and progress.step == progress.best_step:
-            for record in read_log(self.directory):
+            weights = self.learner.judged()
+            for record in read_log(self.directory) if self.ranks.main else []:
                 if record["kind"] == "valid" and record["step"] == progress.step:
-                    self._publish_if_better(record, bundle.named_weights(self.model))
+                    self.publisher.if_better(record, weights, progress)
 
     def _average(self) -> bool:
         """The mean of the last checkpoints' weights, published if it scores higher than what is."""
-        mean: dict[str, Tensor] = {}
-        count = 0
-        for path in bundle.checkpoints(self.directory)[-self.settings.average :]:
-            try:
-                weights = bundle.weights_from_bytes(bundle.read_checkpoint(path)[bundle.WEIGHTS], path)
-            except ModelError as error:
-                self.reporter.note(f"{error}; left out of the average")
-                continue
-            count += 1
-            for name, tensor in weights.items():
-                mean[name] = mean[name] + tensor.double() if name in mean else tensor.double()
+        if not self.ranks.main:
+            return False
+        mean, count = mean_weights(self._scheduled()[-self.settings.average :], self.reporter)
         if count < 2:
             return False
-        mean = {name: (tensor / count).float() for name, tensor in mean.items()}
-        bundle.set_weights(self.model, mean, self.directory)
-        looked = self.validation.look(self.model)
-        record = {"kind": "average", "step": self.progress.step, "checkpoints": count, **looked}
+        if is_sharded(self.model):
+            model = self._judged(mean)
+        else:
+            model = self.model
+            bundle.set_weights(model, mean, self.directory)
+        record = {"kind": "average", "step": self.progress.step, "checkpoints": count, **self.validation.look(model)}
         self.log.write(record)
-        better = self._publish_if_better(record, mean)
+        better = self.publisher.if_better(record, mean, self.progress)
         self.reporter.validated({**record, "best": better})
         return better
+
+    # Stopping
+
+    def _stop_together(self) -> None:
+        """Several ranks leave after the same step, whichever of them a signal reached."""
+        if self.ranks.world > 1 and self.ranks.any(self.signals.asked is not None):
+            raise Stop(self.signals.asked or 15)
+
+    def _stopped(self, stop: Stop) -> Stopped:
+        """Save the last step that was whole, if there is one that is not saved, and say how to go on."""
+        progress = self.progress
+        progress.step, progress.epoch, progress.batch, progress.tokens = self._done
+        self._settle()
+        saved = [bundle.checkpoint_step(path) for path in bundle.checkpoints(self.directory)]
+        if not progress.step:
+            return Stopped(f"{self.directory}: stopped by {stop} before the first step; nothing to save", stop.number)
+        if progress.step not in saved:
+            self._save()
+            weights = self.learner.judged()
+            if self.ranks.main and not (self.directory / bundle.WEIGHTS).exists():
+                self.publisher.unmeasured(weights, progress)
+        message = f"{self.directory}: stopped by {stop} and saved at step {progress.step}; the same command goes on"
+        return Stopped(message, stop.number)
+
+
+def _on_its_way(numbers: Tensor) -> tuple[Tensor, Any]:
+    """A copy on the CPU, and on CUDA the event after which it is there."""
+    if not numbers.is_cuda:
+        return numbers, None
+    copied = numbers.to("cpu", non_blocking=True)
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    return copied, event

@@ -1,11 +1,20 @@
 """From corpora to everything a run needs: tokenizers, encoded stores, validation text. Knows nothing of models."""
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from dragoman.bundle import CONFIG, Tokenizers, load_tokenizers
+from dragoman.bundle import (
+    CONFIG,
+    Tokenizers,
+    load_tokenizers,
+    make_directory,
+    tokenizer_names,
+    write_file,
+)
 from dragoman.config import Config, DataConfig
 from dragoman.data import generated
 from dragoman.data.corpus import CorpusReport, content_hash, read_pairs
@@ -15,10 +24,13 @@ from dragoman.text.normalize import normalize
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.train.report import Reporter
 
+VOCABULARY_FORMAT = 1  # of how a vocabulary is learned; part of its key
+
 
 @dataclass(frozen=True)
 class Prepared:
     config: Config  # with the vocabulary sizes that the tokenizers really have
+    corpora: DataConfig  # the files it was made of
     tokenizers: Tokenizers
     train: Store
     valid: Store
@@ -36,7 +48,7 @@ def prepare(config: Config, run: Path, reporter: Reporter) -> Prepared:
     pairs = list(islice(_pairs(data.valid_source, data.valid_target, config), config.train.valid_sentences))
     sources = [source for source, _ in pairs]
     references = [normalize(target, config.text.normalization) for _, target in pairs]  # as translations are
-    return Prepared(config, tokenizers, train, valid, sources, references)
+    return Prepared(config, data, tokenizers, train, valid, sources, references)
 
 
 def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
@@ -62,24 +74,41 @@ def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
 
 
 def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter) -> Tokenizers:
-    """Those of the run where it has them; else learned from the training text."""
+    """Those of the run, or of the model it starts from; else learned from the training text, once."""
     if (run / CONFIG).exists():
         return load_tokenizers(run, config)
-    reporter.note(f"learning a vocabulary of up to {config.text.vocab_size:,} {config.text.model} pieces")
+    if config.train.start_from:
+        return load_tokenizers(Path(config.train.start_from), config)
+    kept = run / "data" / f"tokenizer-{_vocabulary_key(config, data)[:16]}"
+    names = list(dict.fromkeys(tokenizer_names(config.text.joint)))
+    if not all((kept / name).exists() for name in names):
+        reporter.note(f"learning a vocabulary of up to {config.text.vocab_size:,} {config.text.model} pieces")
+        make_directory(kept)
+        for name, content in _learned(config, data).files().items():
+            write_file(kept / name, content)
+    tokenizers = load_tokenizers(kept, config)
+    for tokenizer in dict.fromkeys((tokenizers.source, tokenizers.target)):
+        if tokenizer.size < config.text.vocab_size:
+            reporter.note(f"the text supports {tokenizer.size:,} pieces; text.vocab_size={config.text.vocab_size:,}")
+    return tokenizers
 
+
+def _vocabulary_key(config: Config, data: DataConfig) -> str:
+    """What a vocabulary follows from."""
+    files = [content_hash([Path(name) for name in side]) for side in (data.source, data.target)]
+    parts = [*files, asdict(config.text), data.on_bad_line, VOCABULARY_FORMAT]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _learned(config: Config, data: DataConfig) -> Tokenizers:
     def side(index: int) -> Iterator[str]:
         return (pair[index] for pair in _pairs(data.source, data.target, config))
 
     if config.text.joint:
         both = (text for pair in _pairs(data.source, data.target, config) for text in pair)
         joint = Tokenizer.train(both, config.text)
-        tokenizers = Tokenizers(joint, joint)
-    else:
-        tokenizers = Tokenizers(Tokenizer.train(side(0), config.text), Tokenizer.train(side(1), config.text))
-    for tokenizer in dict.fromkeys((tokenizers.source, tokenizers.target)):
-        if tokenizer.size < config.text.vocab_size:
-            reporter.note(f"the text supports {tokenizer.size:,} pieces; text.vocab_size={config.text.vocab_size:,}")
-    return tokenizers
+        return Tokenizers(joint, joint)
+    return Tokenizers(Tokenizer.train(side(0), config.text), Tokenizer.train(side(1), config.text))
 
 
 def _pairs(source: Sequence[str], target: Sequence[str], config: Config) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,10 @@
-"""What a run tells the world: people through a Reporter, programs through log.jsonl, TensorBoard when installed.
+"""What a run tells the world: people through a Reporter, programs through log.jsonl and trackers.
 
-Knows nothing of terminals: the command line brings its own Reporter.
+Knows nothing of terminals nor of any tracker: the command line brings its own Reporter, trackers.py the trackers.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,16 +39,25 @@ class Silent:
     def validated(self, record: Mapping[str, Any]) -> None: ...
 
 
-class RunLog:
-    """DIR/log.jsonl, one object a line, and TensorBoard event files in DIR/tensorboard when it is installed."""
+class Tracker(Protocol):
+    """A program watching."""
 
-    def __init__(self, run: Path, resume_step: int) -> None:
-        self._path = run / LOG
+    def write(self, record: Mapping[str, Any]) -> None:
+        """The numbers of a record, each under kind/name at the record's step."""
+
+    def close(self) -> None:
+        """No record will follow."""
+
+
+class RunLog:
+    """DIR/log.jsonl, one object a line; each goes to the trackers too. Closing the log closes them."""
+
+    def __init__(self, run: Path, resume_step: int, trackers: Sequence[Tracker] = ()) -> None:
+        self._path, self._trackers = run / LOG, trackers
         kept = [record for record in read_log(run) if record["step"] <= resume_step]
         # what came after the checkpoint will be logged again
         write_file(self._path, "".join(_line(record) for record in kept).encode())
         self._file = self._path.open("a", encoding="utf-8")
-        self._board = _tensorboard(run / "tensorboard", resume_step)
 
     def write(self, record: Mapping[str, Any]) -> None:
         line = _line(record)
@@ -57,15 +66,20 @@ class RunLog:
             self._file.flush()
         except OSError as error:
             raise disk_error(self._path, len(line), error) from None
-        if self._board is not None:
-            for name, value in record.items():
-                if isinstance(value, int | float) and name != "step":
-                    self._board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+        for tracker in self._trackers:
+            tracker.write(record)
 
     def close(self) -> None:
         self._file.close()
-        if self._board is not None:
-            self._board.close()
+        for tracker in self._trackers:
+            tracker.close()
+
+
+class NoLog:
+    """Where the ranks write that do not."""
+
+    def write(self, record: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...
 
 
 def _line(record: Mapping[str, Any]) -> str:
@@ -83,11 +97,3 @@ def read_log(run: Path) -> list[dict[str, Any]]:
         except ValueError:
             raise ModelError(f"{path}:{number}: not a log line; mend or remove the file to go on") from None
     return records
-
-
-def _tensorboard(directory: Path, resume_step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(directory), purge_step=resume_step + 1 if resume_step else None)

@@ -1,0 +1,74 @@
+"""Where numbers went wrong: the first layer of a step whose values are not finite. Knows nothing of optimisers."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def where_it_began(model: nn.Module, loss_of: Callable[[], Tensor]) -> str:
+    """Go through one batch again, forward and backward, and name the first thing that is not finite.
+
+    The gradients that `model` holds are put back afterwards; weights are not touched.
+    """
+    kept = {parameter: parameter.grad for parameter in model.parameters()}
+    try:
+        for parameter in kept:
+            parameter.grad = None
+        with _watched(model) as faults:
+            loss = loss_of()
+            if faults:
+                return faults[0]
+            if not torch.isfinite(loss).all():
+                return "the loss itself: every layer's output is finite"
+            loss.backward()  # type: ignore[no-untyped-call]
+        broken = [name for name, parameter in model.named_parameters() if _broken(parameter.grad)]
+        if faults and len(broken) != 1:
+            return faults[0]
+        return f"the gradient of {broken[-1]}" if broken else "nothing that shows when the batch is run again"
+    finally:
+        for parameter, gradient in kept.items():
+            parameter.grad = gradient
+
+
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[list[str]]:
+    """Faults in the order they happen: forward from the first layer up, backward from the last one down."""
+    faults: list[str] = []
+    handles = []
+    for name, module in model.named_modules():
+        if next(module.children(), None) is not None or not name:
+            continue  # the innermost ones tell more
+
+        def look(_: nn.Module, __: Any, output: Any, name: str = name) -> None:
+            for part in _tensors(output):
+                if _broken(part):
+                    faults.append(f"the output of {name}")
+                elif part.requires_grad:
+                    part.register_hook(lambda gradient: _note(faults, gradient, name))
+
+        handles.append(module.register_forward_hook(look))
+    try:
+        yield faults
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _note(faults: list[str], gradient: Tensor, name: str) -> None:
+    if _broken(gradient):
+        faults.append(f"the gradient that reaches {name}")
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _broken(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())

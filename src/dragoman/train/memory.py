@@ -1,0 +1,90 @@
+"""How much memory a run will take at its peak, told before its first step. Knows nothing of the loop.
+
+What is counted: weights, gradients, Adam's two moments (16 bytes a parameter) and the moving average; what every layer
+keeps of a batch until backward has used it; the logits and their gradient.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from dragoman.config import Config, RecurrentConfig, StackSize, TransformerConfig
+from dragoman.data.store import Store
+from dragoman.model.footprint import parameter_counts
+from dragoman.train.loss import CHUNK_ROWS
+
+LIBRARIES = 600 << 20  # what Python and PyTorch take on the CPU before a model is there
+
+
+def predicted_peak(config: Config, store: Store, layout: str, device: torch.device, precision: torch.dtype) -> int:
+    """Bytes at the peak of a step: on the device, or of the whole process where that is the CPU."""
+    settings, model = config.train, config.model
+    parameters = sum(parameter_counts(model).values())
+    state = parameters * (16 + (4 if settings.ema else 0))
+    half = precision != torch.float32
+    if half:
+        state += 2 * parameters  # autocast's copies
+    tokens = settings.batch_tokens * (2 if settings.r_drop else 1)
+    if layout == "packed":
+        source_tokens = round(tokens * (store.source_lengths.mean() + 1) / (store.target_lengths.mean() + 1))
+        logits = min(tokens, CHUNK_ROWS) * model.target_vocabulary * (3 if half else 8)
+    else:
+        source_tokens = tokens
+        logits = tokens * model.target_vocabulary * (14 if half else 12)
+    width = 2 if half else 4
+    kept = _recurrent(model, tokens) if isinstance(model, RecurrentConfig) else _kept(model, source_tokens, tokens)
+    activations = kept * (width if layout == "packed" or not half else 3.2)  # padded: layer norms keep float32
+    fixed = LIBRARIES if device.type == "cpu" else 0
+    return int(state + activations + logits + fixed)
+
+
+def _kept(model: TransformerConfig, source_tokens: int, target_tokens: int) -> int:
+    """Numbers that all layers keep: inputs of products, queries, keys, values, sums before a norm."""
+    encoder, decoder = model.encoder, model.decoder
+    each_encoder = _attention(encoder) + 3 * encoder.d_model + _feed_forward(encoder)
+    each_decoder = _attention(decoder) + 3 * decoder.d_model + _feed_forward(decoder)
+    cross = decoder.num_heads * (decoder.d_k + decoder.d_v) + 3 * decoder.d_model
+    memory = decoder.num_heads * (decoder.d_k + decoder.d_v)
+    return source_tokens * (encoder.num_layers * each_encoder + decoder.num_layers * memory + 2 * encoder.d_model) + (
+        target_tokens * (decoder.num_layers * (each_decoder + cross) + 2 * decoder.d_model)
+    )
+
+
+def _attention(size: StackSize) -> int:
+    return size.num_heads * (2 * size.d_k + 2 * size.d_v)
+
+
+def _feed_forward(size: StackSize) -> int:
+    return size.d_ff + 2 * size.d_model
+
+
+def _recurrent(model: RecurrentConfig, tokens: int) -> int:
+    return tokens * model.d_model * (12 * model.num_layers + 8)
+
+
+def available(device: torch.device) -> int:
+    """Bytes of memory of the device, or of this machine as far as this process may use it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on Windows
+        return sys.maxsize
+    try:
+        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))  # a container's own
+    except (OSError, ValueError):
+        return machine
+
+
+def measured_peak(device: torch.device) -> int:
+    """What it was in the end."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,74 @@
+"""What made a run: versions, data, seed, source, machine. Written beside it and into every checkpoint."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dragoman
+from dragoman.bundle import write_file
+from dragoman.config import Config, DataConfig
+from dragoman.data.corpus import file_hash
+from dragoman.train.checkpoint import PROVENANCE
+
+PACKAGES = ("torch", "numpy", "sentencepiece", "safetensors", "sacrebleu", "triton")
+
+
+def describe(config: Config, corpora: DataConfig, device: torch.device, world: int) -> dict[str, Any]:
+    """Everything that decides what a run becomes, with the SHA-256 of every corpus file."""
+    sides = ("source", "target", "valid_source", "valid_target")
+    return {
+        "dragoman": dragoman.__version__,
+        "git_commit": _commit(Path(dragoman.__file__).parent),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "seed": config.train.seed,
+        "configuration": config.to_toml(),
+        "data": {side: {name: file_hash(Path(name)) for name in getattr(corpora, side)} for side in sides},
+        "machine": {
+            "platform": platform.platform(),
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "processes": world,
+            "threads": torch.get_num_threads(),
+        },
+        "command": sys.argv,
+    }
+
+
+def record(run: Path, described: dict[str, Any], step: int) -> None:
+    """Add a start of the run to what DIR/provenance.json says already."""
+    path = run / PROVENANCE
+    starts = json.loads(path.read_bytes())["starts"] if path.exists() else []
+    starts.append({"at": datetime.now(UTC).isoformat(timespec="seconds"), "from_step": step, **described})
+    write_file(path, json.dumps({"starts": starts}, indent=1, ensure_ascii=False).encode())
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit(directory: Path) -> str | None:
+    """Of the source that runs, where it is a checkout; with a mark if it was changed since."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+
+    def ask(*words: str) -> str | None:
+        done = subprocess.run([git, "-C", str(directory), *words], capture_output=True, text=True, env=environment)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if ask("ls-files", "__init__.py") != "__init__.py":
+        return None  # installed somewhere inside another project's checkout
+    commit = ask("rev-parse", "HEAD")
+    return f"{commit} with changes" if commit and ask("status", "--porcelain", "--", ".") else commit

@@ -1,0 +1,66 @@
+"""Which weights a model directory holds: the best so far by the validation metric. Knows nothing of steps."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dragoman import bundle
+from dragoman.errors import ModelError
+from dragoman.train.card import model_card
+from dragoman.train.checkpoint import AVERAGE, Progress
+from dragoman.train.prepare import Prepared
+from dragoman.train.report import Reporter
+from dragoman.train.validation import Validation
+
+PUBLISHED = "published.json"  # what the directory's weights scored
+
+
+class Publisher:
+    """Writes weights into the directory of a run, if they are better than those it has."""
+
+    def __init__(self, prepared: Prepared, run: Path, validation: Validation) -> None:
+        self._prepared, self._run, self._validation = prepared, run, validation
+
+    def if_better(self, record: Mapping[str, Any], weights: Mapping[str, Tensor], progress: Progress) -> bool:
+        """Make these weights the model directory's, unless those it has scored as high by the same judge."""
+        metric, path = self._validation.metric(record), self._run / PUBLISHED
+        if path.exists():
+            published = json.loads(path.read_bytes())
+            if published["judge"] == self._validation.judge and published["metric"] >= metric:
+                return False
+        self.unmeasured(weights, progress, record)
+        told = {
+            "judge": self._validation.judge,
+            "metric": max(metric, -1e300),
+            "kind": record["kind"],
+            "step": record["step"],
+        }
+        bundle.write_file(path, json.dumps(told, indent=1).encode())
+        return True
+
+    def unmeasured(
+        self, weights: Mapping[str, Tensor], progress: Progress, record: Mapping[str, Any] | None = None
+    ) -> None:
+        """Make these weights the directory's, whatever they score."""
+        card = model_card(self._prepared, progress, record or {})
+        bundle.save_bundle(self._run, self._prepared.config, self._prepared.tokenizers, weights, card)
+
+
+def mean_weights(paths: list[Path], reporter: Reporter) -> tuple[dict[str, Tensor], int]:
+    """The mean of the checkpoints' weights, and of how many; damaged ones are named and left out."""
+    mean: dict[str, Tensor] = {}
+    count = 0
+    for path in paths:
+        try:
+            files = bundle.read_checkpoint(path)
+            weights = bundle.weights_from_bytes(files.get(AVERAGE, files[bundle.WEIGHTS]), path)
+        except ModelError as error:
+            reporter.note(f"{error}; left out of the average")
+            continue
+        count += 1
+        for name, tensor in weights.items():
+            mean[name] = mean[name] + tensor.double() if name in mean else tensor.double()
+    return {name: (tensor / count).float() for name, tensor in mean.items()}, count

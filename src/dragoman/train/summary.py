@@ -1,0 +1,248 @@
+"""How a run went, for people: DIR/summary.md with its curves, sample translations and one sentence's attention.
+
+Reads what the run left in its directory; knows nothing of the loop that made it.
+"""
+
+import html
+import json
+import math
+import re
+import statistics
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman import bundle, pictures
+from dragoman.decode.translator import Translation, Translator
+from dragoman.train.checkpoint import STATE
+from dragoman.train.prepare import Prepared
+from dragoman.train.publish import PUBLISHED
+from dragoman.train.report import LOG, read_log
+
+SUMMARY, CURVES, ATTENTION = "summary.md", "curves.svg", "attention.svg"
+SAMPLES = 10
+MOST_POINTS = 1_000  # of a curve; more would not be seen
+MOST_TOKENS = 40  # of the sentence whose attention is drawn, where there is one that short
+PANEL_WIDTH, PANEL_HEIGHT = 520, 340
+METRICS = {"loss": "loss", "bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
+
+Record = Mapping[str, Any]
+Points = list[tuple[float, float]]
+
+
+def write_summary(prepared: Prepared, run: Path, device: torch.device, reason: str) -> Path:
+    """Write DIR/summary.md and its pictures; `reason` says why the run stopped. Takes seconds."""
+    records = read_log(run)
+    published = json.loads((run / PUBLISHED).read_bytes())
+    rows = _spread(len(prepared.valid_sources), SAMPLES)
+    translations = _translations(run, device, [prepared.valid_sources[row] for row in rows])
+    references = [prepared.valid_references[row] for row in rows]
+    curves, attention = _curves(records, prepared.config.train.label_smoothing), _attention(translations)
+    for name, picture in ((CURVES, curves), (ATTENTION, attention)):
+        if picture:
+            bundle.write_file(run / name, picture.encode())
+    lines = [
+        f"# How the run {_text(run.resolve().name)} went",
+        "",
+        *_result(prepared, published, records, reason),
+        *_effort(prepared, run, records),
+        *_scores(published, records),
+        *(_picture("Curves", CURVES, "losses, scores, learning rate and gradient norm by step") if curves else ()),
+        *_samples(prepared, translations, references),
+        *(_picture("Attention", ATTENTION, "where each target token looked") if attention else ()),
+        f"More: [the model's card]({bundle.CARD}), [every number]({LOG}).",
+    ]
+    bundle.write_file(run / SUMMARY, ("\n".join(lines) + "\n").encode())
+    return run / SUMMARY
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """At most so many of `count` rows, evenly apart: corpora are often sorted."""
+    return [number * count // min(most, count) for number in range(min(most, count))]
+
+
+def _translations(run: Path, device: torch.device, sources: Sequence[str]) -> list[Translation]:
+    """By the published model's own beam search, with attention."""
+    translator = Translator(bundle.load_bundle(run), device)
+    search = {"sampling": False, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "n_best": 1}
+    return translator.translate(sources, attention=True, **search)
+
+
+# The result
+
+
+def _result(prepared: Prepared, published: Record, records: Sequence[Record], reason: str) -> Iterator[str]:
+    metric, step = prepared.config.train.valid_metric, published["step"]
+    told = _record(records, published["kind"], step)
+    if published["kind"] == "average":
+        weights = f"the average of the last {told['checkpoints']} checkpoints" if told else "an average of checkpoints"
+        weights += f", at step {step:,}"
+    else:
+        weights = f"those of step {step:,}"
+    judge = METRICS.get(published["judge"].split()[0], metric)
+    score = abs(published["metric"])  # a loss is kept as its negative, to be maximised
+    yield f"- **Weights**: {weights}; {judge} {score:.4g} on {len(prepared.valid_sources):,} sentences, greedy"
+    best = _best([record for record in records if record["kind"] == "valid"], metric)
+    if best:
+        yield f"- **Best validation**: step {best['step']:,}, {METRICS[metric]} {best[metric]:.4g}"
+    yield f"- **Stopped**: {_text(reason)}"
+
+
+def _best(records: Iterable[Record], metric: str) -> Record | None:
+    """The first of the highest; of the lowest for a loss."""
+    scored = [record for record in records if _is_number(record.get(metric))]
+    if metric == "loss":
+        return min(scored, key=lambda record: float(record[metric]), default=None)
+    return max(scored, key=lambda record: float(record[metric]), default=None)
+
+
+def _record(records: Iterable[Record], kind: str, step: int) -> Record | None:
+    return next((record for record in records if record["kind"] == kind and record["step"] == step), None)
+
+
+def _effort(prepared: Prepared, run: Path, records: Sequence[Record]) -> Iterator[str]:
+    saved = bundle.checkpoints(run)
+    progress = json.loads((saved[-1] / STATE).read_bytes())["progress"] if saved else {}
+    if progress:
+        minutes = progress["seconds"] / 60
+        yield (
+            f"- **Effort**: {progress['step']:,} steps, into epoch {progress['epoch'] + 1:,} of "
+            f"{len(prepared.train):,} pairs; {progress['tokens']:,} target tokens; {minutes:.1f} minutes"
+        )
+    speeds = [record["tokens_per_second"] for record in records if _is_number(record.get("tokens_per_second"))]
+    if speeds:
+        yield f"- **Speed**: {statistics.median(speeds):,.0f} target tokens a second between validations"
+    memory = [record for record in records if record["kind"] == "memory" and _is_number(record.get("peak_bytes"))]
+    if memory:
+        peak = max(memory, key=lambda record: float(record["peak_bytes"]))
+        predicted = peak.get("predicted_bytes", math.nan)
+        foretold = f", {_gibibytes(predicted)} predicted" if _is_number(predicted) else ""
+        yield f"- **Memory**: {_gibibytes(peak['peak_bytes'])} at its peak{foretold}"
+    yield ""
+
+
+def _gibibytes(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+def _scores(published: Record, records: Sequence[Record]) -> Iterator[str]:
+    """The best of every metric among validations, and what the published weights scored."""
+    valid = [record for record in records if record["kind"] == "valid"]
+    chosen = _record(records, published["kind"], published["step"]) or {}
+    yield "| validation | best | at step | these weights |"
+    yield "| --- | --- | --- | --- |"
+    for metric, name in METRICS.items():
+        best = _best(valid, metric)
+        if best:
+            own = f"{chosen[metric]:.4g}" if _is_number(chosen.get(metric)) else ""
+            yield f"| {name} | {best[metric]:.4g} | {best['step']:,} | {own} |"
+    yield ""
+
+
+# Pictures
+
+
+def _picture(heading: str, file: str, words: str) -> Iterator[str]:
+    yield f"## {heading}"
+    yield ""
+    yield f"![{words}]({file})"
+    yield ""
+
+
+def _curves(records: Sequence[Record], smoothing: float) -> str:
+    """Panels for what was measured; empty when nothing was."""
+    training = "training, with label smoothing" if smoothing else "training"
+    norms = _points(records, "step", "gradient_norm")
+    panels = (
+        ("Loss", {training: _points(records, "step", "loss"), "validation": _points(records, "valid", "loss")}, False),
+        ("Validation", {METRICS[name]: _points(records, "valid", name) for name in ("bleu", "chrf")}, False),
+        ("Learning rate", {"learning rate": _points(records, "step", "learning_rate")}, False),
+        ("Gradient norm", {"before clipping": norms}, all(norm > 0 for _, norm in norms)),
+    )
+    labels = {"Loss": "nats a token", "Validation": "score, of 100", "Learning rate": "rate", "Gradient norm": "norm"}
+    drawn = []
+    for title, lines, logarithmic in panels:
+        series = {name: line for name, line in lines.items() if line}
+        if series:
+            drawn.append(
+                pictures.svg_plot(
+                    series,
+                    title=title,
+                    x_label="step",
+                    y_label=labels[title],
+                    log_y=logarithmic,
+                    width=PANEL_WIDTH,
+                    height=PANEL_HEIGHT,
+                )
+            )
+    return pictures.svg_panels(drawn, columns=2, width=PANEL_WIDTH, height=PANEL_HEIGHT) if drawn else ""
+
+
+def _points(records: Iterable[Record], kind: str, name: str) -> Points:
+    found = [
+        (float(record["step"]), float(record[name]))
+        for record in records
+        if record["kind"] == kind and _is_number(record.get(name))
+    ]
+    size = math.ceil(len(found) / MOST_POINTS)
+    groups = [found[start : start + size] for start in range(0, len(found), size)] if found else []
+    return [(group[-1][0], statistics.fmean(value for _, value in group)) for group in groups]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _attention(translations: Sequence[Translation]) -> str:
+    """Of the longest sample that stays readable, else of the shortest; empty where a model has no attention."""
+    seen = [one for one in translations if one.attention is not None and len(one.attention.cross)]
+    if not seen:
+        return ""
+    fitting = [one for one in seen if _longest_side(one) <= MOST_TOKENS]
+    chosen = max(fitting, key=_longest_side) if fitting else min(seen, key=_longest_side)
+    assert chosen.attention is not None
+    return pictures.svg_heatmap(
+        chosen.attention.cross[-1].mean(axis=0),
+        chosen.tokens,
+        chosen.attention.source_tokens,
+        title="Cross-attention, last layer",
+        caption="rows: target; columns: source; mean of all heads",
+    )
+
+
+def _longest_side(translation: Translation) -> int:
+    return max(len(translation.tokens), len(translation.source_tokens))
+
+
+# Samples
+
+
+def _samples(prepared: Prepared, translations: Sequence[Translation], references: Sequence[str]) -> Iterator[str]:
+    yield "## Samples"
+    yield ""
+    yield f"Validation sentences, evenly apart; these weights, beam {prepared.config.decode.beam}."
+    yield ""
+    yield "| source | reference | translation | status |"
+    yield "| --- | --- | --- | --- |"
+    for one, reference in zip(translations, references, strict=True):
+        status = f"{one.status}: {one.reason}" if one.reason else one.status
+        yield "| " + " | ".join(map(_text, (one.source, reference, one.text, status))) + " |"
+    yield ""
+
+
+def _text(text: str) -> str:
+    """`text` as Markdown that shows it and does nothing else: no markup, no cell, no line of its own."""
+    shown = "".join(repr(character)[1:-1] if _hides(character) else character for character in text)
+    escaped = re.sub(r"([\\`*_\[\]~$])", r"\\\1", html.escape(shown, quote=False))
+    return escaped.replace("|", "&#124;")  # a backslash would do for most readers of tables, not for all
+
+
+def _hides(character: str) -> bool:
+    """Controls, halves of a surrogate pair, and what reorders the text around it."""
+    direction = unicodedata.bidirectional(character)
+    return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or direction in (
+        "LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI",
+    )  # fmt: skip
