@@ -1,7 +1,7 @@
 """Packed batches: sentences end to end in rows of a token budget, no padding between. Knows nothing of models.
 
 On CUDA every batch has the same shape, so that a compiled model is compiled once: what the sentences leave of the
-budget is filled with one more sentence of padding, which nothing else sees and no loss counts.
+budget is filled with sentences of padding, which nothing else sees and no loss counts.
 
 Shapes: N packed tokens, B sentences, L longest sentence, G blocks.
 """
@@ -121,16 +121,17 @@ def pack_sentences(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[
 def _pack(
     rows: Ids, source: Ids, source_lengths: Ids, target: Ids, target_lengths: Ids, shape: Shape | None
 ) -> PackedBatch:
-    fill = (0, 0)
+    fills = (0, 0)
     if shape is not None:
-        fill = (
+        fills = (
             shape.source_tokens - int(source_lengths.sum()) - len(rows),
             shape.target_tokens - int(target_lengths.sum()) - len(rows),
         )
-    sides = (np.append(source_lengths + 1, fill[0]), np.append(target_lengths + 1, fill[1]))
-    source_ids = _interleave(source, source_lengths, EOS, fill[0], at_end=True)
-    target_input = _interleave(target, target_lengths, BOS, fill[1], at_end=False)
-    target_output = _interleave(target, target_lengths, EOS, fill[1], at_end=True)
+    padding = _padding_sentences(fills, shape, len(rows))
+    sides = [np.concatenate(both) for both in zip((source_lengths + 1, target_lengths + 1), padding, strict=True)]
+    source_ids = _interleave(source, source_lengths, EOS, fills[0], at_end=True)
+    target_input = _interleave(target, target_lengths, BOS, fills[1], at_end=False)
+    target_output = _interleave(target, target_lengths, EOS, fills[1], at_end=True)
     return PackedBatch(
         rows,
         torch.from_numpy(source_ids),
@@ -142,6 +143,15 @@ def _pack(
     )
 
 
+def _padding_sentences(fills: tuple[int, int], shape: Shape | None, count: int) -> list[Ids]:
+    """What is left of the budget as sentences short enough to cost nothing; one long one would cost its square."""
+    if shape is None:
+        return [np.zeros(0, dtype=np.int64)] * 2
+    wanted = max(1, -(-max(fills) // shape.whole))
+    pieces = min(wanted, shape.sentences - count)
+    return [(fill + np.arange(pieces)) // pieces for fill in fills]  # as even as can be; they sum to `fill`
+
+
 def _interleave(ids: Ids, lengths: Ids, extra: int, fill: int, *, at_end: bool) -> Ids:
     """Each sentence with one more id at its end or start, then padding."""
     starts = np.cumsum(lengths) - lengths
@@ -151,8 +161,6 @@ def _interleave(ids: Ids, lengths: Ids, extra: int, fill: int, *, at_end: bool) 
 
 def _segments(lengths: Ids, other_lengths: Ids, shape: Shape | None, count: int) -> Segments:
     """Of one side, `count` sentences and the padding after them; the other side's lengths tell which pairs are long."""
-    if shape is None:
-        lengths = lengths[:count]  # nothing was filled up
     ends = np.cumsum(lengths)
     starts = ends - lengths
     positions = np.arange(ends[-1]) - np.repeat(starts, lengths)
