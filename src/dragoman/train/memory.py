@@ -15,7 +15,7 @@ from dragoman.data.store import Store
 from dragoman.model.footprint import parameter_counts
 from dragoman.train.loss import CHUNK_ROWS
 
-LIBRARIES = 600 << 20  # what Python and PyTorch take on the CPU before a model is there
+LIBRARIES = {"cpu": 600 << 20, "cuda": 300 << 20}  # what is taken before a model is there
 
 
 def predicted_peak(config: Config, store: Store, layout: str, device: torch.device, precision: torch.dtype) -> int:
@@ -36,8 +36,7 @@ def predicted_peak(config: Config, store: Store, layout: str, device: torch.devi
     width = 2 if half else 4
     kept = _recurrent(model, tokens) if isinstance(model, RecurrentConfig) else _kept(model, source_tokens, tokens)
     activations = kept * (width if layout == "packed" or not half else 3.2)  # padded: layer norms keep float32
-    fixed = LIBRARIES if device.type == "cpu" else 0
-    return int(state + activations + logits + fixed)
+    return int(state + activations + logits + LIBRARIES.get(device.type, 0))
 
 
 def _kept(model: TransformerConfig, source_tokens: int, target_tokens: int) -> int:

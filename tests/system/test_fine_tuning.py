@@ -1,0 +1,197 @@
+"""Beginning with another model, freezing, a moving average, R-Drop, memory told ahead."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import dragoman
+from dragoman import bundle
+from dragoman.cli.train import build_config
+from dragoman.errors import ConfigError, ModelError
+from dragoman.model.transformer import Transformer
+from dragoman.train.layout import divergence
+from dragoman.train.loop import train
+from dragoman.train.memory import available, measured_peak, predicted_peak
+from dragoman.train.prepare import prepare
+from dragoman.train.report import Silent, read_log
+from dragoman.train.starting import MovingAverage, freeze
+from tests.conftest import quick_config
+
+
+def weights_at(run: Path, step: int, name: str = bundle.WEIGHTS) -> dict[str, Tensor]:
+    path = bundle.checkpoint_path(run, step)
+    return bundle.weights_from_bytes(bundle.read_checkpoint(path)[name], path)
+
+
+# Beginning with another model
+
+
+def from_run(quick_run: Path, out: Path, *settings: str) -> dragoman.Config:
+    data = {"generated": "copy", "generated_size": 500}
+    return build_config(
+        None, out, "tiny", data, ["train.max_steps=2", "train.save_every=1", *settings], str(quick_run)
+    )  # fmt: skip
+
+
+def test_a_run_begins_with_another_models_weights_vocabulary_and_sizes(quick_run: Path, tmp_path: Path) -> None:
+    config = from_run(quick_run, tmp_path, "train.learning_rate=0.0")
+    train(config, tmp_path)
+    before, after = (bundle.load_bundle(directory) for directory in (quick_run, tmp_path))
+    assert after.config.model == before.config.model
+    assert after.tokenizers.source.digest == before.tokenizers.source.digest
+    for name, weight in bundle.named_weights(before.model).items():
+        assert torch.equal(weight, bundle.named_weights(after.model)[name]), name
+    assert after.config.train.start_from == str(quick_run)
+
+
+def test_it_goes_on_from_its_own_checkpoint_not_from_the_start_again(quick_run: Path, tmp_path: Path) -> None:
+    train(from_run(quick_run, tmp_path), tmp_path)
+    middle = weights_at(tmp_path, 2)
+    train(from_run(quick_run, tmp_path, "train.max_steps=3", "train.learning_rate=0.0"), tmp_path)
+    assert all(torch.equal(middle[name], weight) for name, weight in weights_at(tmp_path, 3).items())
+    first = bundle.named_weights(bundle.load_bundle(quick_run).model)
+    assert not all(torch.equal(middle[name], weight) for name, weight in first.items()), "the control: it had moved"
+
+
+def test_what_cannot_change_is_refused_and_dropout_can(quick_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"--set model.d_ff: a run that starts from {quick_run} keeps its model"):
+        from_run(quick_run, tmp_path, "model.d_ff=128")
+    assert from_run(quick_run, tmp_path, "model.dropout=0.5").model.dropout == 0.5
+    with pytest.raises(ModelError, match="no such model directory"):
+        from_run(tmp_path / "nowhere", tmp_path)
+
+
+# Freezing
+
+
+def test_frozen_parts_stay_as_they_are_and_the_rest_learns(tmp_path: Path) -> None:
+    settings = ("train.max_steps=2", "train.save_every=1")
+    train(quick_config(*settings, 'train.freeze=["encoder", "source_embedding"]'), tmp_path)
+    before, after = weights_at(tmp_path, 1), weights_at(tmp_path, 2)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved
+    assert not any(name.startswith(("encoder.", "source_embedding")) for name in moved)
+    assert all(name.startswith("decoder.") for name in moved), "the tied embedding is the source's"
+
+
+def test_a_part_that_is_not_there_is_refused() -> None:
+    model = Transformer(dragoman.TransformerConfig.tiny(vocab_size=50, num_layers=1))
+    with pytest.raises(ConfigError, match=r"train.freeze: the model has no part 'encodr'; did you mean encoder\?"):
+        freeze(model, ["encodr"])
+    with pytest.raises(ConfigError, match=r"train.freeze: nothing is left to train; freeze fewer parts"):
+        freeze(model, ["encoder", "decoder", "source_embedding", "target_embedding", "output"])
+
+
+# The moving average
+
+
+def test_the_average_follows_the_weights_as_its_formula_says() -> None:
+    weight = torch.zeros(3)
+    average = MovingAverage([weight], 0.9)
+    expected = 0.0
+    for step in range(1, 200):
+        weight += 1.0
+        average.follow(step, torch.tensor(True))
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * step
+    torch.testing.assert_close(average.weights[0], torch.full((3,), expected))
+    average.follow(200, torch.tensor(False))
+    torch.testing.assert_close(average.weights[0], torch.full((3,), expected), msg="a step left out moves nothing")
+
+
+def test_the_average_is_what_is_judged_kept_and_resumed(tmp_path: Path) -> None:
+    settings = ("train.ema=0.9", "train.average=1", "train.save_every=6")
+    for run, stops in (("whole", (12,)), ("parts", (6, 12))):
+        for stop in stops:
+            train(quick_config(*settings, f"train.max_steps={stop}"), tmp_path / run)
+    averages = [weights_at(tmp_path / run, 12, "average.safetensors") for run in ("whole", "parts")]
+    assert all(torch.equal(averages[0][name], averages[1][name]) for name in averages[0])
+    published = json.loads((tmp_path / "whole" / "published.json").read_bytes())["step"]
+    kept = bundle.named_weights(bundle.load_bundle(tmp_path / "whole").model)
+    average = weights_at(tmp_path / "whole", published, "average.safetensors")
+    plain = weights_at(tmp_path / "whole", published)
+    assert all(torch.equal(kept[name], average[name]) for name in kept)
+    assert not all(torch.equal(kept[name], plain[name]) for name in kept), "the control: they are not the same"
+
+
+# R-Drop
+
+
+def test_the_divergence_is_the_formula_and_nothing_without_dropout() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(4, 3, 7, dtype=torch.float64)
+    real = torch.tensor([[True, True, False], [True, False, False]])
+    p, q = logits.softmax(dim=-1).chunk(2)
+    both_ways = (p * (p / q).log() + q * (q / p).log()).sum(dim=-1)
+    torch.testing.assert_close(divergence(logits, real).double(), both_ways[real].sum() / 4, atol=1e-5, rtol=0)
+    assert divergence(torch.cat((logits[:2], logits[:2])), real) == 0
+
+
+def test_r_drop_trains_without_dropout_as_if_it_were_not_there(tmp_path: Path) -> None:
+    curves = {}
+    for name, settings in {
+        "plain": ("model.dropout=0.0",),
+        "without dropout": ("model.dropout=0.0", "train.r_drop=5.0"),
+        "with": ("model.dropout=0.3", "train.r_drop=5.0"),
+        "control": ("model.dropout=0.3",),
+    }.items():
+        common = ("train.max_steps=6", "train.save_every=6", "train.log_every=1")
+        train(quick_config(*common, *settings), tmp_path / name)
+        curves[name] = [record["loss"] for record in read_log(tmp_path / name) if record["kind"] == "step"]
+    assert curves["without dropout"] == pytest.approx(curves["plain"], rel=1e-4)
+    assert curves["with"][0] > curves["control"][0] + 0.01, "the divergence is part of the loss"
+
+
+def test_r_drop_needs_padded_batches() -> None:
+    with pytest.raises(ConfigError, match=r"train.r_drop: two passes need all logits at once, .* use padded or auto"):
+        quick_config("train.r_drop=1.0", "train.layout=packed")
+
+
+# Memory
+
+
+def test_memory_is_told_before_the_first_step_and_measured_in_the_end(tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    class Listener(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    train(quick_config("train.max_steps=2", "train.save_every=2"), tmp_path, Listener())
+    told = next(note for note in notes if note.startswith("expected peak memory "))
+    assert told.endswith(" GiB")
+    record = next(record for record in read_log(tmp_path) if record["kind"] == "memory")
+    assert record["peak_bytes"] > 100 << 20
+    assert f"{record['predicted_bytes'] / 2**30:.1f} GiB of " in told
+
+
+def test_more_of_anything_is_predicted_to_take_more(tmp_path: Path) -> None:
+    cpu = torch.device("cpu")
+    prepared = prepare(quick_config(), tmp_path, Silent())
+
+    def predicted(*settings: str, layout: str = "padded", precision: torch.dtype = torch.float32) -> int:
+        config = quick_config(*settings).with_vocabulary(300, 300)
+        return predicted_peak(config, prepared.train, layout, cpu, precision)
+
+    plain = predicted()
+    assert predicted("train.batch_tokens=5120") > plain
+    assert predicted("model.num_layers=4") > plain
+    assert predicted("train.ema=0.9") > plain
+    assert predicted("train.r_drop=1.0") > plain
+    assert predicted("train.batch_tokens=51200", layout="packed") < predicted("train.batch_tokens=51200")
+    assert available(cpu) > measured_peak(cpu) > 0
+
+
+def test_too_large_a_batch_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+
+    class Listener(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    monkeypatch.setattr("dragoman.train.loop.available", lambda device: 1 << 20)
+    train(quick_config("train.max_steps=1", "train.save_every=1"), tmp_path, Listener())
+    assert any(note.startswith("train.batch_tokens: 512 may be too many for this memory; if it runs") for note in notes)
