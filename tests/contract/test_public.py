@@ -1,8 +1,10 @@
 """The public surface: few names, imported lazily, meaning what the interface says."""
 
+import importlib
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,3 +60,11 @@ def test_the_transformer_reads_in_one_sitting() -> None:
 
     lines = sum(len(inspect.getsource(module).split("\n")) for module in (attention, transformer))
     assert lines < 600
+
+
+def test_train_can_be_called_before_and_after_its_package_is_imported(tmp_path: Path) -> None:
+    """A package of the same name takes the function's place once anything in it is imported."""
+    for _ in range(2):
+        with pytest.raises(dragoman.ConfigError, match="data.source: missing"):
+            dragoman.train(dragoman.Config(), tmp_path)
+        importlib.import_module("dragoman.train.loop")

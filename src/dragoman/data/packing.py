@@ -111,7 +111,9 @@ def pack(store: Store, rows: Ids, shape: Shape | None = None) -> PackedBatch:
     return _pack(rows, *store.gather_source(rows), *store.gather_target(rows), shape)
 
 
-def pack_sentences(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], shape: Shape) -> PackedBatch:
+def pack_sentences(
+    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], shape: Shape | None
+) -> PackedBatch:
     """The same from ids in lists."""
     flat = [np.array([token for ids in side for token in ids], dtype=np.int64) for side in (sources, targets)]
     lengths = [np.array(list(map(len, side)), dtype=np.int64) for side in (sources, targets)]

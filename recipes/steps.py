@@ -1,0 +1,288 @@
+"""What the recipe scripts share: options, training, translating a text in parts, choosing pairs, errors as one line.
+
+Every step may be started again. What lies there is used if it is what the step would make, which its content decides:
+a run by its own checkpoints, a part of a translation by its SHA-256 and by the model, settings and lines it came from.
+"""
+
+import functools
+import hashlib
+import itertools
+import json
+import os
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TextIO
+
+import typer
+
+from dragoman import Config, ConfigError, DataError, DiskError, DragomanError, load
+from dragoman.bundle import load_config
+from dragoman.cli.progress import TrainingReporter
+from dragoman.config import DecodeConfig
+from dragoman.data.corpus import TOO_LONG, Line, content_hash, read_lines
+from dragoman.text.normalize import is_blank
+from dragoman.train.loop import train
+
+FORMAT = 1  # of a part; belongs to its key
+PART_LINES = 1024  # translated at a time; at most so many are lost when a run is killed
+
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, of both trainings.")
+]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes; the same command goes on there.")]
+Source = Annotated[list[str], typer.Option(help="Training text, one sentence a line; may be given several times.")]
+Target = Annotated[list[str], typer.Option(help="Its translation, line by line.")]
+ValidSource = Annotated[list[str], typer.Option(help="Held-out text to measure on.")]
+ValidTarget = Annotated[list[str], typer.Option(help="Its translation.")]
+Beam = Annotated[int | None, typer.Option(min=1, help="Of the search; 1 is greedy.  [default: the model's, 4]")]
+MaxRatio = Annotated[
+    float, typer.Option(min=1.0, help="Pairs with more than so many times the pieces on one side are left out.")
+]
+
+
+# Commands
+
+
+def run_command(command: Callable[..., None]) -> None:
+    """Run a script's command; an error is one line on stderr, and its exit code tells its kind, as in `dragoman`."""
+    name = Path(sys.argv[0]).stem
+
+    @functools.wraps(command)
+    def guarded(**options: Any) -> None:
+        try:
+            command(**options)
+        except KeyboardInterrupt:
+            print(f"{name}: interrupted; the same command goes on where it stopped", file=sys.stderr)
+            sys.exit(130)
+        except Exception as error:
+            if os.environ.get("DRAGOMAN_DEBUG"):
+                traceback.print_exc()
+            if isinstance(error, DragomanError):
+                print(f"{name}: {error}", file=sys.stderr)
+                sys.exit(error.exit_code)
+            kind = type(error).__name__
+            print(f"{name}: a fault of ours: {kind}: {error}; DRAGOMAN_DEBUG=1 shows where", file=sys.stderr)
+            sys.exit(1)
+
+    app = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    app.command()(guarded)
+    app()
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+# Training
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """The files of a training; the names are those of the settings in [data]."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    valid_source: tuple[str, ...]
+    valid_target: tuple[str, ...]
+
+    def swapped(self) -> "Corpora":
+        return Corpora(self.target, self.source, self.valid_target, self.valid_source)
+
+    def require_all(self) -> None:
+        """Whether every file is there, asked before hours of work."""
+        for entry in fields(self):
+            content_hash([Path(path) for path in getattr(self, entry.name)])
+
+
+def build_config(preset: str, corpora: Corpora, *given: list[str] | None) -> Config:
+    """`given` are lists of `section.key=value`, later ones winning; None is an option left out."""
+    settings = [setting for some in given for setting in some or ()]
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if name in {f"data.{entry.name}" for entry in fields(Corpora)} | {"data.generated"}:
+            raise ConfigError(f"--set {name}: the corpora of a recipe are given by its options; leave it out")
+        if name in ("model.vocab_size", "model.target_vocab_size"):
+            raise ConfigError(f"--set {name}: follows from the tokenizer; set text.vocab_size")
+    return Config.build(preset, None, settings, data=asdict(corpora))
+
+
+def train_model(config: Config, run: Path) -> None:
+    """Train into `run`, go on with the run it holds, or find it finished."""
+    with TrainingReporter() as reporter:
+        result = train(config, run, reporter)
+    best = "" if result.best is None else f", best {result.metric} {abs(result.best):.2f} at step {result.best_step}"
+    say(f"    {run}: {result.reason}{best}")
+
+
+def provide_model(what: str, given: Path | None, config: Config, place: Path) -> Path:
+    """The model directory of the first step: the one that was given, else `place`, trained."""
+    if given is None:
+        say(f"1/3 training {what} in {place}")
+        train_model(config, place)
+        return place
+    load_config(given)  # refused here if it is none
+    say(f"1/3 {what} is {given}")
+    return given
+
+
+# Reading
+
+
+def check_text(paths: Sequence[str], config: Config) -> int:
+    """The number of lines to translate, all files together; what cannot be read is refused before hours of work."""
+    lines = blank = 0
+    for path in paths:
+        for line in read_lines(Path(path)):
+            lines += 1
+            blank += is_blank(line.text)
+            if line.problem not in ("", TOO_LONG) and config.data.on_bad_line == "fail":
+                raise DataError(
+                    f"{path}:{line.number}: {line.problem}; mend the line or pass --set data.on_bad_line=skip"
+                )
+    if lines == blank:
+        raise DataError(f"{paths[0]}: nothing to translate: {lines} lines, all of them blank or unusable")
+    return lines
+
+
+# Translating
+
+
+class Translated(NamedTuple):
+    """What became of one line."""
+
+    source: str
+    text: str
+    status: str
+    source_pieces: int  # </s> among them, here and below
+    pieces: int
+
+
+def translate_text(
+    model: Path, paths: Sequence[str], folder: Path, *, device: str = "auto", **options: Any
+) -> Iterator[Translated]:
+    """Every line of the files by `model`, in order; what parts in `folder` hold already is taken from there.
+
+    `options` are those of DecodeConfig; one that is None is the model's own.
+    """
+    translator = load(str(model), device)
+    chosen = translator.options(**{name: value for name, value in options.items() if value is not None})
+    identity = {
+        "format": FORMAT,
+        "weights": content_hash([model / "weights.safetensors"]),
+        "tokenizers": [translator.tokenizers.source.digest, translator.tokenizers.target.digest],
+        "model": asdict(translator.config.model),
+        "max_length": translator.config.text.max_length,
+    }
+    done = made = 0
+    lines = itertools.chain.from_iterable(read_lines(Path(path)) for path in paths)
+    with TrainingReporter() as reporter:
+        for number in itertools.count():
+            part = list(itertools.islice(lines, PART_LINES))
+            if not part:
+                break
+            # a part starts to count its lines at 0: only another seed makes it draw other numbers
+            settings = replace(chosen, seed=(chosen.seed << 32) + number)
+            path = folder / f"part-{number:06d}.jsonl"
+            key = _key(identity, settings, part)
+            translated = _read_part(path, key, part)
+            if translated is None:
+                results = translator.stream([part], options=settings)
+                translated = [
+                    Translated(result.source, result.text, result.status, len(result.source_tokens), len(result.tokens))
+                    for result in results
+                ]
+                _write_part(path, key, translated)
+                made += len(part)
+            done += len(part)
+            reporter.working("lines translated", done)
+            yield from translated
+    kept = f", {done - made:,} of them found in place" if made < done else ""
+    say(f"    {done:,} lines translated{kept}")
+
+
+def _key(identity: dict[str, Any], settings: DecodeConfig, lines: Sequence[Line]) -> str:
+    """SHA-256 of all that decides what a part holds; how many sentences make a batch does not."""
+    decode = {name: value for name, value in asdict(settings).items() if name != "batch_size"}
+    whole = json.dumps([identity, decode, [[line.text, line.problem] for line in lines]], sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def _write_part(path: Path, key: str, translated: Sequence[Translated]) -> None:
+    """One object a line, and before them one with the key of the part and the SHA-256 of the lines."""
+    body = "".join(json.dumps(line._asdict(), ensure_ascii=False) + "\n" for line in translated)
+    head = {"key": key, "sha256": hashlib.sha256(body.encode()).hexdigest()}
+    with replacing(path) as stream:
+        stream.write(json.dumps(head) + "\n" + body)
+
+
+def _read_part(path: Path, key: str, lines: Sequence[Line]) -> list[Translated] | None:
+    """What a part holds; None if it is not there, damaged, or the translation of something else."""
+    try:
+        head, _, body = path.read_bytes().partition(b"\n")
+        if json.loads(head) != {"key": key, "sha256": hashlib.sha256(body).hexdigest()}:
+            return None
+        translated = [Translated(**json.loads(line)) for line in body.splitlines()]
+    except (OSError, ValueError):
+        return None
+    assert len(translated) == len(lines)
+    return translated
+
+
+# Choosing
+
+
+def fault(line: Translated, max_ratio: float) -> str:
+    """Why a line and its translation are no pair to learn from; empty if they are one."""
+    if line.status == "empty":
+        return "blank"
+    if line.status in ("failed", "truncated"):
+        return {"failed": "failed", "truncated": "did not end"}[line.status]
+    if not line.text:
+        return "came out empty"
+    if max(line.source_pieces, line.pieces) > max_ratio * min(line.source_pieces, line.pieces):
+        return f"more than {max_ratio:g} times as long on one side"
+    return ""
+
+
+def write_pairs(lines: Iterable[Translated], sources: Path, translations: Path, max_ratio: float) -> None:
+    """The lines that can be learned from and their translations, as two files; the others are counted."""
+    left_out: Counter[str] = Counter()
+    kept = 0
+    with ExitStack() as stack:
+        streams = [stack.enter_context(replacing(path)) for path in (sources, translations)]
+        for line in lines:
+            reason = fault(line, max_ratio)
+            if reason:
+                left_out[reason] += 1
+                continue
+            kept += 1
+            for stream, text in zip(streams, (line.source, line.text), strict=True):
+                stream.write(text + "\n")
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.most_common())
+        if not kept:
+            raise DataError(f"{translations}: no pair is left: {reasons}; train the model that translates for longer")
+    say(f"    {kept:,} pairs in {sources} and {translations}" + (f"; left out: {reasons}" if reasons else ""))
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A file that takes its name once it is whole: a failure or a kill leaves what was there."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        partial.replace(path)
+    except OSError as error:
+        raise DiskError(
+            f"{path}: cannot be written ({error.strerror}); free some space or choose another place"
+        ) from None
+    finally:
+        partial.unlink(missing_ok=True)
