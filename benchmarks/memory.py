@@ -10,6 +10,7 @@ import argparse
 import json
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,11 +47,11 @@ def one(preset: str, layout: str, tokens: int) -> dict[str, float]:
     loss: torch.nn.Module
     if layout == "padded":
         loss = PaddedLoss(model, precision, 0.1)
-        batches = [batch.to(device) for batch in padded_batches(sentences, tokens, 2)]
+        batches: list[Any] = [batch.to(device) for batch in padded_batches(sentences, tokens, 2)]
     else:
         loss = PackedLoss(model, PackedTransformer(model, 128), precision, 0.1)
         count = int(np.searchsorted(np.cumsum([len(line) + 1 for line in sentences.target]), tokens))
-        batches = [pack_sentences(sentences.source[:count], sentences.target[:count], None).to(device)] * 2  # type: ignore[misc]
+        batches = [pack_sentences(sentences.source[:count], sentences.target[:count], None).to(device)] * 2
     for batch in batches:
         optimizer.zero_grad()
         loss(batch).backward()

@@ -1,6 +1,7 @@
 """A real model for behaviour tests: trained here, in seconds, once a session."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 
 from dragoman.config import Config
 from dragoman.train.loop import train
+from tests.forked import Server
+from tests.survival import Runs, write_corpus
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same results on every machine
 torch.set_num_threads(1)  # models this small gain nothing from two, and lose much where the machine is shared
@@ -41,3 +44,18 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "reverse"
     train(quick_config(), run)
     return run
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """Processes to be killed, without waiting for imports."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def runs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """`dragoman train` on a small corpus, in such processes."""
+    directory = tmp_path_factory.mktemp("survival")
+    (directory / "errors").mkdir()
+    return Runs(server, write_corpus(directory / "corpus"), directory / "errors")

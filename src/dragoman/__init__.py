@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dragoman.config import Config, TransformerConfig
     from dragoman.decode.translator import Attention, Translation, Translator
-    from dragoman.errors import ConfigError, DataError, DiskError, DragomanError, ModelError, NonFiniteError
+    from dragoman.errors import ConfigError, DataError, DiskError, DragomanError, ModelError, NonFiniteError, Stopped
     from dragoman.model.transformer import Transformer
     from dragoman.train.loop import train
 

@@ -57,12 +57,17 @@ class Bundle:
 # Files
 
 
+def after(event: str, path: Path) -> None:
+    """Called after each write and each rename, and does nothing: tests let a process die here, or a disk be full."""
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Replace `path` by one rename, so that a reader sees the old file or the new one, never half of either."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         _write_synced(partial, content)
         partial.replace(path)
+        after("rename", path)
         _sync_directory(path.parent)
     except OSError as error:
         partial.unlink(missing_ok=True)
@@ -81,6 +86,7 @@ def _write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+    after("write", path)
 
 
 def _sync_directory(path: Path) -> None:
@@ -105,9 +111,14 @@ def locked(directory: Path) -> Iterator[None]:
     except ImportError:  # not on Windows
         yield
         return
-    with (directory / ".lock").open("w") as file:
+    path = directory / ".lock"
+    try:
+        lock = path.open("w")
+    except OSError as error:
+        raise disk_error(path, 0, error) from None
+    with lock:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ModelError(f"{directory}: another run is training here; wait for it or give another --out") from None
         yield
@@ -209,15 +220,21 @@ def load_bundle(directory: Path) -> Bundle:
     expected, found = sum(parameter_counts(config.model).values()), _count_weights(path)
     if expected != found:  # before anything is allocated
         raise ModelError(f"{path}: holds {found:,} parameters, its config.toml describes {expected:,}")
-    with torch.device("meta"):
-        model = build_model(config.model)
-    model.to_empty(device="cpu")
-    model.tie()
+    model = empty_model(config, torch.device("cpu"))
     set_weights(model, weights_from_bytes(_read(path), path), path)
     broken = [name for name, tensor in named_weights(model).items() if not tensor.isfinite().all()]
     if broken:
         raise ModelError(f"{path}: {broken[0]} and {len(broken) - 1} more hold numbers that are not finite")
     return Bundle(config, tokenizers, model.eval())
+
+
+def empty_model(config: Config, device: torch.device) -> Model:
+    """A model whose weights are still to be set: none is drawn, and chance stays as it was."""
+    with torch.device("meta"):
+        model = build_model(config.model)
+    model.to_empty(device=device)
+    model.tie()
+    return model
 
 
 def _count_weights(path: Path) -> int:
@@ -272,20 +289,25 @@ def remove_checkpoints(run: Path, *, keep: Collection[Path]) -> None:
         doomed = path.with_name(f".{path.name}.removed")
         try:
             path.rename(doomed)
+            after("rename", doomed)
         except OSError as error:
             raise disk_error(path, 0, error) from None
         shutil.rmtree(doomed, ignore_errors=True)
 
 
 def remove_leftovers(run: Path) -> None:
-    """What a kill left of checkpoints being written or removed."""
-    for path in (run / "checkpoints").glob(".step-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    """What a kill left of checkpoints being written or removed, and of encoded corpora."""
+    for replaced in (run / "checkpoints").glob(".step-*.replaced"):
+        path = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
+        if not path.exists():  # what was to take its place never did
+            replaced.rename(path)
+    for leftover in (*(run / "checkpoints").glob(".step-*"), *(run / "data").glob(".*")):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
-    """All files, then their manifest, then one rename."""
-    partial = path.with_name(f".{path.name}.partial")
+    """All files, then their manifest, then one rename; one that is there already is put aside by another."""
+    partial, replaced = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.replaced")
     size = sum(map(len, files.values()))
     manifest = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     try:
@@ -295,22 +317,26 @@ def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
             _write_synced(partial / name, content)
         _write_synced(partial / MANIFEST, json.dumps(manifest, indent=1).encode())
         _sync_directory(partial)
-        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            path.rename(replaced)
+            after("rename", replaced)
         partial.rename(path)
+        after("rename", path)
         _sync_directory(path.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise disk_error(path, size, error) from None
 
 
-def read_checkpoint(path: Path) -> dict[str, bytes]:
-    """Every file of a checkpoint, each checked against the manifest."""
+def read_checkpoint(path: Path, only: Collection[str] = ()) -> dict[str, bytes]:
+    """Every file of a checkpoint, or only some, each checked against the manifest."""
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
-        files = {name: (path / name).read_bytes() for name in manifest}
+        files = {name: (path / name).read_bytes() for name in only or manifest}
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: damaged checkpoint ({error})") from None
     for name, content in files.items():
-        if hashlib.sha256(content).hexdigest() != manifest[name]:
+        if hashlib.sha256(content).hexdigest() != manifest.get(name):
             raise ModelError(f"{path}: damaged checkpoint ({name} is not what was saved)")
     return files

@@ -65,6 +65,6 @@ def test_the_transformer_reads_in_one_sitting() -> None:
 def test_train_can_be_called_before_and_after_its_package_is_imported(tmp_path: Path) -> None:
     """A package of the same name takes the function's place once anything in it is imported."""
     for _ in range(2):
-        with pytest.raises(dragoman.ConfigError, match="data.source: missing"):
+        with pytest.raises(dragoman.ConfigError, match=r"data\.source: missing"):
             dragoman.train(dragoman.Config(), tmp_path)
         importlib.import_module("dragoman.train.loop")

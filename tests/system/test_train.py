@@ -161,8 +161,8 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     [
         ("model.d_ff=96", "model.d_ff was 64 when this run began and is 96 now; restore it, or give another --out"),
         ("text.vocab_size=301", "text.vocab_size was 300 when this run began and is 301 now"),
-        ("data.generated_size=2001", "training data was '"),
-        ("train.seed=5", "train"),
+        ("data.generated_size=2001", "data.generated_size was 2000 when this run began and is 2001 now"),
+        ("train.seed=5", "train.seed was 1 when this run began and is 5 now"),
     ],
 )
 def test_another_model_vocabulary_or_corpus_is_refused(quick_run: Path, setting: str, message: str) -> None:

@@ -1,6 +1,7 @@
 """Learning rates over a run."""
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_every_schedule_rises_in_a_line_to_its_peak_and_never_again(schedule: st
     curve = rates(schedule=schedule, learning_rate=2e-3)
     assert curve[:10] == pytest.approx([2e-4 * step for step in range(1, 11)])
     assert max(curve) == curve[9] == pytest.approx(2e-3)
-    assert all(later <= earlier for earlier, later in zip(curve[9:], curve[10:], strict=False))
+    assert all(later <= earlier for earlier, later in pairwise(curve[9:]))
 
 
 def test_cosine_and_linear_end_where_they_are_told_to() -> None:

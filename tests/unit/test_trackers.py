@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -215,6 +216,16 @@ def test_a_resumed_run_is_one_run_with_every_step_once(
     assert json.loads((tmp_path / "trackers.json").read_bytes()) == {"wandb": first.id}
     assert first.finished
     assert second.finished
+
+
+def test_a_validation_that_a_kill_cut_off_is_told_after_it(tmp_path: Path, wandb: FakeWandb) -> None:
+    train(["wandb"], tmp_path, range(1, 6), 0)
+    log = RunLog(tmp_path, 5, open_trackers(["wandb"], tmp_path, CONFIG, 5))
+    log.write({"kind": "valid", "step": 5, "loss": 2.0})
+    log.write(step(6))
+    log.close()
+    told = [(number, *data) for number, data in wandb.runs[1].rows]
+    assert told == [(5, "valid/loss"), (6, "step/loss", "step/epoch")]
 
 
 def test_it_is_told_the_settings_and_stays_in_the_directory(tmp_path: Path, wandb: FakeWandb) -> None:
@@ -442,10 +453,14 @@ def test_weights_and_biases_itself_offline(tmp_path: Path, monkeypatch: pytest.M
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     train(["wandb"], tmp_path, range(1, 9), 0)
+    time.sleep(1.1)  # its directories are named by the second they began
     train(["wandb"], tmp_path, range(6, 11), 5)
     identifier = json.loads((tmp_path / "trackers.json").read_bytes())["wandb"]
     kept = list((tmp_path / "wandb").glob(f"offline-run-*-{identifier}/run-{identifier}.wandb"))
-    assert len(kept) in (1, 2)  # a directory is named by the second it began
+    assert len(kept) == 2
+    deadline = time.monotonic() + 20  # another process writes them
+    while time.monotonic() < deadline and not all(path.stat().st_size > 500 for path in kept):
+        time.sleep(0.1)
     assert all(path.stat().st_size > 500 for path in kept)
 
 

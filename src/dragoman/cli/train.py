@@ -1,6 +1,7 @@
 """`dragoman train`: from parallel text to a model directory."""
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,11 +47,12 @@ def command(
         "on_bad_line": on_bad_line,
     }
     data = {name: value for name, value in given.items() if value}
-    if out is None:
-        if config is None:
-            raise ConfigError("--out: missing; say where the model directory shall be")
-        out = Path("runs") / config.stem
-    built = build_config(config, out, preset, data, settings or [], start_from)
+    with _one_voice():
+        if out is None:
+            if config is None:
+                raise ConfigError("--out: missing; say where the model directory shall be")
+            out = Path("runs") / config.stem
+        built = build_config(config, out, preset, data, settings or [], start_from)
 
     from dragoman.cli.progress import TrainingReporter
     from dragoman.train.loop import train
@@ -63,6 +65,15 @@ def command(
     averaged = ", averaged over the last checkpoints" if result.averaged else ""
     print(f"{result.directory}: {result.reason} at step {result.steps}{best}{averaged}")
     print(f'next: dragoman translate --model {result.directory} "some text"')
+
+
+def _one_voice() -> AbstractContextManager[None]:
+    """Under torchrun an error is told once; a process alone need not wait for torch to tell it."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return nullcontext()
+    from dragoman.train.distributed import told_once
+
+    return told_once()
 
 
 def build_config(

@@ -181,9 +181,18 @@ def _stretches(lines: Iterable[str]) -> Iterator[str]:
 
 def _train_model(lines: list[str], config: TextConfig, vocab_size: int) -> bytes:
     model = io.BytesIO()
+    raised: list[BaseException] = []  # while lines were read, by a signal say: sentencepiece makes its own of it
+
+    def stretches() -> Iterator[str]:
+        try:
+            yield from _stretches(lines)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_stretches(lines),
+            sentence_iterator=stretches(),
             model_writer=model,
             model_type=config.model,
             vocab_size=vocab_size,
@@ -203,7 +212,7 @@ def _train_model(lines: list[str], config: TextConfig, vocab_size: int) -> bytes
             minloglevel=5,
         )
     except RuntimeError as error:
-        raise _explain(str(error), config, vocab_size) from None
+        raise raised[0] if raised else _explain(str(error), config, vocab_size) from None
     return model.getvalue()
 
 

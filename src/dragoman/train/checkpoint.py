@@ -6,6 +6,7 @@ many processes made it.
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Progress:
     recent_loss: float = 0.0  # summed over the tokens since the last line of the log
     recent_tokens: int = 0
     judge: str = ""  # what best_metric was measured with
+    validated: int = 0  # the last step that was: a signal may have ended the validation of this one
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def unpack(path: Path, files: Mapping[str, bytes], learner: Learner) -> tuple[Pr
     random = {name: saved.pop(name) for name in list(saved) if name.startswith("random.")}
     _set_moments(learner, saved)
     progress = json.loads(files[STATE])["progress"]
-    return Progress(**{entry.name: progress[entry.name] for entry in fields(Progress)}), random
+    known = {entry.name for entry in fields(Progress)}
+    return Progress(**{name: value for name, value in progress.items() if name in known}), random
 
 
 # Random numbers: each rank has its own
@@ -126,19 +129,25 @@ def own_random_state(saved: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Ten
 # What must not change
 
 
-def check_identity(path: Path, files: Mapping[str, bytes], identity: Mapping[str, Any]) -> None:
-    """A run goes on only with the model, vocabulary and corpus it began with."""
-    saved = json.loads(files[STATE])["identity"]
-    for name, value in identity.items():
-        refuse_change(path, name, saved.get(name), value)
+class Origin:
+    """What a run began with, as its newest checkpoint tells it; nothing where there is none."""
 
+    def __init__(self, run: Path) -> None:
+        self._path, self._identity = run, {}
+        for path in bundle.checkpoints(run):
+            with suppress(ModelError):  # a damaged one is named when the run resumes
+                state = json.loads(bundle.read_checkpoint(path, [STATE])[STATE])
+                self._path, self._identity = path, state["identity"]
 
-def refuse_change(path: Path, name: str, before: Any, now: Any) -> None:
-    if before != now:
-        raise ModelError(
-            f"{path}: {name} was {before!r} when this run began and is {now!r} now; "
-            "restore it, or give another --out for a new run"
-        )
+    def agree(self, identity: Mapping[str, Any]) -> None:
+        """A run goes on only with the model, vocabulary and corpus it began with."""
+        for name, now in identity.items():
+            before = self._identity.get(name, now)
+            if before != now:
+                raise ModelError(
+                    f"{self._path}: {name} was {before!r} when this run began and is {now!r} now; "
+                    "restore it, or give another --out for a new run"
+                )
 
 
 def newest(run: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, bytes]] | None:
@@ -154,11 +163,22 @@ def newest(run: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, byte
     return None
 
 
+def agreed(run: Path, ranks: Ranks, warn: Callable[[str], None]) -> tuple[Path, dict[str, bytes]] | None:
+    """The same as rank 0 finds it: to the others a shared file system may show an older picture for a while."""
+    found = newest(run, warn) if ranks.main else None
+    (step,) = ranks.from_main([bundle.checkpoint_step(found[0]) if found else -1.0])
+    if ranks.main or step < 0:
+        return found
+    path = bundle.checkpoint_path(run, int(step))
+    return path, bundle.read_checkpoint(path)
+
+
 def _moments(learner: Learner) -> dict[str, Tensor]:
+    """Sorted: ranks gather one after the other, and a resumed one has them in the order that a file gave."""
     return {
         f"{entry}.{name}": whole(torch.as_tensor(value))
         for name, parameter in learner.model.named_parameters()
-        for entry, value in learner.optimizer.state.get(parameter, {}).items()
+        for entry, value in sorted(learner.optimizer.state.get(parameter, {}).items())
     }
 
 

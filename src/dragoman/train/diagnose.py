@@ -47,7 +47,7 @@ def _watched(model: nn.Module) -> Iterator[list[str]]:
                 if _broken(part):
                     faults.append(f"the output of {name}")
                 elif part.requires_grad:
-                    part.register_hook(lambda gradient: _note(faults, gradient, name))
+                    part.register_hook(lambda gradient: _note(faults, gradient, name))  # type: ignore[no-untyped-call]
 
         handles.append(module.register_forward_hook(look))
     try:

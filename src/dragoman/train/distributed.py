@@ -1,29 +1,34 @@
 """Several processes, one run: who they are, what they agree on, how a model is shared out. Knows nothing of batches.
 
-`torchrun --nproc-per-node N -m dragoman train ...` starts them. Each computes the gradients of its own batches; DDP adds
-them up, or FSDP2 shards weights, gradients and optimiser over all. Rank 0 alone writes.
+`torchrun --nproc-per-node N -m dragoman train ...` starts them. Each computes the gradients of its own batches; DDP
+adds them up, or FSDP2 shards weights, gradients and optimiser over all. Rank 0 alone writes.
 """
 
+import atexit
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.config import TrainConfig
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, DragomanError
 from dragoman.model.device import choose_device
 
 PATIENCE = timedelta(hours=6)  # the others wait while rank 0 prepares a corpus or measures the model
+TIME_TO_TELL = timedelta(seconds=10)  # when one process fails, torchrun ends all the others: they let it speak first
 
 T = TypeVar("T")
 
@@ -41,17 +46,18 @@ class Ranks:
         return self.rank == 0
 
     def wait(self) -> None:
-        if self.world > 1:
-            dist.barrier()
+        """For all; on the CPU, where a process that is no more is noticed at once."""
+        self.any(False)
 
     def first(self, work: Callable[[], T]) -> T:
-        """Rank 0 does it while the others wait; then they do, and find it done."""
-        if self.main:
-            result = work()
+        """Rank 0 does it while the others wait; then they do, and find it done; nobody goes on before all have it."""
+        if not self.main:
             self.wait()
-            return result
+        result = work()
+        if self.main:
+            self.wait()
         self.wait()
-        return work()
+        return result
 
     def any(self, flag: bool) -> bool:
         """Whether it is so in any process: all get the same answer."""
@@ -92,19 +98,101 @@ def joined(settings: TrainConfig) -> Iterator[tuple[Ranks, torch.device]]:
         yield Ranks(), choose_device(settings.device)
         return
     ranks = Ranks(int(os.environ["RANK"]), world, int(os.environ["LOCAL_RANK"]))
-    device = choose_device(settings.device)
-    if device.type == "cuda":
-        if ":" in settings.device:
-            raise ConfigError(f"train.device: {settings.device} is one for all processes; write cuda or auto")
-        device = torch.device("cuda", ranks.local)
-        torch.cuda.set_device(device)
-    if device.type == "mps":
-        raise ConfigError("train.device: mps takes one process; start it without torchrun or set cpu")
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    with told_once():
+        device = _own_device(settings.device, ranks)
+        life, store = _meet(ranks)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=world, timeout=PATIENCE)
     try:
-        yield ranks, device
+        with told_once(life):
+            yield ranks, device
+            ranks.wait()  # until rank 0 has written all
     finally:
         dist.destroy_process_group()
+
+
+def _meet(ranks: Ranks) -> tuple[str, Any]:
+    """A name for this life of the run, the same in all its processes, and a store for it alone.
+
+    Torchrun keeps one store through all restarts, and how often it restarted differs from host to host: without a name
+    of its own a process would look for the others where they were in an earlier life, and wait for ever.
+    """
+    own = uuid4().hex
+    store, _, _ = next(rendezvous("env://"))
+    if ranks.main:
+        answered = dict.fromkeys(range(1, ranks.world), "")
+        while answered:
+            for rank, last in list(answered.items()):
+                other = store.get(f"dragoman/{rank}").decode()  # of an earlier life, until the new one comes
+                if other != last:
+                    store.set(f"dragoman/{other}/life", own)
+                    answered[rank] = other
+                elif store.check([f"dragoman/{other}/{own}"]):
+                    del answered[rank]
+            time.sleep(0.01)
+        life = own
+    else:
+        store.set(f"dragoman/{ranks.rank}", own)
+        life = store.get(f"dragoman/{own}/life").decode()
+        store.set(f"dragoman/{own}/{life}", "")
+    return life, dist.PrefixStore(life, store)  # type: ignore[attr-defined]
+
+
+def _own_device(name: str, ranks: Ranks) -> torch.device:
+    device = choose_device(name)
+    if device.type == "mps":
+        raise ConfigError("train.device: mps takes one process; start it without torchrun or set cpu")
+    if device.type == "cuda":
+        if ":" in name:
+            raise ConfigError(f"train.device: {name} is one for all processes; write cuda or auto")
+        if ranks.local >= torch.cuda.device_count():
+            raise ConfigError(
+                f"train.device: process {ranks.local + 1} of this machine has no GPU, there are "
+                f"{torch.cuda.device_count()}; lower --nproc-per-node or set cpu"
+            )
+        device = torch.device("cuda", ranks.local)
+        torch.cuda.set_device(device)
+    return device
+
+
+@contextmanager
+def told_once(life: str = "") -> Iterator[None]:
+    """Of several processes that fail, the first one tells why; the others leave in silence as soon as it has."""
+    try:
+        yield
+    except Exception as error:
+        _leave_if_told(life or os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), getattr(error, "exit_code", 1))
+        if " by peer" in str(error) or isinstance(error, dist.DistError):  # gloo: Connection closed, Connection reset
+            raise DragomanError(
+                "torchrun: another process of this run came to an unforeseen end, for want of memory perhaps; "
+                "the same command goes on from the last checkpoint"
+            ) from error
+        raise
+
+
+def _leave_if_told(life: str, exit_code: int) -> None:
+    """Return in the first process to fail. Torchrun's own store knows which that is: it outlives all processes."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return  # nobody to ask
+    rank = os.environ["RANK"]
+    try:
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(*address, is_master=False, timeout=TIME_TO_TELL)  # type: ignore[attr-defined]
+        teller = store.compare_set(f"dragoman/{life}/teller", "", rank).decode()
+    except RuntimeError:
+        return  # torchrun is no more
+    if teller == rank:
+        atexit.register(_has_told, store, f"dragoman/{life}/told")
+        return
+    try:
+        store.wait([f"dragoman/{life}/told"])
+    finally:
+        os._exit(exit_code)
+
+
+def _has_told(store: Any, name: str) -> None:
+    with suppress(RuntimeError):
+        store.set(name, "")
 
 
 def shard(model: nn.Module, ranks: Ranks) -> None:
@@ -128,14 +216,23 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor gathered from all ranks, which all must ask; any other as it is."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    """A sharded tensor gathered from all ranks, which all must ask; any other as it is.
+
+    Only rank 0 gets it, on the CPU: all weights and moments at once have no room where they had to be sharded.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    full = tensor.full_tensor()
+    return full.cpu() if dist.get_rank() == 0 else full.new_empty(0)
 
 
 def like(full: Tensor, place: Tensor) -> Tensor:
-    """The part of `full` that belongs where `place` is."""
+    """The part of `full`, which every rank has, that belongs where `place` is."""
     full = full.to(place.device)
-    return distribute_tensor(full, place.device_mesh, place.placements) if isinstance(place, DTensor) else full
+    if not isinstance(place, DTensor):
+        return full
+    # None: each rank cuts its own part; they need not ask in the same order, and files give none
+    return distribute_tensor(full, place.device_mesh, place.placements, src_data_rank=None)
 
 
 def data_parallel(module: nn.Module, ranks: Ranks, device: torch.device) -> DistributedDataParallel:
@@ -159,4 +256,5 @@ def adding_up(module: nn.Module, last: bool) -> Iterator[None]:
 
 def gradient_norm(parameters: Iterable[Tensor], limit: float) -> Tensor:
     """The norm of all gradients before they are clipped at `limit`."""
-    return whole(torch.nn.utils.clip_grad_norm_(list(parameters), limit))
+    norm = torch.nn.utils.clip_grad_norm_(list(parameters), limit)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

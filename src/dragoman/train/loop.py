@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -19,12 +20,12 @@ from dragoman.data.batching import collate
 from dragoman.data.prefetch import made_ahead
 from dragoman.data.sampled import sampled_store
 from dragoman.data.store import Store
-from dragoman.errors import ConfigError, DragomanError, ModelError, NonFiniteError, Stopped
+from dragoman.errors import ConfigError, ModelError, NonFiniteError, Stopped
 from dragoman.model.build import Model, build_model
 from dragoman.model.device import choose_precision, is_out_of_memory
 from dragoman.model.footprint import parameter_counts
 from dragoman.train import checkpoint, provenance
-from dragoman.train.checkpoint import Learner, Progress, refuse_change
+from dragoman.train.checkpoint import Learner, Origin, Progress
 from dragoman.train.diagnose import where_it_began
 from dragoman.train.distributed import Ranks, gradient_norm, is_sharded, joined, shard
 from dragoman.train.layout import Ids, PaddedLoss, choose_layout
@@ -35,7 +36,7 @@ from dragoman.train.report import NoLog, Reporter, RunLog, Silent, read_log
 from dragoman.train.schedule import learning_rate
 from dragoman.train.signals import Signals, Stop
 from dragoman.train.starting import MovingAverage, freeze, start_from
-from dragoman.train.summary import write_summary
+from dragoman.train.summary import SUMMARY, write_summary
 from dragoman.train.trackers import open_trackers
 from dragoman.train.validation import Validation
 
@@ -72,38 +73,48 @@ class Outcome:
     step: int
     plan: Plan
     rate: float
-    numbers: Tensor  # loss, norm of the gradient
+    numbers: Tensor  # loss, norm of the gradient, ranks that a signal reached
     ready: Any  # a CUDA event, or None
     random: dict[str, Tensor]  # before the step
 
 
 def train(config: Config, run: Path, reporter: Reporter | None = None) -> TrainResult:
     """Train into `run`, a model directory from the first save on; go on by itself where `run` holds a run."""
-    reporter = reporter or Silent()
-    with Signals() as signals, joined(config.train) as (ranks, device), _determinism(config.train.deterministic):
-        if not ranks.main:
-            reporter = Silent()
+    with Signals() as signals:
         try:
-            with bundle.locked(run) if ranks.main else nullcontext():
-                if (run / bundle.CONFIG).exists():
-                    _refuse_other_settings(bundle.load_config(run), config, run)
-                prepared = ranks.first(lambda: prepare(config, run, reporter))
-                trainer = Trainer(prepared, run, device, reporter, ranks, signals)
-                try:
-                    return trainer.run()
-                finally:
-                    trainer.log.close()
+            with joined(config.train) as (ranks, device), _determinism(config.train.deterministic):
+                return _train(config, run, device, reporter if reporter and ranks.main else Silent(), ranks, signals)
         except Stop as stop:
             raise Stopped(f"{run}: stopped by {stop} before the first step; nothing to save", stop.number) from None
 
 
-def _refuse_other_settings(saved: Config, asked: Config, run: Path) -> None:
-    for section in ("text", "model"):
-        old, new = asdict(getattr(saved, section)), asdict(getattr(asked, section))
-        for name in old:
-            follows = section == "model" and name.endswith("vocab_size")  # from the tokenizer
-            if not follows:
-                refuse_change(run, f"{section}.{name}", old[name], new.get(name))
+def _train(
+    config: Config, run: Path, device: torch.device, reporter: Reporter, ranks: Ranks, signals: Signals
+) -> TrainResult:
+    with bundle.locked(run) if ranks.main else nullcontext():
+        if ranks.main:
+            bundle.remove_leftovers(run)
+        ranks.wait()
+        if ranks.main and (run / bundle.WEIGHTS).exists() and not bundle.checkpoints(run):
+            raise ModelError(f"{run}: holds a model but no checkpoint to go on from; give another --out for a new run")
+        origin = Origin(run)
+        origin.agree(_lasting_settings(config))
+        prepared = ranks.first(lambda: prepare(config, run, reporter, origin.agree))
+        trainer = Trainer(prepared, run, device, reporter, ranks, signals)
+        try:
+            return trainer.run()
+        finally:
+            trainer.log.close()
+
+
+def _lasting_settings(config: Config) -> dict[str, Any]:
+    """What must stay as it was when the run began."""
+    sections = {"text": asdict(config.text), "model": asdict(config.model)}
+    lasting = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
+    for name in ("model.vocab_size", "model.target_vocab_size"):
+        del lasting[name]  # from the tokenizer
+    data = {f"data.{name}": getattr(config.data, name) for name in ("generated", "generated_size", "on_bad_line")}
+    return {**lasting, **data, "train.seed": config.train.seed}
 
 
 @contextmanager
@@ -143,14 +154,16 @@ class Trainer:
         self._judged_model: Model | None = None
         self.publisher = Publisher(prepared, run, self.validation)
         self.identity = {
+            **_lasting_settings(self.config),
+            **prepared.identity,
             "training data": prepared.train.key,
-            "train.seed": self.settings.seed,
             "train.layout": self.layout.name,
         }
         self.made_by = provenance.describe(self.config, prepared.corpora, device, self.ranks.world)
         self.progress = self._resume()
         self.log = self._open_log()
         self._pending: Outcome | None = None
+        self._asked_anywhere = False  # whether a signal has reached any rank
         self._mark()
         self._restart_clock()
 
@@ -198,24 +211,20 @@ class Trainer:
                     progress=lambda done: self.reporter.working(f"segmenting pairs for epoch {epoch + 1}", done),
                 )
             )  # fmt: skip
-            self._stores.pop(epoch - 2, None)  # batches of the one before may still be in the making
         return self._stores[epoch]
 
+    def _forget_epochs_before(self, epoch: int) -> None:
+        """Only when a step is done: batches of several epochs may be in the making, in threads that must not wait."""
+        self._stores = {number: store for number, store in self._stores.items() if number >= epoch}
+
     def _resume(self) -> Progress:
-        if self.ranks.main:
-            bundle.remove_leftovers(self.directory)
-        self.ranks.wait()
-        found = checkpoint.newest(self.directory, self.reporter.note)
+        found = checkpoint.agreed(self.directory, self.ranks, self.reporter.note)
         if found is None:
-            if (self.directory / bundle.WEIGHTS).exists():
-                raise ModelError(
-                    f"{self.directory}: holds a model but no checkpoint to go on from; give another --out for a new run"
-                )
             self._seed_rank()
             self._announce()
             return Progress(judge=self.validation.judge)
         path, files = found
-        checkpoint.check_identity(path, files, self.identity)
+        Origin(self.directory).agree(self.identity)
         progress, random = checkpoint.unpack(path, files, self.learner)
         own = checkpoint.own_random_state(random, self.ranks)
         if own is None:
@@ -254,8 +263,10 @@ class Trainer:
         if not self.ranks.main:
             return NoLog()
         provenance.record(self.directory, self.made_by, self.progress.step)
-        trackers = open_trackers(self.settings.trackers, self.directory, self.config, self.progress.step)
-        return RunLog(self.directory, self.progress.step, trackers)
+        trackers = open_trackers(
+            self.settings.trackers, self.directory, self.config, self.progress.step, self.reporter.note
+        )
+        return RunLog(self.directory, self.progress.step, trackers, validated=not self._unmeasured())
 
     # The run
 
@@ -273,7 +284,11 @@ class Trainer:
         started = time.perf_counter() - progress.seconds
         self._publish_what_was_not()
         if progress.step >= settings.max_steps and self._averaged_already():
+            if not (self.directory / SUMMARY).exists():
+                self._summarise(f"reached train.max_steps={settings.max_steps}")
             return self._result(f"already finished at step {progress.step}", averaged=False)
+        if self._unmeasured():
+            self._validate_and_save()
         with closing(made_ahead(self._plans(), self._make, settings.loader_workers)) as steps:
             while progress.step < settings.max_steps and not self._gave_up():
                 self._step(*next(steps))
@@ -297,6 +312,10 @@ class Trainer:
 
     def _due(self, step: int) -> bool:
         return step % self.settings.save_every == 0 or step == self.settings.max_steps
+
+    def _unmeasured(self) -> bool:
+        """Whether a signal cut short the validation of the step that the run goes on from."""
+        return self.progress.validated < self.progress.step and self._due(self.progress.step)
 
     def _averaged_already(self) -> bool:
         looked = [record["kind"] for record in read_log(self.directory) if record["step"] == self.progress.step]
@@ -355,21 +374,26 @@ class Trainer:
         progress.tokens += plan.tokens
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         norm = gradient_norm(parameters, self.settings.clip_norm or math.inf)
-        numbers = torch.stack((self.ranks.total(loss).float(), norm.float()))
+        asked = torch.full_like(loss, float(self.signals.asked is not None))
+        loss, asked = self.ranks.total(torch.stack((loss, asked)))  # in one message: with many ranks a second is dear
+        numbers = torch.stack((loss.float(), norm.float(), asked.float()))
         rate = learning_rate(progress.step, self.settings, self.config.model.d_model)
         for group in optimizer.param_groups:
             group["lr"] = rate
+        finite = torch.isfinite(numbers).all()
         if optimizer.defaults["fused"] and not is_sharded(self.model):
-            optimizer.found_inf = (~torch.isfinite(numbers).all()).float()  # type: ignore[attr-defined]
+            optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
             optimizer.step()
-        elif bool(torch.isfinite(numbers).all()):
+        elif bool(finite):
             optimizer.step()
         if self.learner.average is not None:
-            self.learner.average.follow(progress.step)
+            self.learner.average.follow(progress.step, finite)
+        self.signals.patient = True
         self._settle()
         self._pending = Outcome(progress.step, plan, rate, *_on_its_way(numbers), before)
         if self._pending.ready is None:
             self._settle()
+        self._forget_epochs_before(plan.epoch)
         self._mark()
 
     def _mark(self) -> None:
@@ -385,7 +409,8 @@ class Trainer:
             return
         if outcome.ready is not None:
             outcome.ready.synchronize()
-        loss, norm = outcome.numbers.tolist()
+        loss, norm, asked = outcome.numbers.tolist()
+        self._asked_anywhere = asked > 0
         if math.isfinite(loss) and math.isfinite(norm):
             self.progress.nonfinite = 0
             self._report(outcome, loss, norm)
@@ -463,7 +488,7 @@ class Trainer:
         self.log.write({**record, "predicted_bytes": self._predicted()})
         try:
             self.reporter.note(f"summary in {write_summary(self.prepared, self.directory, self.device, reason)}")
-        except (DragomanError, OSError, ValueError) as error:  # the training itself is done and saved
+        except Exception as error:  # whatever it is, the training itself is done and saved
             self.reporter.note(f"{self.directory}: no summary could be written ({error})")
 
     # What is saved
@@ -472,21 +497,15 @@ class Trainer:
         """The checkpoint comes first: a directory with weights always has one to go on from."""
         progress = self.progress
         weights = self.learner.judged()
-        record: dict[str, Any] = {}
-        better = False
-        if self.ranks.main:
-            looked = self.validation.look(self._judged(weights))
-            record = {"kind": "valid", "step": progress.step, "epoch": progress.epoch, **looked}
-            metric = self.validation.metric(record)
-            better = progress.best_metric is None or metric > progress.best_metric
-            if better:
-                progress.best_metric, progress.best_step, progress.without_better = metric, progress.step, 0
-            else:
-                progress.without_better += 1
-            self.log.write(record)
-        (waited,) = self.ranks.from_main([float(progress.without_better)])
-        progress.without_better = int(waited)
+        looked = self._look(weights)
         with self.signals.uninterrupted():
+            progress.validated = progress.step
+            if self.ranks.main:
+                record = {"kind": "valid", "step": progress.step, "epoch": progress.epoch, **looked}
+                better = self._note_if_better(self.validation.metric(record))
+                self.log.write(record)
+            (waited,) = self.ranks.from_main([float(progress.without_better)])
+            progress.without_better = int(waited)
             self._save()
             if self.ranks.main:
                 self._remove_old_checkpoints()
@@ -494,12 +513,35 @@ class Trainer:
                 self.reporter.validated({**record, "best": better})
         self._restart_clock()
 
+    def _look(self, weights: dict[str, Tensor]) -> dict[str, Any]:
+        """Rank 0 measures while the others wait, and tells them if a signal cut that short."""
+        looked: dict[str, Any] = {}
+        stopped = False
+        if self.ranks.main:
+            try:
+                with self.signals.at_once():
+                    looked = self.validation.look(self._judged(weights))
+            except Stop:
+                stopped = True
+        if self.ranks.from_main([float(stopped)])[0]:
+            raise Stop(self.signals.asked or signal.SIGTERM)
+        return looked
+
+    def _note_if_better(self, metric: float) -> bool:
+        progress = self.progress
+        better = progress.best_metric is None or metric > progress.best_metric
+        if better:
+            progress.best_metric, progress.best_step, progress.without_better = metric, progress.step, 0
+        else:
+            progress.without_better += 1
+        return better
+
     def _judged(self, weights: dict[str, Tensor]) -> Model:
         """A model with the weights to be measured: the one in training, unless those are an average or in parts."""
         if self.learner.average is None and not is_sharded(self.model):
             return self.model
         if self._judged_model is None:
-            self._judged_model = build_model(self.config.model).to(self.device)
+            self._judged_model = bundle.empty_model(self.config, self.device)
         bundle.set_weights(self._judged_model, weights, self.directory)
         return self._judged_model
 
@@ -515,8 +557,11 @@ class Trainer:
         return [path for path in bundle.checkpoints(self.directory) if self._due(bundle.checkpoint_step(path))]
 
     def _remove_old_checkpoints(self) -> None:
-        keep = self._scheduled()[-max(self.settings.keep_checkpoints, self.settings.average) :]
-        bundle.remove_checkpoints(self.directory, keep=keep)
+        """All but the last few up to where the run stands; one beyond it was damaged."""
+        current = bundle.checkpoint_path(self.directory, self.progress.step)
+        passed = [path for path in self._scheduled() if bundle.checkpoint_step(path) <= self.progress.step]
+        count = max(self.settings.keep_checkpoints, self.settings.average)
+        bundle.remove_checkpoints(self.directory, keep=[*passed[-count:], current])
 
     def _publish_what_was_not(self) -> None:
         """A kill between a checkpoint and its publishing leaves the directory one step behind."""
@@ -531,6 +576,7 @@ class Trainer:
         """The mean of the last checkpoints' weights, published if it scores higher than what is."""
         if not self.ranks.main:
             return False
+        self._remove_old_checkpoints()  # a kill after the last save may have left some
         mean, count = mean_weights(self._scheduled()[-self.settings.average :], self.reporter)
         if count < 2:
             return False
@@ -540,8 +586,8 @@ class Trainer:
             model = self.model
             bundle.set_weights(model, mean, self.directory)
         record = {"kind": "average", "step": self.progress.step, "checkpoints": count, **self.validation.look(model)}
-        self.log.write(record)
         better = self.publisher.if_better(record, mean, self.progress)
+        self.log.write(record)  # last: a run whose log holds it is finished
         self.reporter.validated({**record, "best": better})
         return better
 
@@ -549,8 +595,8 @@ class Trainer:
 
     def _stop_together(self) -> None:
         """Several ranks leave after the same step, whichever of them a signal reached."""
-        if self.ranks.world > 1 and self.ranks.any(self.signals.asked is not None):
-            raise Stop(self.signals.asked or 15)
+        if self.ranks.world > 1 and self._asked_anywhere:
+            raise Stop(self.signals.asked or signal.SIGTERM)
 
     def _stopped(self, stop: Stop) -> Stopped:
         """Save the last step that was whole, if there is one that is not saved, and say how to go on."""
@@ -560,11 +606,12 @@ class Trainer:
         saved = [bundle.checkpoint_step(path) for path in bundle.checkpoints(self.directory)]
         if not progress.step:
             return Stopped(f"{self.directory}: stopped by {stop} before the first step; nothing to save", stop.number)
-        if progress.step not in saved:
+        if self.ranks.from_main([float(progress.step not in saved)])[0]:
             self._save()
             weights = self.learner.judged()
             if self.ranks.main and not (self.directory / bundle.WEIGHTS).exists():
                 self.publisher.unmeasured(weights, progress)
+            self.ranks.wait()  # when one process leaves, torchrun ends the others
         message = f"{self.directory}: stopped by {stop} and saved at step {progress.step}; the same command goes on"
         return Stopped(message, stop.number)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from dragoman.text.tokenizer import PAD
 
 CHUNK_ROWS = 12_800  # target tokens whose logits are held at once
+CPU_ROWS = 32  # of them, those that the CPU takes from logits to gradient while they are in its cache
 
 
 def smoothed_cross_entropy(logits_BTV: Tensor, target_BT: Tensor, label_smoothing: float) -> Tensor:
@@ -70,11 +71,19 @@ def _loss_and_gradient_(logits_NV: Tensor, target_N: Tensor, label_smoothing: fl
         from dragoman.model.kernels import loss_and_gradient_
 
         return loss_and_gradient_(logits_NV, target_N, label_smoothing, PAD)
-    real_N = target_N != PAD
-    log_p_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)).log_softmax(dim=-1)
-    right_N = log_p_NV.gather(1, target_N[:, None])[:, 0]
+    losses = [
+        _loss_and_gradient_of_rows_(*rows, label_smoothing)
+        for rows in zip(torch.split(logits_NV, CPU_ROWS), torch.split(target_N, CPU_ROWS), strict=True)
+    ]
+    return torch.cat(losses)
+
+
+def _loss_and_gradient_of_rows_(logits_NV: Tensor, target_N: Tensor, label_smoothing: float) -> Tensor:
+    real_N, places_N1 = target_N != PAD, target_N[:, None]
+    log_p_NV = logits_NV.log_softmax(dim=-1, dtype=torch.promote_types(logits_NV.dtype, torch.float32))
+    right_N = log_p_NV.gather(1, places_N1)[:, 0]
     losses_N = -(1 - label_smoothing) * right_N - label_smoothing * log_p_NV.mean(dim=-1)
     gradient_NV = log_p_NV.exp_().sub_(label_smoothing / logits_NV.size(1))
-    gradient_NV.scatter_add_(1, target_N[:, None], gradient_NV.new_full((len(target_N), 1), label_smoothing - 1))
+    gradient_NV.scatter_add_(1, places_N1, gradient_NV.new_full(places_N1.shape, label_smoothing - 1))
     logits_NV.copy_(gradient_NV.mul_(real_N[:, None]))
     return losses_N * real_N

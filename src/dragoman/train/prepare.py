@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ from dragoman.text.normalize import normalize
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.train.report import Reporter
 
+FILES = ("source", "target", "valid_source", "valid_target")
 VOCABULARY_FORMAT = 1  # of how a vocabulary is learned; part of its key
 
 
@@ -36,23 +37,35 @@ class Prepared:
     valid: Store
     valid_sources: list[str]  # as text, for a real decode
     valid_references: list[str]
+    identity: dict[str, str]  # SHA-256 of the training corpus and the vocabularies
 
 
-def prepare(config: Config, run: Path, reporter: Reporter) -> Prepared:
-    """Everything is kept under `run` and keyed by content, so that a second start does nothing again."""
+def prepare(
+    config: Config, run: Path, reporter: Reporter, agree: Callable[[dict[str, str]], None] = lambda _: None
+) -> Prepared:
+    """Everything is kept under `run` and keyed by content, so that a second start does nothing again.
+
+    `agree` is told what the run is made of before anything is made of it, and may refuse.
+    """
     data = _corpora(config.data, run, config.train.seed)
+    # of all files, before hours of work: is every one there?
+    contents = {f"data.{name}": content_hash([Path(path) for path in getattr(data, name)]) for name in FILES}
+    identity = {name: contents[name] for name in ("data.source", "data.target")}
+    agree(identity)
     tokenizers = _tokenizers(config, data, run, reporter)
+    identity |= {"source vocabulary": tokenizers.source.digest, "target vocabulary": tokenizers.target.digest}
+    agree(identity)
     config = config.with_vocabulary(tokenizers.source.size, tokenizers.target.size)
     train = _store("training", data.source, data.target, config, tokenizers, run, reporter)
     valid = _store("validation", data.valid_source, data.valid_target, config, tokenizers, run, reporter)
     pairs = list(islice(_pairs(data.valid_source, data.valid_target, config), config.train.valid_sentences))
     sources = [source for source, _ in pairs]
     references = [normalize(target, config.text.normalization) for _, target in pairs]  # as translations are
-    return Prepared(config, data, tokenizers, train, valid, sources, references)
+    return Prepared(config, data, tokenizers, train, valid, sources, references, identity)
 
 
 def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
-    """The same settings with files in place of a generated corpus's name; missing ones refused."""
+    """The same settings with files in place of a generated corpus's name."""
     if data.generated:
         files = generated.write(data.generated, data.generated_size, run / "corpus", seed)
         return replace(
@@ -63,13 +76,12 @@ def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
             valid_source=(str(files.valid_source),),
             valid_target=(str(files.valid_target),),
         )
-    for name in ("source", "target", "valid_source", "valid_target"):
+    for name in FILES:
         if not getattr(data, name):
             raise ConfigError(
                 f"data.{name}: missing; give --source, --target, --valid-source and --valid-target, "
                 "or data.generated for a corpus made here"
             )
-        content_hash([Path(path) for path in getattr(data, name)])  # before hours of work: is every file there?
     return data
 
 

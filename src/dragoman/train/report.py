@@ -5,6 +5,7 @@ Knows nothing of terminals nor of any tracker: the command line brings its own R
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,10 +53,13 @@ class Tracker(Protocol):
 class RunLog:
     """DIR/log.jsonl, one object a line; each goes to the trackers too. Closing the log closes them."""
 
-    def __init__(self, run: Path, resume_step: int, trackers: Sequence[Tracker] = ()) -> None:
+    def __init__(
+        self, run: Path, resume_step: int, trackers: Sequence[Tracker] = (), *, validated: bool = True
+    ) -> None:
         self._path, self._trackers = run / LOG, trackers
-        kept = [record for record in read_log(run) if record["step"] <= resume_step]
-        # what came after the checkpoint will be logged again
+        # what came after the checkpoint will be logged again; that may be the validation of its own step
+        last = {"valid": resume_step - (not validated)}
+        kept = [record for record in read_log(run) if record["step"] <= last.get(record["kind"], resume_step)]
         write_file(self._path, "".join(_line(record) for record in kept).encode())
         self._file = self._path.open("a", encoding="utf-8")
 
@@ -70,7 +74,8 @@ class RunLog:
             tracker.write(record)
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # a full disk, which `write` told of
+            self._file.close()
         for tracker in self._trackers:
             tracker.close()
 

@@ -1,6 +1,7 @@
 """SIGTERM and Ctrl-C in a run: stop where nothing is left half done, within seconds. Knows nothing of training."""
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ class Signals:
     def __init__(self) -> None:
         self.asked: int | None = None  # the signal that came
         self.deferred = False  # whether somebody looks at `asked` and stops by himself
+        self.patient = False  # whether there is work to save, and code that does not answer is waited for
         self._depth = 0
         self._noticed = threading.Event()
         self._before: dict[int, Any] = {}
@@ -52,6 +54,16 @@ class Signals:
             self._depth -= 1
         self.check()
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What may be cut short even where stopping is deferred."""
+        before, self.deferred = self.deferred, False
+        try:
+            self.check()
+            yield
+        finally:
+            self.deferred = before
+
     def check(self) -> None:
         """Stop here if a signal came and nothing is half done."""
         if self.asked is not None and not self._depth and not self.deferred:
@@ -71,9 +83,19 @@ class Signals:
         self._wakeup_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
         def wait() -> None:
+            asked = 0
             with os.fdopen(reading, "rb", buffering=0) as signals:
-                while number := signals.read(1):
-                    if number[0] in self._before and not self._noticed.wait(SECONDS_TO_NOTICE):
-                        os._exit(128 + number[0])
+                while True:
+                    unanswered = asked and not self._noticed.is_set() and not self.patient
+                    if select.select([signals], [], [], SECONDS_TO_NOTICE if unanswered else None)[0]:
+                        number = signals.read(1)
+                        if not number:
+                            return
+                        if number[0] in self._before:
+                            if asked:
+                                os._exit(128 + number[0])  # a second one
+                            asked = number[0]
+                    elif not self._noticed.is_set() and not self.patient:
+                        os._exit(128 + asked)
 
         threading.Thread(target=wait, daemon=True).start()

@@ -42,6 +42,8 @@ class MovingAverage:
         self._decay = decay
 
     @torch.no_grad()
-    def follow(self, step: int) -> None:
+    def follow(self, step: int, finite: Tensor) -> None:
+        """Move, unless the step was not finite: then nothing moves, though nobody waits for the GPU to say so."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.weights, self._parameters, 1 - decay)
+        amount = (1 - decay) * finite
+        torch._foreach_lerp_(self.weights, self._parameters, [amount] * len(self.weights))

@@ -36,7 +36,7 @@ Points = list[tuple[float, float]]
 def write_summary(prepared: Prepared, run: Path, device: torch.device, reason: str) -> Path:
     """Write DIR/summary.md and its pictures; `reason` says why the run stopped. Takes seconds."""
     records = read_log(run)
-    published = json.loads((run / PUBLISHED).read_bytes())
+    published = json.loads((run / PUBLISHED).read_bytes()) if (run / PUBLISHED).exists() else None
     rows = _spread(len(prepared.valid_sources), SAMPLES)
     translations = _translations(run, device, [prepared.valid_sources[row] for row in rows])
     references = [prepared.valid_references[row] for row in rows]
@@ -74,21 +74,28 @@ def _translations(run: Path, device: torch.device, sources: Sequence[str]) -> li
 # The result
 
 
-def _result(prepared: Prepared, published: Record, records: Sequence[Record], reason: str) -> Iterator[str]:
-    metric, step = prepared.config.train.valid_metric, published["step"]
-    told = _record(records, published["kind"], step)
-    if published["kind"] == "average":
-        weights = f"the average of the last {told['checkpoints']} checkpoints" if told else "an average of checkpoints"
-        weights += f", at step {step:,}"
-    else:
-        weights = f"those of step {step:,}"
-    judge = METRICS.get(published["judge"].split()[0], metric)
-    score = abs(published["metric"])  # a loss is kept as its negative, to be maximised
-    yield f"- **Weights**: {weights}; {judge} {score:.4g} on {len(prepared.valid_sources):,} sentences, greedy"
+def _result(prepared: Prepared, published: Record | None, records: Sequence[Record], reason: str) -> Iterator[str]:
+    yield f"- **Weights**: {_weights(prepared, published, records)}"
+    metric = prepared.config.train.valid_metric
     best = _best([record for record in records if record["kind"] == "valid"], metric)
     if best:
         yield f"- **Best validation**: step {best['step']:,}, {METRICS[metric]} {best[metric]:.4g}"
     yield f"- **Stopped**: {_text(reason)}"
+
+
+def _weights(prepared: Prepared, published: Record | None, records: Sequence[Record]) -> str:
+    if published is None:
+        return "not measured: the run stopped before its first validation"
+    step, told = published["step"], _record(records, published)
+    if published["kind"] == "average":
+        count = f"{told['checkpoints']} " if told else ""
+        weights = f"the average of the last {count}checkpoints, at step {step:,}"
+    else:
+        weights = f"those of step {step:,}"
+    metric = published["judge"].split()[0]
+    score = abs(published["metric"])  # a loss is kept as its negative, to be maximised
+    sentences = f"{len(prepared.valid_sources):,} sentences, greedy"
+    return f"{weights}; {METRICS.get(metric, metric)} {score:.4g} on {sentences}"
 
 
 def _best(records: Iterable[Record], metric: str) -> Record | None:
@@ -99,8 +106,10 @@ def _best(records: Iterable[Record], metric: str) -> Record | None:
     return max(scored, key=lambda record: float(record[metric]), default=None)
 
 
-def _record(records: Iterable[Record], kind: str, step: int) -> Record | None:
-    return next((record for record in records if record["kind"] == kind and record["step"] == step), None)
+def _record(records: Iterable[Record], published: Record) -> Record | None:
+    """What the log says of the published weights."""
+    place = published["kind"], published["step"]
+    return next((record for record in records if (record["kind"], record["step"]) == place), None)
 
 
 def _effort(prepared: Prepared, run: Path, records: Sequence[Record]) -> Iterator[str]:
@@ -128,10 +137,12 @@ def _gibibytes(size: float) -> str:
     return f"{size / 2**30:.2f} GiB"
 
 
-def _scores(published: Record, records: Sequence[Record]) -> Iterator[str]:
+def _scores(published: Record | None, records: Sequence[Record]) -> Iterator[str]:
     """The best of every metric among validations, and what the published weights scored."""
     valid = [record for record in records if record["kind"] == "valid"]
-    chosen = _record(records, published["kind"], published["step"]) or {}
+    if not valid:
+        return
+    chosen = (_record(records, published) if published else None) or {}
     yield "| validation | best | at step | these weights |"
     yield "| --- | --- | --- | --- |"
     for metric, name in METRICS.items():

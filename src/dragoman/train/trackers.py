@@ -172,11 +172,12 @@ class _WeightsAndBiases:
         )
         _remember_id(run, "wandb", self._run.id)
         # It takes steps in order only. Offline nobody can tell it where it stood, but what it had the log has too.
-        had = max((record["step"] for record in read_log(run)), default=0) if known else 0
-        self._first_step = had + 1 if self._run.offline else int(self._run.starting_step)
+        self._first_step = int(self._run.starting_step)
+        had = read_log(run) if known and self._run.offline else []
+        self._written = {(record["kind"], record["step"]) for record in had}
 
     def write(self, record: Mapping[str, Any]) -> None:
-        if record["step"] >= self._first_step:
+        if record["step"] >= self._first_step and (record["kind"], record["step"]) not in self._written:
             self._run.log(scalars(record), step=record["step"])
 
     def close(self) -> None:

@@ -1,0 +1,334 @@
+"""Faults for the processes of tests/forked.py: killed, stopped, stuck, out of disk at an exact moment. No clocks.
+
+`install(name, ...)` puts one function below in place, in the process that shall suffer it.
+"""
+
+import atexit
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman import bundle
+from dragoman.data import store
+from dragoman.text import tokenizer
+from dragoman.train import checkpoint, distributed, layout, loop, signals, validation
+from dragoman.train.loss import smoothed_cross_entropy
+from dragoman.train.signals import Signals
+
+Action = Callable[[], None]
+
+PLACES: dict[str, tuple[Any, str]] = {
+    "scan": (store, "_add_encoded"),
+    "vocabulary": (tokenizer, "_train_model"),
+    "feeding": (tokenizer, "_stretches"),  # called back from within sentencepiece
+    "step": (layout._Layout, "gradients"),
+    "validation": (validation.Validation, "look"),
+    "joining": (distributed, "choose_device"),
+}
+noticed = threading.Event()  # a signal reached Python
+
+
+def install(name: str, **how: Any) -> None:
+    globals()[name](**how)
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
+
+
+def all_of(faults: list[Mapping[str, Any]]) -> None:
+    for fault in faults:
+        install(**fault)
+
+
+# Kills
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def count_calls(report: str) -> None:
+    """Write down how many function calls the run makes."""
+    calls = [0]
+    _profile(calls, -1)
+    atexit.register(lambda: Path(report).write_text(str(calls[0])))
+
+
+def die_at_call(number: int) -> None:
+    """At the call of any function, of Python or C, in the main thread: a moment that is the same on every machine."""
+    _profile([0], number)
+
+
+def _profile(calls: list[int], number: int) -> None:
+    def count(_frame: object, event: str, _argument: object) -> None:
+        if event in ("call", "c_call"):
+            calls[0] += 1
+            if calls[0] == number:
+                die()
+
+    sys.setprofile(count)
+
+
+def list_events(report: str) -> None:
+    """Write down every write and rename."""
+
+    def note(event: str, path: Path) -> None:
+        with Path(report).open("a") as file:
+            file.write(f"{event} {path}\n")
+
+    _put(bundle, "after", note)
+
+
+def at_event(number: int, action: str, **how: Any) -> None:
+    """After the number-th write or rename of the process."""
+    _at(bundle, "after", number, _action(action, how))
+
+
+def after_rename(called: str, action: str, **how: Any) -> None:
+    """When something has its name."""
+    act = _action(action, how)
+
+    def look(event: str, path: Path) -> None:
+        if event == "rename" and path.name == called:
+            act()
+
+    _put(bundle, "after", look)
+
+
+def in_a_save(number: int, action: str, **how: Any) -> None:
+    """After the number-th write or rename of the first checkpoint."""
+    act, count = _action(action, how), [0]
+
+    def look(_event: str, path: Path) -> None:
+        count[0] += "step-" in str(path)
+        if count[0] == number:
+            count[0] += 1
+            act()
+
+    _put(bundle, "after", look)
+
+
+def half_written(number: int) -> None:
+    """The number-th file of a process is written to the middle, then the process is killed."""
+    count, real = [0], bundle._write_synced
+
+    def write(path: Path, content: bytes) -> None:
+        count[0] += 1
+        if count[0] == number:
+            path.write_bytes(content[: len(content) // 2])
+            die()
+        real(path, content)
+
+    _put(bundle, "_write_synced", write)
+
+
+def careless_saves() -> None:
+    """What a control needs: checkpoints written straight into their place, the manifest first."""
+
+    def write(path: Path, files: Mapping[str, bytes]) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        for name, content in {bundle.MANIFEST: json.dumps(digests).encode(), **files}.items():
+            (path / name).write_bytes(content)
+            bundle.after("write", path / name)
+
+    _put(bundle, "write_checkpoint", write)
+
+
+# Signals: a place rings when it is reached, and waits there for what the test sends
+
+
+def at_place(place: str, number: int, action: str, **how: Any) -> None:
+    """When a place is reached for the number-th time."""
+    _at(*PLACES[place], number, _action(action, how))
+
+
+def _at(owner: Any, name: str, number: int, act: Action) -> None:
+    real, count = getattr(owner, name), [0]
+
+    def reached(*arguments: Any, **keywords: Any) -> Any:
+        count[0] += 1
+        if count[0] == number:
+            act()
+        return real(*arguments, **keywords)
+
+    setattr(owner, name, reached)
+
+
+def _action(name: str, how: Mapping[str, Any]) -> Action:
+    if name in ("wait", "compile"):
+        _know_of_signals()
+    actions: dict[str, Callable[..., None]] = {
+        "die": die,
+        "ring": _ring,
+        "wait": _wait,
+        "stuck": _stuck,
+        "compile": _compile,
+        "terminate": _terminate,
+        "disk full": _disk_full,
+    }
+    return lambda: actions[name](**how)
+
+
+def _terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _ring(ring: str) -> None:
+    descriptor = os.open(ring, os.O_WRONLY)
+    os.write(descriptor, b"!")
+    os.close(descriptor)
+
+
+def _know_of_signals() -> None:
+    real = Signals._handle
+
+    def handle(self: Signals, number: int, frame: Any) -> None:
+        noticed.set()
+        real(self, number, frame)
+
+    _put(Signals, "_handle", handle)
+
+
+def _wait(ring: str, times: int = 1) -> None:
+    """For a signal, which may raise here, or end the process."""
+    for _ in range(times):
+        noticed.clear()
+        _ring(ring)
+        noticed.wait()
+
+
+def _stuck(ring: str, seconds: float = 0.0) -> None:
+    """In a call of C that lets no handler of Python run: for ever, or for some seconds. On Linux."""
+    library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+
+    def look() -> None:
+        while mutex.raw[0] != 2:  # locked, and somebody waits for it
+            pass
+        _ring(ring)
+        if seconds:
+            threading.Timer(seconds, lambda: library.pthread_mutex_unlock(mutex)).start()
+
+    threading.Thread(target=look).start()
+    library.pthread_mutex_lock(mutex)
+
+
+def _compile(ring: str) -> None:
+    """A compilation that does not end."""
+
+    def backend(*_: Any) -> Any:
+        _wait(ring)
+        raise AssertionError("a signal came and did not stop the compilation")
+
+    torch.compile(torch.sin, backend=backend)(torch.ones(1))
+
+
+def notice_within(seconds: float) -> None:
+    _put(signals, "SECONDS_TO_NOTICE", seconds)
+
+
+def impatient() -> None:
+    """What a control needs: work that could be saved is not waited for."""
+    _put(Signals, "patient", property(lambda self: False, lambda self, value: None))
+
+
+# Disks
+
+
+def _disk_full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def limit_file_size(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def full_temporary_directory(directory: str) -> None:
+    """No file can be made below it."""
+    tempfile.tempdir = directory
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(directory):
+            _disk_full()
+
+    sys.addaudithook(watch)
+
+
+def saves_by_way_of_tmp() -> None:
+    """What a control needs: files are written in the temporary directory and moved."""
+
+    def write(path: Path, content: bytes) -> None:
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            file.write(content)
+        shutil.move(file.name, path)
+
+    _put(bundle, "_write_synced", write)
+
+
+# State that is lost, for controls
+
+
+def forget_random_state() -> None:
+    _put(checkpoint, "set_random_state", lambda state, device: None)
+
+
+def forget_place() -> None:
+    """Resume at the beginning of the epoch."""
+    real = checkpoint.unpack
+
+    def unpack(*arguments: Any) -> Any:
+        progress, random = real(*arguments)
+        progress.batch = 0
+        return progress, random
+
+    _put(checkpoint, "unpack", unpack)
+
+
+def record_batches(report: str) -> None:
+    """Write down, for every step that was taken, the rows it asked for and the ids it was given."""
+    step, update = loop.Trainer._step, loop.Trainer._update
+    given: list[Any] = []
+
+    def recorded_step(self: loop.Trainer, plan: loop.Plan, batches: list[Any]) -> None:
+        given[:] = [batch.source_ids.tolist() for batch in batches]
+        step(self, plan, batches)
+
+    def recorded_update(self: loop.Trainer, plan: loop.Plan, loss: Any) -> None:
+        update(self, plan, loss)
+        rows = [(epoch, rows.tolist()) for epoch, rows in plan.batches]
+        with Path(report).open("a") as file:
+            file.write(json.dumps({"step": self.progress.step, "rows": rows, "ids": given}) + "\n")
+
+    _put(loop.Trainer, "_step", recorded_step)
+    _put(loop.Trainer, "_update", recorded_update)
+
+
+def broken_losses(steps: list[int]) -> None:
+    """NaN at these steps, and when they are looked into."""
+    real_step, real_loss = loop.Trainer._step, smoothed_cross_entropy
+    current = [0]
+
+    def step(self: loop.Trainer, plan: loop.Plan, batches: list[Any]) -> None:
+        current[0] = self.progress.step + 1
+        real_step(self, plan, batches)
+
+    def loss(logits: torch.Tensor, target: torch.Tensor, smoothing: float) -> torch.Tensor:
+        return real_loss(logits, target, smoothing) * (float("nan") if current[0] in steps else 1.0)
+
+    _put(loop.Trainer, "_step", step)
+    _put(layout, "smoothed_cross_entropy", loss)

@@ -1,0 +1,159 @@
+"""What the tests of survival share: a corpus of a few pairs, runs of a second, what they leave behind."""
+
+import json
+import os
+import select
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from dragoman import bundle
+from dragoman.config import Config
+from dragoman.train.report import read_log
+from tests.forked import LIMIT, Ended, Server, Started
+
+SETTINGS = (
+    "text.vocab_size=320",
+    "model.d_model=16",
+    "model.d_ff=32",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "train.batch_tokens=64",
+    "train.log_every=1",
+    "train.valid_metric=loss",
+    "train.valid_sentences=2",
+    "train.trackers=[]",
+    "decode.max_extra=2",
+)
+WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
+PAIRS, HELD_OUT = 240, 8
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Files, by the names that settings and options have for them."""
+
+    source: Path
+    target: Path
+    valid_source: Path
+    valid_target: Path
+
+    @property
+    def data(self) -> dict[str, list[str]]:
+        return {name: [str(path)] for name, path in vars(self).items()}
+
+
+def write_corpus(directory: Path, pairs: int = PAIRS) -> Corpus:
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = [" ".join(WORDS[(row * place) % 8] for place in range(1, row % 5 + 2)) for row in range(pairs)]
+    corpus = Corpus(*(directory / name for name in ("train.a", "train.b", "valid.a", "valid.b")))
+    for path, texts in (
+        (corpus.source, lines),
+        (corpus.target, [line.upper() for line in lines]),
+        (corpus.valid_source, lines[:HELD_OUT]),
+        (corpus.valid_target, [line.upper() for line in lines[:HELD_OUT]]),
+    ):
+        path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return corpus
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Starts `dragoman train` on one corpus."""
+
+    server: Server
+    corpus: Corpus
+    errors: Path  # a directory
+
+    def start(
+        self,
+        run: Path,
+        *settings: str,
+        fault: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Started:
+        errors = self.errors / f"{len(list(self.errors.iterdir()))}.txt"
+        errors.touch()
+        return self.server.start(self.arguments(run, *settings), errors, fault or {}, environment or {})
+
+    def arguments(self, run: Path, *settings: str) -> list[str]:
+        """What follows `dragoman train`."""
+        data = {f"--{name.replace('_', '-')}": str(path) for name, path in vars(self.corpus).items()}
+        options = [*data.items(), *(("--set", setting) for setting in (*SETTINGS, *settings))]
+        return ["--preset", "tiny", "--out", str(run), *(word for option in options for word in option)]
+
+    def run(self, run: Path, *settings: str, fault: Mapping[str, Any] | None = None) -> Ended:
+        return self.start(run, *settings, fault=fault).wait()
+
+    def finish(self, run: Path, *settings: str, fault: Mapping[str, Any] | None = None) -> Ended:
+        """A run that must come to its end."""
+        ended = self.run(run, *settings, fault=fault)
+        assert ended.code == 0, ended.errors
+        return ended
+
+    def config(self, *settings: str) -> Config:
+        return Config.build("tiny", None, [*SETTINGS, *settings], data=self.corpus.data)
+
+
+class Bell:
+    """A pipe in the file system, by which a process says that it has come to a place."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "bell"
+        os.mkfifo(self.path)
+        self._descriptor = os.open(self.path, os.O_RDWR)  # for both: it never ends
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def hear(self) -> None:
+        assert select.select([self._descriptor], [], [], LIMIT)[0], f"no bell in {LIMIT:.0f} s"
+        assert os.read(self._descriptor, 1) == b"!"
+
+
+# What a run leaves behind
+
+
+def state(run: Path, step: int) -> dict[str, bytes]:
+    """A checkpoint, verified, without its clock and its provenance, which tells the command and the machine."""
+    files = bundle.read_checkpoint(bundle.checkpoint_path(run, step))
+    del files["provenance.json"]
+    recorded = json.loads(files["state.json"])
+    del recorded["progress"]["seconds"]
+    return {**files, "state.json": json.dumps(recorded).encode()}
+
+
+def story(run: Path) -> list[dict[str, Any]]:
+    """The log, without clocks and memory."""
+    records = [record for record in read_log(run) if record["kind"] != "memory"]
+    return [{name: value for name, value in record.items() if name != "tokens_per_second"} for record in records]
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """All that must be the same to the bit, whatever happened on the way: every checkpoint, the log, the model."""
+    kept = {path.name: state(run, bundle.checkpoint_step(path)) for path in bundle.checkpoints(run)}
+    names = ("weights.safetensors", "config.toml", "tokenizer.model", "published.json")
+    return {**kept, "log": story(run), **{name: (run / name).read_bytes() for name in names}}
+
+
+def steps(run: Path) -> list[int]:
+    """Of the checkpoints, each of which must verify."""
+    found = bundle.checkpoints(run)
+    for path in found:
+        bundle.read_checkpoint(path)
+    return [bundle.checkpoint_step(path) for path in found]
+
+
+def reached(run: Path) -> int:
+    """The last step that was logged."""
+    return max((record["step"] for record in read_log(run) if record["kind"] == "step"), default=0)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file, but the lock."""
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}

@@ -1,0 +1,348 @@
+"""Kill -9 at any moment: a run goes on by itself, loses one save interval at most, and ends the same to the bit."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import count, pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dragoman import bundle
+from dragoman.errors import ModelError
+from tests.survival import PAIRS, Runs, outcome, reached, state, steps, story
+
+KILLED = -9
+INTERVAL = 4
+LAST = 12
+SAVES = (f"train.save_every={INTERVAL}", f"train.max_steps={LAST}", "train.average=2", "train.keep_checkpoints=2")
+
+
+@pytest.fixture(scope="module")
+def whole(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], int]:
+    """What a run that nothing happens to leaves behind, and how many calls of functions it makes."""
+    directory = tmp_path_factory.mktemp("whole")
+    report = directory / "calls"
+    runs.finish(directory / "run", *SAVES, fault={"name": "count_calls", "report": str(report)})
+    return outcome(directory / "run"), int(report.read_text())
+
+
+def check_what_a_kill_left(run: Path) -> None:
+    """Every checkpoint there is can be gone on from, and one interval is lost at most."""
+    assert reached(run) - max(steps(run), default=0) <= INTERVAL
+
+
+# 1: anywhere
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.slow)])
+def test_kill_9_at_random_moments(runs: Runs, whole: tuple[dict[str, Any], int], tmp_path: Path, kills: int) -> None:
+    expected, calls = whole
+    random = Random(1)
+    for number in count():
+        run = tmp_path / str(number)
+        while kills and reached(run) < LAST:
+            before = max(steps(run), default=0)
+            ended = runs.run(run, *SAVES, fault={"name": "die_at_call", "number": random.randrange(1, calls)})
+            assert ended.code in (KILLED, 0), ended.errors
+            kills -= ended.code == KILLED
+            check_what_a_kill_left(run)
+            if "parameters on cpu" in ended.errors:
+                assert not before, "it began anew"
+            elif "resuming from" in ended.errors:
+                assert f"resuming from {bundle.checkpoint_path(run, before)}" in ended.lines
+            assert "damaged" not in ended.errors
+        runs.finish(run, *SAVES)
+        assert outcome(run) == expected
+        assert (run / "summary.md").exists()
+        assert not list((run / "checkpoints").glob(".*"))
+        assert not list((run / "data").glob(".*"))
+        if not kills:
+            return
+
+
+# 1: inside a save
+
+
+EVENTS = [
+    "write .step-000012.partial/weights.safetensors",
+    "write .step-000012.partial/optimizer.safetensors",
+    "write .step-000012.partial/state.json",
+    "write .step-000012.partial/provenance.json",
+    "write .step-000012.partial/manifest.json",
+    "rename checkpoints/step-000012",
+    "rename checkpoints/.step-000004.removed",
+    "write run/.weights.safetensors.partial",
+    "rename run/weights.safetensors",
+    "write run/.card.md.partial",
+    "rename run/card.md",
+    "write run/.published.json.partial",
+    "rename run/published.json",
+]
+
+
+@pytest.fixture(scope="module")
+def before_a_save(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A run that stands before its last save, and how many writes and renames a start makes before that."""
+    directory = tmp_path_factory.mktemp("before")
+    run, report = directory / "before" / "run", directory / "events"
+    killed = runs.run(run, *SAVES, fault={"name": "at_place", "place": "step", "number": 9, "action": "die"})
+    assert (killed.code, steps(run)) == (KILLED, [4, 8])
+    copied = shutil.copytree(run, directory / "copied" / "run")
+    runs.finish(copied, *SAVES, fault={"name": "list_events", "report": str(report)})
+    events = [line.split() for line in report.read_text().splitlines()]
+    told = [f"{event} {Path(path).parent.name}/{Path(path).name}" for event, path in events]
+    first = told.index(EVENTS[0])
+    assert told[first : first + len(EVENTS)] == EVENTS
+    return run, first
+
+
+def killed_in_a_save(runs: Runs, before: Path, place: Path, *faults: dict[str, Any]) -> Path:
+    run = Path(shutil.copytree(before, place / "run"))
+    assert runs.run(run, *SAVES, fault={"name": "all_of", "faults": faults}).code == KILLED
+    return run
+
+
+SOME = (0, 4, 5, 8)
+EVERY = [number if number in SOME else pytest.param(number, marks=pytest.mark.slow) for number in range(len(EVENTS))]
+
+
+@pytest.mark.parametrize("number", EVERY)
+def test_kill_9_after_each_write_and_rename_of_a_save(
+    runs: Runs, whole: tuple[dict[str, Any], int], before_a_save: tuple[Path, int], tmp_path: Path, number: int
+) -> None:
+    before, events = before_a_save
+    fault = {"name": "at_event", "number": events + number + 1, "action": "die"}
+    run = killed_in_a_save(runs, before, tmp_path, fault)
+    check_what_a_kill_left(run)
+    assert (12 in steps(run)) == (number >= EVENTS.index("rename checkpoints/step-000012"))
+    resumed = runs.finish(run, *SAVES)
+    assert "damaged" not in resumed.errors
+    assert outcome(run) == whole[0]
+
+
+WRITES = [event for event in EVENTS if event.startswith("write")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(WRITES)))
+def test_kill_9_in_the_middle_of_each_write_of_a_save(
+    runs: Runs, whole: tuple[dict[str, Any], int], before_a_save: tuple[Path, int], tmp_path: Path, number: int
+) -> None:
+    before, events = before_a_save
+    assert events % 2 == 0, "a start writes files and renames each"
+    run = killed_in_a_save(runs, before, tmp_path, {"name": "half_written", "number": events // 2 + number + 1})
+    check_what_a_kill_left(run)
+    runs.finish(run, *SAVES)
+    assert outcome(run) == whole[0]
+
+
+def test_checkpoints_written_straight_into_their_place_would_be_found_out(
+    runs: Runs, before_a_save: tuple[Path, int], tmp_path: Path
+) -> None:
+    before, events = before_a_save
+    fault = {"name": "at_event", "number": events + 2, "action": "die"}
+    run = killed_in_a_save(runs, before, tmp_path, {"name": "careless_saves"}, fault)
+    with pytest.raises(ModelError, match=r"step-000012: damaged checkpoint"):
+        check_what_a_kill_left(run)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_kill_9_while_a_checkpoint_is_replaced(
+    runs: Runs, whole: tuple[dict[str, Any], int], tmp_path: Path, number: int
+) -> None:
+    """A signal saves a step whose validation it cut short; the next start validates it and saves it once more."""
+    run = tmp_path / "run"
+    stopped = runs.run(
+        run, *SAVES, fault={"name": "at_place", "place": "validation", "number": 1, "action": "terminate"}
+    )
+    assert (stopped.code, steps(run)) == (143, [INTERVAL])
+    renamed = (".step-000004.replaced", "step-000004")[number]
+    killed = runs.run(run, *SAVES, fault={"name": "after_rename", "called": renamed, "action": "die"})
+    assert (killed.code, steps(run)) == (KILLED, [[], [INTERVAL]][number])
+    resumed = runs.finish(run, *SAVES)
+    assert f"resuming from {bundle.checkpoint_path(run, INTERVAL)}" in resumed.lines
+    assert outcome(run) == whole[0]
+
+
+@pytest.mark.slow
+def test_kill_9_after_each_write_and_rename_of_the_end_of_a_run(
+    runs: Runs, whole: tuple[dict[str, Any], int], before_a_save: tuple[Path, int], tmp_path: Path
+) -> None:
+    """While the average of the last checkpoints is published and the summary written."""
+    before, events = before_a_save
+    for number in range(events + len(EVENTS), events + len(EVENTS) + 20):
+        run = Path(shutil.copytree(before, tmp_path / str(number) / "run"))
+        killed = runs.run(run, *SAVES, fault={"name": "at_event", "number": number + 1, "action": "die"})
+        runs.finish(run, *SAVES)
+        assert outcome(run) == whole[0]
+        assert (run / "summary.md").exists()
+        if killed.code == 0:
+            assert number > events + len(EVENTS) + 4
+            return
+    raise AssertionError("a run ends")
+
+
+# 2: 200 steps, and 73 + 127
+
+
+RESUMED = ("model.dropout=0.2", "train.accumulate=3", "train.log_every=7", "train.average=1")
+SHORT, LONG = (15, 40), (73, 200)
+PLAIN, SAMPLED = (), ("text.sampling=0.1",)
+
+
+def resumed_settings(sizes: tuple[int, int], more: tuple[str, ...]) -> tuple[str, ...]:
+    return (*RESUMED, *more, f"train.max_steps={sizes[1]}", f"train.save_every={sizes[1] // 2}")
+
+
+@pytest.fixture(scope="module")
+def at_once(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Runs that nothing happened to, each made once."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def make(*settings: str) -> Path:
+        if settings not in made:
+            made[settings] = tmp_path_factory.mktemp("at-once") / "run"
+            runs.finish(made[settings], *settings)
+        return made[settings]
+
+    return make
+
+
+def stop_in_step(step: int, killed: bool) -> dict[str, Any]:
+    """SIGTERM while a step is computed, and where asked for SIGKILL as soon as the step before it is saved."""
+    signalled = {"name": "at_place", "place": "step", "number": step, "action": "terminate"}
+    kill = {"name": "after_rename", "called": f"step-{step - 1:06d}", "action": "die"}
+    return {"name": "all_of", "faults": [signalled, kill] if killed else [signalled]}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "more", "killed"),
+    [
+        (SHORT, PLAIN, False),
+        (SHORT, SAMPLED, True),
+        *(
+            pytest.param(LONG, more, killed, marks=pytest.mark.slow)
+            for more in (PLAIN, SAMPLED)
+            for killed in (True, False)
+        ),
+    ],
+)
+def test_a_run_in_two_parts_is_the_same_to_the_bit(
+    runs: Runs, at_once: Callable[..., Path], tmp_path: Path,
+    sizes: tuple[int, int], more: tuple[str, ...], killed: bool,
+) -> None:  # fmt: skip
+    first, last = sizes
+    settings = resumed_settings(sizes, more)
+    ended = runs.run(tmp_path, *settings, fault=stop_in_step(first + 1, killed))
+    assert (ended.code, steps(tmp_path)) == (KILLED if killed else 143, [first])
+    progress = json.loads(state(tmp_path, first)["state.json"])["progress"]
+    assert progress["batch"] > 0, "in the middle of an epoch"
+    assert progress["recent_tokens"] > 0, "between two lines of the log"
+    runs.finish(tmp_path, *settings)
+    whole = at_once(*settings)
+    assert state(tmp_path, last) == state(whole, last)
+    assert story(tmp_path) == story(whole)
+    assert {record["epoch"] for record in story(whole) if record["kind"] == "step"} != {0}
+
+
+def test_without_the_random_state_it_would_be_another_run(
+    runs: Runs, at_once: Callable[..., Path], tmp_path: Path
+) -> None:
+    settings = resumed_settings(SHORT, PLAIN)
+    runs.run(tmp_path, *settings, fault=stop_in_step(SHORT[0] + 1, False))
+    runs.finish(tmp_path, *settings, fault={"name": "forget_random_state"})
+    whole = at_once(*settings)
+    assert story(tmp_path) != story(whole)
+    for name in ("weights.safetensors", "optimizer.safetensors"):
+        assert state(tmp_path, SHORT[1])[name] != state(whole, SHORT[1])[name]
+
+
+# 3: at the end of an epoch, with workers
+
+
+def recorded(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.parent / f"{run.name}.batches").read_text().splitlines()]
+
+
+def recording(run: Path, *more: dict[str, Any]) -> dict[str, Any]:
+    record = {"name": "record_batches", "report": str(run.parent / f"{run.name}.batches")}
+    return {"name": "all_of", "faults": [record, *more]}
+
+
+def ends_of_epochs(batches: list[dict[str, Any]]) -> Iterator[int]:
+    """Steps after which an epoch begins."""
+    for one, following in pairwise(batches):
+        if one["rows"][-1][0] < following["rows"][0][0]:
+            yield one["step"]
+
+
+BOUNDARY = (
+    "train.batch_tokens=48",
+    "train.accumulate=3",
+    "model.dropout=0.2",
+    "train.average=1",
+    "train.save_every=99",
+)
+EPOCHS = (*BOUNDARY, "train.max_steps=36")  # two of 17 steps of three batches, and a bit
+ALL_WORKERS = [4, *(pytest.param(workers, marks=pytest.mark.slow) for workers in (0, 2))]
+
+
+@pytest.fixture(scope="module")
+def epochs(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing happens to, without workers."""
+    run = tmp_path_factory.mktemp("epochs") / "run"
+    runs.finish(run, *EPOCHS, "train.loader_workers=0", fault=recording(run))
+    return run
+
+
+def check_batches(batches: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """Every batch exactly once, in the same order, with the same ids; every pair once an epoch."""
+    assert batches == expected
+    assert [one["step"] for one in batches] == list(range(1, len(batches) + 1))
+    last = batches[-1]["rows"][-1][0]
+    assert last > 0
+    for epoch in range(last):
+        rows = [row for one in batches for of, rows in one["rows"] if of == epoch for row in rows]
+        assert sorted(rows) == list(range(PAIRS))
+
+
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", ALL_WORKERS)
+def test_a_stop_at_the_end_of_an_epoch_with_workers(
+    runs: Runs, epochs: Path, tmp_path: Path, workers: int, killed: bool
+) -> None:
+    run, settings = tmp_path / "run", (*EPOCHS, f"train.loader_workers={workers}")
+    end = next(ends_of_epochs(recorded(epochs)))
+    ended = runs.run(run, *settings, fault=recording(run, stop_in_step(end + 1, killed)))
+    assert (ended.code, steps(run), end) == (KILLED if killed else 143, [17], 17)
+    runs.finish(run, *settings, fault=recording(run))
+    check_batches(recorded(run), recorded(epochs))
+    assert state(run, 36) == state(epochs, 36)
+    assert story(run) == story(epochs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2, 4])
+def test_workers_with_subword_sampling(runs: Runs, tmp_path: Path, workers: int) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    settings = (*EPOCHS, "text.sampling=0.1", "train.max_steps=50")
+    runs.finish(whole, *settings, "train.loader_workers=0", fault=recording(whole))
+    workers_set = f"train.loader_workers={workers}"
+    batches = recorded(whole)
+    end = next(ends_of_epochs(batches), 20)  # an epoch has as many batches as the drawn pieces need
+    ended = runs.run(parts, *settings, workers_set, fault=recording(parts, stop_in_step(end + 1, True)))
+    assert (ended.code, steps(parts)) == (KILLED, [end])
+    runs.finish(parts, *settings, workers_set, fault=recording(parts))
+    check_batches(recorded(parts), batches)
+    assert state(parts, 50) == state(whole, 50)
+
+
+def test_a_run_that_forgot_its_place_would_be_found_out(runs: Runs, epochs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    runs.run(run, *EPOCHS, fault=recording(run, stop_in_step(11, False)))
+    runs.finish(run, *EPOCHS, fault=recording(run, {"name": "forget_place"}))
+    with pytest.raises(AssertionError):
+        check_batches(recorded(run), recorded(epochs))

@@ -1,0 +1,295 @@
+"""SIGTERM and Ctrl-C wherever a run is: a checkpoint if a step was taken, exit 143 or 130, at once the second time."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import bundle
+from dragoman.train.signals import SECONDS_TO_NOTICE
+from tests.forked import LIMIT, ROOT, Ended, Started
+from tests.survival import WORDS, Bell, Runs, outcome, state, steps, write_corpus
+
+TERMINATED, INTERRUPTED, KILLED = 143, 130, -9
+LIMIT_TO_STOP = 30.0  # seconds
+INTERVAL = 4
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into glibc and /proc")
+SAVES = (f"train.save_every={INTERVAL}", "train.max_steps=8", "train.average=2")
+
+
+@pytest.fixture(scope="module")
+def whole(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    run = tmp_path_factory.mktemp("whole") / "run"
+    runs.finish(run, *SAVES)
+    return outcome(run)
+
+
+@pytest.fixture
+def bell(tmp_path: Path) -> Iterator[Bell]:
+    with Bell(tmp_path) as bell:
+        yield bell
+
+
+def stop_at_the_bell(started: Started, bell: Bell, number: int = signal.SIGTERM) -> Ended:
+    """Send a signal when the process has come to where it shall be."""
+    bell.hear()
+    sent = started.send(number)
+    ended = started.wait()
+    assert ended.at - sent < LIMIT_TO_STOP
+    return ended
+
+
+def saved(run: Path, step: int, name: str = "SIGTERM") -> str:
+    return f"dragoman: {run}: stopped by {name} and saved at step {step}; the same command goes on"
+
+
+def nothing_saved(run: Path) -> str:
+    return f"dragoman: {run}: stopped by SIGTERM before the first step; nothing to save"
+
+
+# 4: where a signal comes
+
+PLACES = [  # the place, the how-maniest time, the action there, the step that is saved
+    ("joining", 1, "wait", 0),
+    ("feeding", 1, "wait", 0),
+    ("scan", 1, "wait", 0),
+    ("step", 1, "wait", 0),
+    ("step", 3, "wait", 2),
+    ("step", 1, "compile", 0),
+    ("validation", 1, "wait", 4),
+    ("validation", 2, "wait", 8),
+    ("validation", 3, "wait", 8),  # of the average
+]
+SOME = (("feeding", 1), ("scan", 1), ("step", 3), ("validation", 1))
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "action", "step"),
+    [
+        pytest.param(*case, marks=() if case[:2] in SOME or case[2] == "compile" else pytest.mark.slow)
+        for case in PLACES
+    ],
+)
+def test_sigterm_anywhere_saves_what_was_done(
+    runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, place: str, number: int, action: str, step: int
+) -> None:
+    run = tmp_path / "run"
+    fault = {"name": "at_place", "place": place, "number": number, "action": action, "ring": str(bell.path)}
+    ended = stop_at_the_bell(runs.start(run, *SAVES, fault=fault), bell)
+    assert (ended.code, ended.lines[-1]) == (TERMINATED, saved(run, step) if step else nothing_saved(run))
+    assert max(steps(run), default=0) == step
+    assert not list((run / "data").glob(".*")), "nothing half done is left"
+    if step:
+        bundle.load_bundle(run)
+    runs.finish(run, *SAVES)
+    assert outcome(run) == whole
+
+
+@pytest.mark.parametrize("event", [1, *(pytest.param(event, marks=pytest.mark.slow) for event in range(2, 7))])
+def test_sigterm_in_a_save_finishes_it(
+    runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, event: int
+) -> None:
+    run = tmp_path / "run"
+    fault = {"name": "in_a_save", "number": event, "action": "wait", "ring": str(bell.path)}
+    ended = stop_at_the_bell(runs.start(run, *SAVES, fault=fault), bell)
+    assert (ended.code, ended.lines[-1]) == (TERMINATED, saved(run, INTERVAL))
+    assert steps(run) == [INTERVAL]
+    assert (run / "published.json").exists()
+    runs.finish(run, *SAVES)
+    assert outcome(run) == whole
+
+
+def test_ctrl_c_saves_and_exits_130(runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell) -> None:
+    run = tmp_path / "run"
+    fault = {"name": "at_place", "place": "step", "number": 6, "action": "wait", "ring": str(bell.path)}
+    ended = stop_at_the_bell(runs.start(run, *SAVES, fault=fault), bell, signal.SIGINT)
+    assert (ended.code, ended.lines[-1]) == (INTERRUPTED, saved(run, 5, "SIGINT"))
+    assert steps(run) == [4, 5]
+    runs.finish(run, *SAVES)
+    assert outcome(run) == whole
+
+
+@pytest.mark.slow
+def test_the_command_in_a_process_of_its_own(runs: Runs, whole: dict[str, Any], tmp_path: Path) -> None:
+    """Without a server, a fork or a fault: as a shell starts it and a cluster stops it."""
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "dragoman", "train", *runs.arguments(run, *SAVES, "train.max_steps=100000")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("valid  step 8: "):
+                break
+        process.send_signal(signal.SIGTERM)
+        last = process.stderr.read().splitlines()[-1]
+        assert process.wait(LIMIT) == TERMINATED
+    assert last == saved(run, max(steps(run)))
+    assert state(run, 8) == whole["step-000008"]
+
+
+# 4: code that does not answer
+
+
+def learning_a_vocabulary(directory: Path, runs: Runs) -> Runs:
+    """The same with text enough for sentencepiece to be busy for many seconds."""
+    corpus = write_corpus(directory / "corpus")
+    words = [f"{one}{other}{number}" for number in range(300) for one in WORDS for other in WORDS]
+    lines = [" ".join(words[(row * place * 7919) % len(words)] for place in range(1, 13)) for row in range(60_000)]
+    for path in (corpus.source, corpus.target):
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return Runs(runs.server, corpus, runs.errors)
+
+
+def test_sigterm_while_a_vocabulary_is_learned(runs: Runs, tmp_path: Path, bell: Bell) -> None:
+    """One call of C++ that lets no Python run: a thread ends the process, as nothing can be lost."""
+    more = learning_a_vocabulary(tmp_path, runs)
+    ringing = {"name": "at_place", "place": "vocabulary", "number": 1, "action": "ring", "ring": str(bell.path)}
+    fault = {"name": "all_of", "faults": [ringing, {"name": "notice_within", "seconds": 0.5}]}
+    ended = stop_at_the_bell(more.start(tmp_path / "run", "text.vocab_size=20000", fault=fault), bell)
+    assert ended.code == TERMINATED
+    assert steps(tmp_path / "run") == []
+
+
+@LINUX
+@pytest.mark.slow
+def test_sigterm_in_a_call_that_never_returns(runs: Runs, tmp_path: Path, bell: Bell) -> None:
+    fault = {"name": "at_place", "place": "vocabulary", "number": 1, "action": "stuck", "ring": str(bell.path)}
+    started = runs.start(tmp_path / "run", fault=fault)
+    bell.hear()
+    sent = started.send(signal.SIGTERM)
+    ended = started.wait()
+    assert ended.code == TERMINATED
+    assert SECONDS_TO_NOTICE - 1 < ended.at - sent < LIMIT_TO_STOP
+
+
+@LINUX
+@pytest.mark.parametrize("impatient", [False, True])
+def test_work_that_can_be_saved_is_waited_for(runs: Runs, tmp_path: Path, bell: Bell, impatient: bool) -> None:
+    """A backward pass of seconds is one call of C++ too; here it returns after the limit. Control: not waited for."""
+    run = tmp_path / "run"
+    stuck = {"name": "at_place", "place": "step", "number": 4, "action": "stuck", "ring": str(bell.path), "seconds": 2}
+    faults = [stuck, {"name": "notice_within", "seconds": 0.2}, *([{"name": "impatient"}] if impatient else [])]
+    ended = stop_at_the_bell(runs.start(run, *SAVES, fault={"name": "all_of", "faults": faults}), bell)
+    assert ended.code == TERMINATED
+    assert steps(run) == ([] if impatient else [3])
+
+
+# 4: a second signal
+
+
+@LINUX
+@pytest.mark.parametrize("place", ["a save", "C++"])
+def test_a_second_sigterm_ends_at_once(
+    runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, place: str
+) -> None:
+    run, ring = tmp_path / "run", str(bell.path)
+    if place == "a save":
+        fault = {"name": "in_a_save", "number": 3, "action": "wait", "ring": ring, "times": 3}
+    else:
+        fault = {"name": "at_place", "place": "step", "number": 3, "action": "stuck", "ring": ring}
+    started = runs.start(run, *SAVES, fault=fault)
+    bell.hear()
+    started.send(signal.SIGTERM)
+    if place == "a save":
+        bell.hear()  # the first one was noticed
+    sent = started.send(signal.SIGTERM)
+    ended = started.wait()
+    assert ended.code == TERMINATED
+    assert ended.at - sent < SECONDS_TO_NOTICE
+    assert steps(run) == [], "the save was cut short"
+    runs.finish(run, *SAVES)
+    assert outcome(run) == whole
+
+
+# 5: two ranks
+
+
+def environment(port: int, rank: int) -> dict[str, str]:
+    """As torchrun sets it."""
+    values = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "RANK": rank, "LOCAL_RANK": rank}
+    return {name: str(value) for name, value in values.items()}
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def start_ranks(runs: Runs, run: Path, *faults: dict[str, Any]) -> list[Started]:
+    port = free_port()
+    return [
+        runs.start(run, *SAVES, fault=fault, environment=environment(port, rank)) for rank, fault in enumerate(faults)
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole_of_two(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    run = tmp_path_factory.mktemp("two") / "run"
+    assert [started.wait().code for started in start_ranks(runs, run, {}, {})] == [0, 0]
+    return outcome(run)
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("place", "number", "step"), [("step", 3, 3), pytest.param("step", 4, 4, marks=pytest.mark.slow)]
+)
+def test_sigterm_to_one_of_two_ranks_stops_both_at_the_same_step(
+    runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, bell: Bell, rank: int, place: str, number: int, step: int
+) -> None:
+    run = tmp_path / "run"
+    waiting = {"name": "at_place", "place": place, "number": number, "action": "wait", "ring": str(bell.path)}
+    ranks = start_ranks(runs, run, *(waiting if one == rank else {} for one in (0, 1)))
+    stop_ranks(ranks, rank, run, step, bell)
+    finish_ranks(runs, run, whole_of_two)
+
+
+def stop_ranks(ranks: list[Started], rank: int, run: Path, step: int, bell: Bell) -> None:
+    bell.hear()
+    sent = ranks[rank].send(signal.SIGTERM)
+    for ended in [started.wait() for started in ranks]:
+        assert (ended.code, ended.lines[-1]) == (TERMINATED, saved(run, step)), ended.errors
+        assert ended.at - sent < LIMIT_TO_STOP
+    scheduled = [INTERVAL] if step > INTERVAL else []
+    assert steps(run) == [*scheduled, step]
+    assert not list((run / "checkpoints").glob(".*"))
+
+
+def finish_ranks(runs: Runs, run: Path, expected: dict[str, Any]) -> None:
+    assert [started.wait().code for started in start_ranks(runs, run, {}, {})] == [0, 0]
+    assert outcome(run) == expected
+
+
+@LINUX
+@pytest.mark.slow
+def test_sigterm_to_a_rank_that_waits_for_another_to_validate(
+    runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, bell: Bell
+) -> None:
+    """Rank 1 waits inside C++ for longer than a signal may go unnoticed; what rank 0 validates is not thrown away."""
+    run = tmp_path / "run"
+    slow = {
+        "name": "at_place",
+        "place": "validation",
+        "number": 1,
+        "action": "stuck",
+        "ring": str(bell.path),
+        "seconds": 3,
+    }
+    ranks = start_ranks(runs, run, slow, {"name": "notice_within", "seconds": 0.2})
+    stop_ranks(ranks, 1, run, INTERVAL + 1, bell)  # ranks tell each other of signals in every step
+    finish_ranks(runs, run, whole_of_two)
+
+
+@pytest.mark.slow
+def test_sigterm_to_the_rank_that_validates_cuts_that_short(
+    runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, bell: Bell
+) -> None:
+    run = tmp_path / "run"
+    waiting = {"name": "at_place", "place": "validation", "number": 1, "action": "wait", "ring": str(bell.path)}
+    stop_ranks(start_ranks(runs, run, waiting, {}), 0, run, INTERVAL, bell)
+    assert not (run / "published.json").exists()
+    finish_ranks(runs, run, whole_of_two)
