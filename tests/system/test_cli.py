@@ -290,7 +290,7 @@ def test_options_that_mean_nothing_together_are_refused(quick_run: Path, tmp_pat
         ),
         (
             ["evaluate", "--hypotheses", reference, "--reference", reference, "--beam", "2"],
-            "--hypotheses: are translations already; leave out --source and --beam",
+            "--hypotheses: are translations already; leave out --beam",
         ),
         (["demo", "--language", "fr"], "--language fr: the demo speaks Thai and German; known: de, th"),
     ]

@@ -1,14 +1,26 @@
-"""`dragoman evaluate`: BLEU, chrF and TER, with the signatures that make them reproducible."""
+"""`dragoman evaluate`: BLEU, chrF and TER with the signatures that make them reproducible, and where they come from."""
 
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli.options import Device, Json, Precision
-from dragoman.errors import ConfigError, DataError
+from dragoman.cli.translate import opened
+from dragoman.errors import ConfigError, DataError, DiskError
+from dragoman.evaluate.paper import DEFAULT_LANGUAGE
+
+if TYPE_CHECKING:
+    from dragoman.evaluate.breakdown import LengthBucket, SentenceScore
+    from dragoman.evaluate.metrics import Evaluation, Score
+    from dragoman.evaluate.significance import Comparison
+
+JSON_LINES = (".json", ".jsonl", ".ndjson")
+LABELS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 
 
 def command(
@@ -16,12 +28,28 @@ def command(
     model: Annotated[
         Path | None, typer.Option("--model", "-m", metavar="DIR", help="Translate --source with this.")
     ] = None,
-    source: Annotated[Path | None, typer.Option(help="What to translate.")] = None,
+    source: Annotated[Path | None, typer.Option(help="What to translate, or what --hypotheses translate.")] = None,
     hypotheses: Annotated[Path | None, typer.Option(help="Translations made before, in place of a model.")] = None,
-    beam: Annotated[int | None, typer.Option(help="1 is greedy.  [default: the model's]")] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Another system's translations, to be tested against; repeatable."),
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="1 is greedy; the model's own unless given.")] = None,
     tokenize: Annotated[
         str, typer.Option(help="BLEU's tokenisation: 13a; char or zh for languages without spaces.")
     ] = "13a",
+    paper: Annotated[bool, typer.Option("--paper", help="BLEU as papers of 2017 had it, too.")] = False,
+    language: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help=f"For --paper: the translations' language ({DEFAULT_LANGUAGE})."),
+    ] = None,
+    comet: Annotated[
+        str | None, typer.Option(metavar="FILE|NAME", help="COMET by this checkpoint, where it is installed.")
+    ] = None,
+    worst: Annotated[int, typer.Option(min=0, help="Show this many sentences, the worst first.")] = 0,
+    sentences: Annotated[
+        Path | None, typer.Option(help="Write every sentence's scores: tab-separated, or JSON lines (.jsonl).")
+    ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
@@ -29,49 +57,234 @@ def command(
     """Measure translations against references."""
     if (hypotheses is None) == (model is None):
         raise ConfigError("--model: give either --model and --source, or --hypotheses")
-    references = _lines(reference)
-    if hypotheses is not None and (source is not None or beam is not None):
-        raise ConfigError("--hypotheses: are translations already; leave out --source and --beam")
-    failed = 0
-    if hypotheses is not None:
-        translated = _lines(hypotheses)
-    elif source is None:
+    if hypotheses is not None and beam is not None:
+        raise ConfigError("--hypotheses: are translations already; leave out --beam")
+    if model is not None and source is None:
         raise ConfigError("--source: missing; it is what --model shall translate")
-    else:
-        translated, failed = _translate(model, _lines(source), len(references), beam, device, precision)
+    if language is not None and not paper:
+        raise ConfigError("--language: chooses the tokenisation of --paper; add --paper or leave it out")
+    if comet is not None and source is None:
+        raise ConfigError("--comet: reads the source too; give --source")
+    paths = [path for path in (reference, source, hypotheses, *(against or [])) if path is not None]
+    _check_place(sentences, paths)
+    wanted = _Wanted(tokenize, (language or DEFAULT_LANGUAGE) if paper else None, comet, worst, sentences, device)
+    wanted.check()
 
-    from dragoman.evaluate.metrics import evaluate
-
-    result = evaluate(translated, references, tokenize=tokenize)
-    if as_json:
-        print(json.dumps({**result.to_dict(), "failed": failed}))
-        sys.exit(1 if failed else 0)
-    for name, score in (("BLEU", result.bleu), ("chrF", result.chrf), ("TER", result.ter)):
-        print(f"{name:<5} {score.score:6.2f}  [{score.low:.2f}, {score.high:.2f}]  {score.signature}")
-    print(f"exact {result.exact_match:6.1%}  of {result.sentences:,} sentences")
-    if failed:
-        print(f"evaluate: {failed} lines failed and count as empty", file=sys.stderr)
+    texts = _read(reference, source, hypotheses, against or [])
+    if model is not None:
+        texts.translate(model, beam, device, precision)
+    report = _evaluate(texts, wanted)
+    with opened(None) as stream:
+        stream.write(report.to_json(texts) if as_json else report.to_text())
+    for note in report.notes:
+        print(f"evaluate: {note}", file=sys.stderr)
+    if texts.failed:
+        print(f"evaluate: {texts.failed} lines failed and count as empty", file=sys.stderr)
         sys.exit(1)
 
 
-def _translate(
-    model: Path | None, sources: list[str], expected: int, beam: int | None, device: str, precision: str
-) -> tuple[list[str], int]:
-    import dragoman
-    from dragoman.cli.progress import counting
-    from dragoman.decode.translator import windows
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be computed besides the plain scores."""
 
-    if len(sources) != expected:
-        raise DataError(f"--source has {len(sources)} lines, --reference {expected}; each line needs one reference")
-    translator = dragoman.load(str(model), device, precision)
-    options = translator.options(**({} if beam is None else {"beam": beam}))
-    translated, failed = [], 0
-    with counting("translating", len(sources), show=True) as advance:
-        for result in translator.stream(windows(sources, options.batch_size), options=options):
-            translated.append(result.text)
-            failed += result.status == "failed"
+    tokenize: str
+    paper_language: str | None
+    comet: str | None
+    worst: int
+    sentences: Path | None
+    device: str
+
+    def check(self) -> None:
+        """Whatever cannot be had is known before anything is translated."""
+        from dragoman.evaluate import comet, paper
+        from dragoman.evaluate.metrics import bleu_metric
+
+        bleu_metric(self.tokenize)
+        if self.paper_language is not None:
+            paper.check_language(self.paper_language)
+        if self.comet is not None:
+            comet.check_installed()
+
+
+@dataclass
+class _Texts:
+    """Lines that belong together, and how many could not be translated."""
+
+    references: list[str]
+    sources: list[str] | None
+    hypotheses: list[str]
+    against: dict[str, list[str]]
+    failed: int = 0
+
+    def translate(self, model: Path, beam: int | None, device: str, precision: str) -> None:
+        import dragoman
+        from dragoman.cli.progress import counting
+        from dragoman.decode.translator import windows
+
+        sources = self.sources or []
+        translator = dragoman.load(str(model), device, precision)
+        options = translator.options(**({} if beam is None else {"beam": beam}))
+        with counting("translating", len(sources), show=True) as advance:
+            for result in translator.stream(windows(sources, options.batch_size), options=options):
+                self.hypotheses.append(result.text)
+                self.failed += result.status == "failed"
+                advance()
+
+
+@dataclass
+class _Report:
+    """All results, and how they are shown."""
+
+    scores: "Evaluation"
+    by_length: "list[LengthBucket]"
+    notes: list[str]
+    paper: "Score | None" = None
+    comet: "Score | None" = None
+    against: "dict[str, dict[str, Comparison]]" = field(default_factory=dict)
+    worst: "list[SentenceScore]" = field(default_factory=list)
+
+    def to_json(self, texts: _Texts) -> str:
+        record: dict[str, Any] = {**self.scores.to_dict(), "failed": texts.failed}
+        if self.paper is not None:
+            record["paper_bleu"] = self.paper.to_dict()
+        if self.comet is not None:
+            record["comet"] = self.comet.to_dict()
+        if self.against:
+            record["against"] = [
+                {"file": file, **{name: comparison.to_dict() for name, comparison in compared.items()}}
+                for file, compared in self.against.items()
+            ]
+        record["by_length"] = [bucket.to_dict() for bucket in self.by_length]
+        record["worst"] = [sentence.to_dict() for sentence in self.worst]
+        record["notes"] = self.notes
+        return json.dumps(record, ensure_ascii=False) + "\n"
+
+    def to_text(self) -> str:
+        lines = [*self._score_lines(), *self._against_lines(), *self._length_lines(), *self._worst_lines()]
+        return "".join(f"{line}\n" for line in lines)
+
+    def _score_lines(self) -> Iterator[str]:
+        for name, label in LABELS.items():
+            score: Score = getattr(self.scores, name)
+            yield f"{label:<5} {score.score:6.2f}  [{score.low:.2f}, {score.high:.2f}]  {score.signature}"
+        if self.comet is not None:
+            score = self.comet
+            yield f"COMET {score.score:6.4f}  [{score.low:.4f}, {score.high:.4f}]  {score.signature}"
+        yield f"exact {self.scores.exact_match:6.1%}  of {self.scores.sentences:,} sentences"
+        if self.paper is not None:
+            from dragoman.evaluate.paper import EXPLANATION
+
+            score, difference = self.paper, self.paper.score - self.scores.bleu.score
+            yield ""
+            yield f"paper-style BLEU {score.score:.2f}  [{score.low:.2f}, {score.high:.2f}]  {score.signature}"
+            yield f"  {difference:+.2f} beside BLEU: {EXPLANATION}"
+
+    def _against_lines(self) -> Iterator[str]:
+        for file, compared in self.against.items():
+            yield ""
+            yield f"against {file}, by paired approximate randomisation"
+            for name, one in compared.items():
+                yield (
+                    f"{LABELS[name]:<5} {one.score:6.2f}  theirs {one.other:6.2f}  difference {one.difference:+6.2f}  "
+                    f"p = {one.p_value:.4f}  {one.verdict}"
+                )
+
+    def _length_lines(self) -> Iterator[str]:
+        if len(self.by_length) < 2:
+            return  # one bucket says what stands above
+        yield ""
+        yield f"{self.by_length[0].side + ' tokens':<16}  sentences    BLEU    chrF  length ratio"
+        for bucket in self.by_length:
+            span = f"{bucket.shortest}-{bucket.longest}" if bucket.longest is not None else f"{bucket.shortest}-"
+            ratio = "" if bucket.length_ratio is None else f"{bucket.length_ratio:.2f}"
+            yield f"{span:<16}  {bucket.count:>9,}  {bucket.bleu:6.2f}  {bucket.chrf:6.2f}  {ratio:>12}"
+
+    def _worst_lines(self) -> Iterator[str]:
+        for sentence in self.worst:
+            yield ""
+            yield f"line {sentence.line}: chrF {sentence.chrf:.2f}, BLEU {sentence.bleu:.2f}"
+            if sentence.source is not None:
+                yield f"  source      {sentence.source}"
+            yield f"  hypothesis  {sentence.hypothesis}"
+            yield f"  reference   {sentence.reference}"
+
+
+def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
+    from dragoman.cli.progress import counting
+    from dragoman.evaluate.breakdown import by_length
+    from dragoman.evaluate.metrics import bleu_cautions, evaluate
+    from dragoman.evaluate.paper import paper_bleu
+    from dragoman.evaluate.significance import compare
+
+    mine, theirs, tokenize = texts.hypotheses, texts.references, wanted.tokenize
+    steps = len(LABELS) * (2 if texts.against else 1) + (wanted.paper_language is not None) + 1
+    with counting("scoring", steps, show=True) as advance:
+        report = _Report(
+            scores=evaluate(mine, theirs, tokenize=tokenize, advance=advance),
+            by_length=by_length(mine, theirs, texts.sources, tokenize=tokenize),
+            notes=bleu_cautions(theirs, tokenize),
+        )
+        advance()
+        if wanted.paper_language is not None:
+            report.paper = paper_bleu(mine, theirs, wanted.paper_language)
             advance()
-    return translated, failed
+        if texts.against:
+            compared = compare(mine, list(texts.against.values()), theirs, tokenize=tokenize, advance=advance)
+            report.against = dict(zip(texts.against, compared, strict=True))
+    if wanted.worst or wanted.sentences is not None:
+        report.worst = _sentences(texts, wanted)
+    if wanted.comet is not None and texts.sources is not None:
+        from dragoman.evaluate.comet import comet_score
+
+        report.comet = comet_score(
+            wanted.comet, texts.sources, mine, theirs, device=wanted.device, show_progress=sys.stderr.isatty()
+        )
+    return report
+
+
+def _sentences(texts: _Texts, wanted: _Wanted) -> "list[SentenceScore]":
+    """The worst of those that differ from their reference; all are written where a file was asked for."""
+    from dragoman.evaluate.breakdown import COLUMNS, sentence_scores
+
+    scores = sentence_scores(texts.hypotheses, texts.references, texts.sources, tokenize=wanted.tokenize)
+    if wanted.sentences is not None:
+        with opened(wanted.sentences) as stream:
+            if wanted.sentences.suffix.lower() in JSON_LINES:
+                stream.writelines(f"{one.to_json()}\n" for one in scores)
+            else:
+                stream.write("\t".join(COLUMNS) + "\n")
+                stream.writelines(f"{one.to_tsv()}\n" for one in scores)
+    return [one for one in scores if one.hypothesis != one.reference][: wanted.worst]
+
+
+def _check_place(sentences: Path | None, inputs: list[Path]) -> None:
+    if sentences is None:
+        return
+    if not sentences.absolute().parent.is_dir():
+        raise DiskError(f"--sentences {sentences}: its directory does not exist; make it or choose another place")
+    if sentences.exists() and any(path.exists() and path.samefile(sentences) for path in inputs):
+        raise ConfigError(f"--sentences {sentences}: is read too; give another file")
+
+
+def _read(reference: Path, source: Path | None, hypotheses: Path | None, against: list[Path]) -> _Texts:
+    references = _lines(reference)
+    if not references:
+        raise DataError(f"{reference}: empty; it needs one right translation a line")
+
+    def beside(path: Path) -> list[str]:
+        lines = _lines(path)
+        if len(lines) != len(references):
+            raise DataError(
+                f"{path}: {len(lines)} lines, {reference}: {len(references)}; each line needs one reference"
+            )
+        return lines
+
+    return _Texts(
+        references,
+        None if source is None else beside(source),
+        [] if hypotheses is None else beside(hypotheses),
+        {str(path): beside(path) for path in against},
+    )
 
 
 def _lines(path: Path) -> list[str]:

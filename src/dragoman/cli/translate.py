@@ -75,7 +75,7 @@ def command(
         lines = _with_first(windows(read_lines(input), options.batch_size))
     else:
         lines = _stdin_windows()
-    with _opened(output) as stream:
+    with opened(output) as stream:
         translations = translator.stream(lines, attention=attention, options=options)
         tally = _write(translations, stream, as_json, attention, show_progress=input is not None)
     sys.exit(tally.finish())
@@ -147,7 +147,7 @@ def picture(translation: "Translation", stream: TextIO) -> str:
 
 
 @contextmanager
-def _opened(output: Path | None) -> Iterator[TextIO]:
+def opened(output: Path | None) -> Iterator[TextIO]:
     """stdout, or a file that takes its name once it is whole: a failure leaves what was there."""
     if output is None:
         if hasattr(signal, "SIGPIPE"):  # `| head -1` ends us quietly, as it does any other filter

@@ -1,12 +1,30 @@
-"""BLEU, chrF and TER by sacrebleu, each with its signature. Knows nothing of models."""
+"""BLEU, chrF and TER by sacrebleu, each with its interval and signature. Knows nothing of models or files."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dragoman.errors import ConfigError, DataError
 
 BOOTSTRAP_SAMPLES = 1_000
+MOST_DRAWS = 20_000_000  # samples x lines that sacrebleu holds at once, some 72 bytes each: 1.4 GB
+SHORT_REFERENCES = 4.0  # tokens; BLEU counts runs of up to four
+SPLITS_AT_SPACES = ("13a", "intl", "none")  # BLEU's tokenisations that need spaces between words
+WITHOUT_SPACES = {
+    "Thai": "\u0e00-\u0e7f",
+    "Lao": "\u0e80-\u0eff",
+    "Burmese": "\u1000-\u109f",
+    "Khmer": "\u1780-\u17ff",
+    "Japanese": "\u3040-\u30ff",
+    "Chinese": "\u3400-\u4dbf\u4e00-\u9fff",
+}
+
+Advance = Callable[[], None]  # called after each step of a long job
+
+
+def no_progress() -> None:
+    """Nobody is watching."""
 
 
 @dataclass(frozen=True)
@@ -35,37 +53,62 @@ class Evaluation:
         return {**scores, "exact_match": self.exact_match, "sentences": self.sentences}
 
 
-def evaluate(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Evaluation:
+def evaluate(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenize: str = "13a",
+    advance: Advance = no_progress,
+) -> Evaluation:
     """Every metric at once. `tokenize` is BLEU's: 13a for most languages, char for those without spaces."""
-    from sacrebleu.metrics.bleu import BLEU
+    check_lines(hypotheses, references)
+    scores = {}
+    for name, metric in corpus_metrics(tokenize, force=False).items():
+        scores[name] = with_interval(metric, hypotheses, references, most=None if name == "ter" else 100.0)
+        advance()
+    return Evaluation(**scores, exact_match=exact_match(hypotheses, references), sentences=len(references))
+
+
+def corpus_metrics(tokenize: str, *, force: bool = True) -> dict[str, Any]:
+    """sacrebleu's metrics under our names. Without `force` BLEU warns of text that looks tokenised already."""
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
-    _check(hypotheses, references)
+    return {"bleu": bleu_metric(tokenize, force=force), "chrf": CHRF(), "ter": TER()}
+
+
+def bleu_metric(tokenize: str, **options: Any) -> Any:
+    """sacrebleu's BLEU with this tokenisation, or an error that says which there are."""
+    from sacrebleu.metrics.bleu import BLEU
+
     if tokenize not in BLEU.TOKENIZERS:
         raise ConfigError(f"--tokenize {tokenize}: no such tokenisation; known: {', '.join(sorted(BLEU.TOKENIZERS))}")
-
     try:
-        bleu = BLEU(tokenize=tokenize)
+        return BLEU(tokenize=tokenize, **options)
     except (RuntimeError, OSError, SystemExit) as error:  # a tokenisation that needs a package or a download
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
         raise ConfigError(f"--tokenize {tokenize}: not to be had here ({reason}); use 13a or char") from None
 
-    def measure(metric: Any, most: float | None = 100.0) -> Score:
-        result = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=BOOTSTRAP_SAMPLES)
-        center, half = (result._mean, result._ci) if len(references) > 1 else (result.score, 0.0)
-        low, high = max(0.0, float(center - half)), float(center + half)  # sacrebleu hands out numpy numbers
-        if most is not None:
-            high = min(most, high)
-        return Score(float(result.score), low, high, str(metric.get_signature()))
 
-    return Evaluation(
-        bleu=measure(bleu),
-        chrf=measure(CHRF()),
-        ter=measure(TER(), most=None),
-        exact_match=exact_match(hypotheses, references),
-        sentences=len(references),
-    )
+def with_interval(
+    metric: Any, hypotheses: Sequence[str], references: Sequence[str], *, most: float | None = 100.0
+) -> Score:
+    """The score of a corpus and where 95 % of resampled corpora score; `most` is the metric's upper end."""
+    from sacrebleu.significance import PairedTest
+
+    # The paired test of one system alone: corpus_score(n_bootstrap=) computes the same, but fails where some
+    # resamples score a plain 0 (blank lines) and others a numpy number.
+    samples = max(100, min(BOOTSTRAP_SAMPLES, MOST_DRAWS // len(references)))
+    systems: list[tuple[str, Sequence[str]]] = [("ours", list(hypotheses))]
+    signatures, results = PairedTest(systems, {"": metric}, [list(references)], test_type="bs", n_samples=samples)()
+    (name, signature), *_ = signatures.items()
+    result: Any = results[name][0]
+
+    top = float("inf") if most is None else most
+    score = min(top, float(result.score))  # a perfect BLEU is 100.00000000000004
+    low, high = max(0.0, float(result.mean - result.ci)), min(top, float(result.mean + result.ci))
+    # resamples are summed in 32 bits, and those of a few lines lie askew
+    return Score(score, min(low, score), max(high, score), str(signature))
 
 
 def quick_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -73,7 +116,7 @@ def quick_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[s
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    _check(hypotheses, references)
+    check_lines(hypotheses, references)
     return {
         "bleu": BLEU(force=True).corpus_score(list(hypotheses), [list(references)]).score,
         "chrf": CHRF().corpus_score(list(hypotheses), [list(references)]).score,
@@ -86,7 +129,35 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return same / len(references)
 
 
-def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def bleu_cautions(references: Sequence[str], tokenize: str) -> list[str]:
+    """Why BLEU would mislead on these references, if it would, and what to look at in its place."""
+    text = "".join(references)
+    written = len(re.sub(r"\s", "", text))
+    counts = {name: len(re.findall(f"[{letters}]", text)) for name, letters in WITHOUT_SPACES.items()}
+    if tokenize in SPLITS_AT_SPACES and sum(counts.values()) > 0.3 * written:
+        scripts = " and ".join(name for name, count in counts.items() if count > 0.1 * written) or "unspaced"
+        return [
+            f"the references are in {scripts} script, without spaces between words: --tokenize {tokenize} takes whole "
+            "phrases for one word; look at chrF, or use --tokenize char"
+        ]
+    tokens = token_counter(tokenize)
+    mean = sum(map(tokens, references)) / len(references)
+    if mean < SHORT_REFERENCES:
+        other = "" if tokenize == "char" else ", or use --tokenize char"
+        return [
+            f"the references have {mean:.1f} tokens a line and BLEU counts runs of four: right lines that short earn "
+            f"little or nothing (one word: 0); look at chrF and exact matches{other}"
+        ]
+    return []
+
+
+def token_counter(tokenize: str) -> Callable[[str], int]:
+    """How many tokens BLEU sees in a line."""
+    tokenizer = bleu_metric(tokenize).tokenizer
+    return lambda line: len(tokenizer(line).split())
+
+
+def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     if len(hypotheses) != len(references):
         raise DataError(f"{len(hypotheses)} hypotheses, {len(references)} references; each line needs one reference")
     if not references:

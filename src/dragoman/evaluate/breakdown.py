@@ -1,0 +1,113 @@
+"""Where a score comes from: by length, and sentence by sentence, the worst first. Knows nothing of files."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dragoman.evaluate.metrics import bleu_metric, check_lines, token_counter
+
+LONGEST = (5, 10, 20, 30, 50)  # tokens; each bucket ends with one of these, the last is open
+COLUMNS = ("line", "chrf", "bleu", "source", "hypothesis", "reference")
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+@dataclass(frozen=True)
+class LengthBucket:
+    """The sentences of like length. BLEU is over the orders they have: of one-word lines, over words alone."""
+
+    side: Literal["source", "reference"]  # whose length
+    shortest: int
+    longest: int | None  # None: no limit
+    count: int
+    bleu: float
+    chrf: float
+    length_ratio: float | None  # tokens of the hypotheses over those of the references, where these have any
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class SentenceScore:
+    line: int  # from 1
+    chrf: float
+    bleu: float  # over the orders that the sentence has
+    source: str | None
+    hypothesis: str
+    reference: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def to_tsv(self) -> str:
+        """The COLUMNS; a backslash, tab or carriage return in a text is written \\\\, \\t, \\r."""
+        texts = [(text or "").translate(_ESCAPES) for text in (self.source, self.hypothesis, self.reference)]
+        return "\t".join([str(self.line), f"{self.chrf:.4f}", f"{self.bleu:.4f}", *texts])
+
+
+def by_length(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    sources: Sequence[str] | None = None,
+    *,
+    tokenize: str = "13a",
+) -> list[LengthBucket]:
+    """Scores of the buckets that are not empty, by tokens of the source, or of the reference where there is none."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    check_lines(hypotheses, references)
+    if sources is not None:
+        check_lines(sources, references)
+    bleu, chrf, tokens = bleu_metric(tokenize, effective_order=True, force=True), CHRF(), token_counter(tokenize)
+    lengths = [tokens(line) for line in (references if sources is None else sources)]
+    buckets = []
+    for shortest, longest in zip((0, *(edge + 1 for edge in LONGEST)), (*LONGEST, None), strict=True):
+        rows = [row for row, size in enumerate(lengths) if shortest <= size and (longest is None or size <= longest)]
+        if not rows:
+            continue
+        mine, theirs = [hypotheses[row] for row in rows], [references[row] for row in rows]
+        result = bleu.corpus_score(mine, [theirs])
+        buckets.append(
+            LengthBucket(
+                side="reference" if sources is None else "source",
+                shortest=shortest,
+                longest=longest,
+                count=len(rows),
+                bleu=min(100.0, result.score),
+                chrf=chrf.corpus_score(mine, [theirs]).score,
+                length_ratio=result.sys_len / result.ref_len if result.ref_len else None,
+            )
+        )
+    return buckets
+
+
+def sentence_scores(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    sources: Sequence[str] | None = None,
+    *,
+    tokenize: str = "13a",
+) -> list[SentenceScore]:
+    """Every sentence, the worst by chrF first; those equal to their reference last, a blank one (chrF 0) too."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    check_lines(hypotheses, references)
+    if sources is not None:
+        check_lines(sources, references)
+    bleu, chrf = bleu_metric(tokenize, effective_order=True), CHRF()
+    scores = [
+        SentenceScore(
+            line=row + 1,
+            chrf=chrf.sentence_score(mine, [theirs]).score,
+            bleu=min(100.0, bleu.sentence_score(mine, [theirs]).score),
+            source=None if sources is None else sources[row],
+            hypothesis=mine,
+            reference=theirs,
+        )
+        for row, (mine, theirs) in enumerate(zip(hypotheses, references, strict=True))
+    ]
+    return sorted(scores, key=lambda one: (one.hypothesis == one.reference, one.chrf, one.bleu, one.line))

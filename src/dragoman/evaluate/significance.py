@@ -1,0 +1,87 @@
+"""Whether one system's score differs from another's by more than chance, by sacrebleu's paired test.
+
+Approximate randomisation: lines of the two systems are swapped at random many times over; p is how often that alone
+gives a difference larger than the real one. The seed is fixed, so that the same files give the same p.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.evaluate.metrics import Advance, check_lines, corpus_metrics, no_progress
+
+TRIALS = 10_000
+MOST_SWAPS = 100_000_000  # trials x lines that sacrebleu holds at once, some ten bytes each: 1 GB
+SIGNIFICANT = 0.05
+LOWER_IS_BETTER = ("ter",)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric of two systems on the same references."""
+
+    score: float  # ours
+    other: float  # theirs
+    difference: float  # ours less theirs
+    p_value: float
+    verdict: str
+    signature: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def compare(
+    hypotheses: Sequence[str],
+    others: Sequence[Sequence[str]],
+    references: Sequence[str],
+    *,
+    tokenize: str = "13a",
+    advance: Advance = no_progress,
+) -> list[dict[str, Comparison]]:
+    """For each of `others`, BLEU, chrF and TER beside ours. `advance` is called once a metric."""
+    from sacrebleu.significance import PairedTest
+
+    for system in (hypotheses, *others):
+        check_lines(system, references)
+    systems: list[tuple[str, Sequence[str]]] = [
+        (str(number), list(system)) for number, system in enumerate((hypotheses, *others))
+    ]
+    trials = max(1_000, min(TRIALS, MOST_SWAPS // len(references)))
+    comparisons: list[dict[str, Comparison]] = [{} for _ in others]
+    for name, metric in corpus_metrics(tokenize).items():
+        test = PairedTest(systems, {name: metric}, [list(references)], test_type="ar", n_samples=trials)
+        signatures, results = test()
+        (label, signature), *_ = signatures.items()
+        ours: Any
+        theirs: Any
+        ours, *rest = results[label]
+        for comparison, other, theirs in zip(comparisons, others, rest, strict=True):
+            difference = float(ours.score - theirs.score)
+            p_value = _at_least_possible(float(theirs.p_value), difference, hypotheses, other)
+            verdict = _verdict(difference if name not in LOWER_IS_BETTER else -difference, p_value)
+            comparison[name] = Comparison(
+                float(ours.score), float(theirs.score), difference, p_value, verdict, str(signature)
+            )
+        advance()
+    return comparisons
+
+
+def _at_least_possible(p_value: float, difference: float, ours: Sequence[str], theirs: Sequence[str]) -> float:
+    """sacrebleu's p, but no smaller than swapping lines can make it.
+
+    sacrebleu does not count trials that equal the real difference, and so finds a system significantly different from
+    itself. Where n lines differ, the real arrangement and its mirror image are two of 2 ** n.
+    """
+    if difference == 0:
+        return 1.0
+    differing = sum(mine != other for mine, other in zip(ours, theirs, strict=True))
+    return min(1.0, max(p_value, 2.0 ** (1 - differing)))
+
+
+def _verdict(gain: float, p_value: float) -> str:
+    if gain == 0:
+        return "no difference"
+    if p_value >= SIGNIFICANT:
+        return "could be chance"
+    return f"{'better' if gain > 0 else 'worse'}, unlikely to be chance"

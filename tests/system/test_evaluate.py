@@ -1,0 +1,123 @@
+"""`dragoman evaluate` as a person runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCES = [f"Satz {number} steht hier, kurz und klar." for number in range(1, 13)]
+REFERENCES = [f"Sentence {number} stands here, short and clear." for number in range(1, 13)]
+OURS = [*REFERENCES[:11], "Nothing\tof the kind."]
+THEIRS = ["Quite another thing."] * 12
+
+FAKE_COMET = """
+import pathlib
+__version__ = "2.2.7"
+def download_model(model, saving_directory=None, local_files_only=False):
+    return str(pathlib.Path(__file__))
+def load_from_checkpoint(checkpoint_path, reload_hparams=False, strict=False, local_files_only=False):
+    return Model()
+class Model:
+    def predict(self, samples, batch_size=16, gpus=1, devices=None, mc_dropout=0, progress_bar=True,
+                accelerator="auto", num_workers=None, length_batching=True):
+        print("noise")
+        return {"scores": [float(s["mt"] == s["ref"]) for s in samples], "system_score": 0.0}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name, lines in (("source", SOURCES), ("reference", REFERENCES), ("ours", OURS), ("theirs", THEIRS)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    return tmp_path
+
+
+def run(place: Path, arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dragoman", "evaluate", *arguments.split()]
+    environment = {**os.environ, "PYTHONPATH": str(place / "modules")}
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, encoding="utf-8", timeout=300)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_everything_at_once_as_json(place: Path) -> None:
+    (place / "modules").mkdir()
+    (place / "modules" / "comet.py").write_text(FAKE_COMET)
+    done = run(
+        place,
+        "--hypotheses ours --source source --reference reference --against theirs --against ours --paper --comet x/y "
+        "--worst 3 --sentences all.jsonl --device cpu --json",
+    )
+    record = json.loads(done.stdout)
+    for name in ("bleu", "chrf", "ter", "paper_bleu", "comet"):
+        assert record[name].keys() == {"score", "low", "high", "signature"}
+        assert record[name]["low"] <= record[name]["score"] <= record[name]["high"]
+    assert "tok:none" in record["paper_bleu"]["signature"]
+    assert record["comet"]["score"] == pytest.approx(11 / 12)
+    theirs, itself = record["against"]
+    assert theirs["file"] == "theirs"
+    assert theirs["bleu"]["verdict"] == "better, unlikely to be chance"
+    assert itself["bleu"]["p_value"] == 1
+    assert sum(bucket["count"] for bucket in record["by_length"]) == 12
+    assert [one["line"] for one in record["worst"]] == [12]  # the others are right
+    assert record["worst"][0]["source"] == SOURCES[11]
+    written = [json.loads(line) for line in (place / "all.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [one["line"] for one in written] == [12, *range(1, 12)]
+
+
+def test_what_a_person_sees(place: Path) -> None:
+    text = run(
+        place,
+        "--hypotheses ours --source source --reference reference --against theirs --paper --worst 1 "
+        "--sentences all.tsv",
+    ).stdout
+    assert text.startswith("BLEU ")
+    assert "paper-style BLEU " in text
+    assert "never with sacreBLEU" in text
+    assert "against theirs, by paired approximate randomisation" in text
+    assert "better, unlikely to be chance" in text
+    assert "line 12: chrF " in text
+    assert f"  source      {SOURCES[11]}\n" in text
+    rows = [line.split("\t") for line in (place / "all.tsv").read_text(encoding="utf-8").split("\n")[:-1]]
+    assert rows[0] == ["line", "chrf", "bleu", "source", "hypothesis", "reference"]
+    assert {len(row) for row in rows} == {6}
+    assert rows[1][4] == "Nothing\\tof the kind."
+    assert len(rows) == 13
+
+
+def test_notes_go_to_stderr(place: Path) -> None:
+    (place / "thai").write_text("สวัสดีครับ\nวันนี้อากาศดี\n", encoding="utf-8")
+    done = run(place, "--hypotheses thai --reference thai --json")
+    assert "evaluate: the references are in Thai script" in done.stderr
+    assert len(json.loads(done.stdout)["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("--hypotheses ours --against short", 3, "short: 2 lines, reference: 12; each line needs one reference"),
+        ("--hypotheses short", 3, "short: 2 lines, reference: 12; each line needs one reference"),
+        ("--hypotheses ours --source bad", 3, "bad:2: invalid UTF-8 at byte 1; mend the line"),
+        ("--hypotheses ours --comet x/y", 2, "--comet: reads the source too; give --source"),
+        ("--hypotheses ours --language de", 2,
+         "--language: chooses the tokenisation of --paper; add --paper or leave it out"),
+        ("--hypotheses ours --sentences ours", 2, "--sentences ours: is read too; give another file"),
+        ("--hypotheses ours --sentences no/where", 6,
+         "--sentences no/where: its directory does not exist; make it or choose another place"),
+        ("--model none --source source --tokenize 14a", 2, "--tokenize 14a: no such tokenisation; known: "),
+        ("--hypotheses ours --source source --comet x/y", 2,
+         "--comet: unbabel-comet is not installed (import of comet halted; None in sys.modules); "
+         "run pip install 'dragoman[comet]', or leave it out"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(place: Path, arguments: str, code: int, message: str) -> None:
+    (place / "short").write_bytes(b"one\ntwo\n")
+    (place / "bad").write_bytes(b"one\n\xff\n")
+    (place / "modules").mkdir()  # a machine without COMET, whatever is installed here
+    (place / "modules" / "sitecustomize.py").write_text("import sys; sys.modules['comet'] = None")
+    last = run(place, f"--reference reference {arguments}", code).stderr.rstrip("\n").split("\n")[-1]
+    assert last.startswith(f"dragoman: {message}")
