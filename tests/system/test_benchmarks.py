@@ -97,3 +97,34 @@ def test_claims(tmp_path: Path) -> None:
     moved = results["query_key_value"]
     assert moved["values"]["weights moved"] == 0.0 < moved["keys"]["weights moved"]
     assert moved["values"]["word as before"] < 1.0 == moved["keys, values"]["word as before"]
+
+
+def test_training_on_the_cpu() -> None:
+    """Ours and a peer that needs no further library."""
+    command = [sys.executable, "-m", "benchmarks.train_cpu", "--preset", "tiny", "--tokens", "300", "--steps", "1"]
+    systems = ["dragoman, packed, like lengths", "torch.nn.Transformer, eager"]
+    done = subprocess.run(
+        [*command, "--rounds", "1", "--only", *systems, "--json"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert list(results["results"]) == systems
+    assert set(results["ratios"]) == {"torch.nn.Transformer, eager", "best peer"}
+    assert all(math.isfinite(number) and number > 0 for number in numbers_in(results))
+    assert results["target_tokens_per_step"] == pytest.approx(300, rel=0.2)
+
+
+def test_work_is_counted_from_real_tokens() -> None:
+    """Against a count by hand for one pair: products with every matrix of a token, and attention's own."""
+    from benchmarks.train_cpu import model_flops
+    from dragoman.config import TransformerConfig
+
+    config = TransformerConfig.base(vocab_size=37_000)
+    source, target, wide, inner = 7, 5, 512, 2048
+    encoder = 4 * wide * wide + 2 * wide * inner
+    macs = 6 * source * encoder + 6 * target * (encoder + 2 * wide * wide) + 6 * source * 2 * wide * wide
+    macs += target * wide * 37_000
+    attention = 6 * 2 * wide * (source**2 + target**2 / 2 + source * target)
+    assert model_flops(config, [(source, target)]) == pytest.approx(
+        6 * (macs + attention), rel=0.01
+    )  # biases and norms apart
