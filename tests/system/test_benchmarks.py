@@ -11,6 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytestmark = pytest.mark.slow  # programs that run for tens of seconds each
+
 ROOT = Path(__file__).parents[2]
 
 
