@@ -24,9 +24,11 @@ import torch
 from dragoman import bundle
 from dragoman.data import store
 from dragoman.text import tokenizer
-from dragoman.train import checkpoint, distributed, layout, loop, signals, validation
+from dragoman.train import checkpoint, distributed, layout, signals, validation
+from dragoman.train.feed import Plan
 from dragoman.train.loss import smoothed_cross_entropy
 from dragoman.train.signals import Signals
+from dragoman.train.step import Stepper
 
 Action = Callable[[], None]
 
@@ -242,6 +244,11 @@ def notice_within(seconds: float) -> None:
     _put(signals, "SECONDS_TO_NOTICE", seconds)
 
 
+def repeated_within(seconds: float) -> None:
+    """How long after a SIGTERM another is the same."""
+    _put(signals, "SECONDS_OF_ONE", seconds)
+
+
 def impatient() -> None:
     """What a control needs: work that could be saved is not waited for."""
     _put(Signals, "patient", property(lambda self: False, lambda self, value: None))
@@ -301,34 +308,34 @@ def forget_place() -> None:
 
 def record_batches(report: str) -> None:
     """Write down, for every step that was taken, the rows it asked for and the ids it was given."""
-    step, update = loop.Trainer._step, loop.Trainer._update
+    step, update = Stepper.step, Stepper._update
     given: list[Any] = []
 
-    def recorded_step(self: loop.Trainer, plan: loop.Plan, batches: list[Any]) -> None:
+    def recorded_step(self: Stepper, plan: Plan, batches: list[Any]) -> None:
         given[:] = [batch.source_ids.tolist() for batch in batches]
         step(self, plan, batches)
 
-    def recorded_update(self: loop.Trainer, plan: loop.Plan, loss: Any) -> None:
+    def recorded_update(self: Stepper, plan: Plan, loss: Any) -> None:
         update(self, plan, loss)
         rows = [(epoch, rows.tolist()) for epoch, rows in plan.batches]
         with Path(report).open("a") as file:
-            file.write(json.dumps({"step": self.progress.step, "rows": rows, "ids": given}) + "\n")
+            file.write(json.dumps({"step": self.run.progress.step, "rows": rows, "ids": given}) + "\n")
 
-    _put(loop.Trainer, "_step", recorded_step)
-    _put(loop.Trainer, "_update", recorded_update)
+    _put(Stepper, "step", recorded_step)
+    _put(Stepper, "_update", recorded_update)
 
 
 def broken_losses(steps: list[int]) -> None:
     """NaN at these steps, and when they are looked into."""
-    real_step, real_loss = loop.Trainer._step, smoothed_cross_entropy
+    real_step, real_loss = Stepper.step, smoothed_cross_entropy
     current = [0]
 
-    def step(self: loop.Trainer, plan: loop.Plan, batches: list[Any]) -> None:
-        current[0] = self.progress.step + 1
+    def step(self: Stepper, plan: Plan, batches: list[Any]) -> None:
+        current[0] = self.run.progress.step + 1
         real_step(self, plan, batches)
 
     def loss(logits: torch.Tensor, target: torch.Tensor, smoothing: float) -> torch.Tensor:
         return real_loss(logits, target, smoothing) * (float("nan") if current[0] in steps else 1.0)
 
-    _put(loop.Trainer, "_step", step)
+    _put(Stepper, "step", step)
     _put(layout, "smoothed_cross_entropy", loss)

@@ -40,6 +40,14 @@ def test_the_control_importing_the_model_does() -> None:
     assert done.stdout.strip() == "True"
 
 
+def test_importing_the_loop_imports_nothing_that_a_process_alone_does_not_need() -> None:
+    """Each takes a second or more. Control: torch is found in the same way."""
+    names = ("torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo", "sacrebleu", "tensorboard")
+    code = f"import sys, dragoman.train.loop; print(*[name for name in {names} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["torch"]
+
+
 @pytest.mark.parametrize("missing", ["typer", "rich", "sacrebleu"])
 def test_the_core_works_without_the_command_line_and_the_metrics(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; import dragoman.train.loop, dragoman.decode.translator"

@@ -192,6 +192,6 @@ def test_too_large_a_batch_is_warned_of(tmp_path: Path, monkeypatch: pytest.Monk
         def note(self, text: str) -> None:
             notes.append(text)
 
-    monkeypatch.setattr("dragoman.train.loop.available", lambda device: 1 << 20)
+    monkeypatch.setattr("dragoman.train.begin.available", lambda device: 1 << 20)
     train(quick_config("train.max_steps=1", "train.save_every=1"), tmp_path, Listener())
     assert any(note.startswith("train.batch_tokens: 512 may be too many for this memory; if it runs") for note in notes)

@@ -36,17 +36,18 @@ class Run:
         self.directory, self.reporter = directory, Notes()
         prepared = prepare(runs.config("train.ema=0.9", "train.accumulate=2", *settings), directory, self.reporter)
         self.trainer = Trainer(prepared, directory, torch.device("cpu"), self.reporter)
-        self._plans = self.trainer._plans()
+        self._feed = self.trainer.run.feed
+        self._plans = self._feed.plans(self.trainer.run.progress)
 
     def step(self) -> list[str]:
         """Take one; returns the places of the lines it read."""
         plan = next(self._plans)
-        self.trainer._step(plan, self.trainer._make(plan))
-        return [self.trainer.prepared.train.place(int(row)) for _, rows in plan.batches for row in rows]
+        self.trainer.stepper.step(plan, self._feed.make(plan))
+        return [self.trainer.run.prepared.train.place(int(row)) for _, rows in plan.batches for row in rows]
 
     def learned(self) -> dict[str, Tensor]:
         """Weights, their moving average, the optimiser's moments and counts."""
-        learner = self.trainer.learner
+        learner = self.trainer.run.learner
         weights = {f"weight {name}": weight for name, weight in bundle.named_weights(learner.model).items()}
         average = {f"average {name}": weight for name, weight in learner.judged().items()}
         return {name: tensor.clone() for name, tensor in (weights | average | checkpoint._moments(learner)).items()}
@@ -70,7 +71,7 @@ def run(runs: Runs, tmp_path: Path) -> Iterator[Run]:
     run = Run(runs, tmp_path)
     run.step()
     yield run
-    run.trainer.log.close()
+    run.trainer.run.log.close()
 
 
 def check_what_is_told(run: Run, lines: list[str], what: str, began: str) -> None:
@@ -101,7 +102,7 @@ def test_in_the_loss(run: Run, monkeypatch: pytest.MonkeyPatch, value: str) -> N
 @VALUES
 @pytest.mark.parametrize("name", [f"{LAYER}.weight", "decoder.layers.0.cross_attention.query.bias"])
 def test_in_one_gradient(run: Run, value: str, name: str) -> None:
-    parameter = bundle.named_weights(run.trainer.model)[name]
+    parameter = bundle.named_weights(run.trainer.run.model)[name]
 
     def broken(gradient: Tensor) -> Tensor:
         gradient = gradient.clone()
@@ -120,7 +121,7 @@ def test_in_a_layer(runs: Runs, tmp_path: Path, value: str, layer: str) -> None:
     """A weight that is not finite: the layer that has it is named, not those that it spoils."""
     run = Run(runs, tmp_path, "train.ema=0")
     run.step()
-    weight = bundle.named_weights(run.trainer.model)[f"{layer}.weight"]
+    weight = bundle.named_weights(run.trainer.run.model)[f"{layer}.weight"]
     good = weight.detach().clone()
     with torch.no_grad():
         weight[0, 0] = float(value)
@@ -131,11 +132,11 @@ def test_in_a_layer(runs: Runs, tmp_path: Path, value: str, layer: str) -> None:
     with torch.no_grad():
         weight.copy_(good)
     check_what_is_told(run, lines, "loss (nan)", f"the output of {layer}")
-    run.trainer.log.close()
+    run.trainer.run.log.close()
 
 
 def test_unless_the_optimiser_is_told_weights_would_be_lost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    optimizer = run.trainer.learner.optimizer
+    optimizer = run.trainer.run.learner.optimizer
     real: Callable[[], None] = optimizer.step
 
     def untold() -> None:

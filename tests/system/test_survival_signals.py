@@ -181,28 +181,65 @@ def test_work_that_can_be_saved_is_waited_for(runs: Runs, tmp_path: Path, bell: 
 # 4: a second signal
 
 
-@LINUX
-@pytest.mark.parametrize("place", ["a save", "C++"])
-def test_a_second_sigterm_ends_at_once(
-    runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, place: str
-) -> None:
-    run, ring = tmp_path / "run", str(bell.path)
+NOW, SOON = 0.0, 60.0  # seconds within which a SIGTERM repeated is the same one
+
+
+def signal_twice(
+    runs: Runs, run: Path, bell: Bell, place: str, number: int, within: float, **until: Any
+) -> tuple[Ended, float]:
+    """In the middle of a save, or of a call of C++; how it ended, and how long after the second one."""
     if place == "a save":
-        fault = {"name": "in_a_save", "number": 3, "action": "wait", "ring": ring, "times": 3}
+        fault = {"name": "in_a_save", "number": 3, "action": "wait", "ring": str(bell.path), **until}
     else:
-        fault = {"name": "at_place", "place": "step", "number": 3, "action": "stuck", "ring": ring}
-    started = runs.start(run, *SAVES, fault=fault)
+        fault = {"name": "at_place", "place": "step", "number": 3, "action": "stuck", "ring": str(bell.path), **until}
+    faults = [fault, {"name": "repeated_within", "seconds": within}]
+    started = runs.start(run, *SAVES, fault={"name": "all_of", "faults": faults})
     bell.hear()
-    started.send(signal.SIGTERM)
+    started.send(number)
     if place == "a save":
         bell.hear()  # the first one was noticed
-    sent = started.send(signal.SIGTERM)
+    sent = started.send(number)
     ended = started.wait()
-    assert ended.code == TERMINATED
-    assert ended.at - sent < SECONDS_TO_NOTICE
+    return ended, ended.at - sent
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("place", "number", "within"),
+    [
+        ("a save", signal.SIGTERM, NOW),
+        ("C++", signal.SIGTERM, NOW),
+        ("a save", signal.SIGINT, SOON),
+        pytest.param("C++", signal.SIGINT, SOON, marks=pytest.mark.slow),
+    ],
+)
+def test_a_second_signal_ends_at_once(
+    runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, place: str, number: int, within: float
+) -> None:
+    run = tmp_path / "run"
+    until = {"times": 3} if place == "a save" else {}
+    ended, seconds = signal_twice(runs, run, bell, place, number, within, **until)
+    assert ended.code == 128 + number
+    assert seconds < SECONDS_TO_NOTICE
     assert steps(run) == [], "the save was cut short"
     runs.finish(run, *SAVES)
     assert outcome(run) == whole
+
+
+@LINUX
+@pytest.mark.parametrize("within", [SOON, NOW])
+@pytest.mark.parametrize(("place", "step", "until"), [("a save", 4, {"times": 2}), ("C++", 2, {"seconds": 2})])
+def test_a_sigterm_repeated_within_a_moment_is_the_same(
+    runs: Runs, tmp_path: Path, bell: Bell, place: str, step: int, until: dict[str, Any], within: float
+) -> None:
+    """One of the scheduler, one of torchrun. Control: no moment is short enough."""
+    run = tmp_path / "run"
+    ended, _ = signal_twice(runs, run, bell, place, signal.SIGTERM, within, **until)
+    assert ended.code == TERMINATED
+    if within == SOON:
+        assert (ended.lines[-1], steps(run)) == (saved(run, step), [step])
+    else:
+        assert steps(run) == []
 
 
 # 5: two ranks

@@ -215,13 +215,14 @@ def test_a_non_finite_step_changes_no_weight_and_is_named(tmp_path: Path, monkey
     reporter = Notes()
     prepared = prepare(quick_config(), tmp_path, reporter)
     trainer = Trainer(prepared, tmp_path, torch.device("cpu"), reporter)
-    plans = trainer._plans()
+    run = trainer.run
+    plans = run.feed.plans(run.progress)
     snapshots = []
     for _ in range(3):
         plan = next(plans)
-        trainer._step(plan, trainer._make(plan))
-        snapshots.append({name: weight.clone() for name, weight in bundle.named_weights(trainer.model).items()})
-    trainer.log.close()
+        trainer.stepper.step(plan, run.feed.make(plan))
+        snapshots.append({name: weight.clone() for name, weight in bundle.named_weights(run.model).items()})
+    run.log.close()
     same = [all(torch.equal(one[name], two[name]) for name in one) for one, two in pairwise(snapshots)]
     assert same == [True, False], "the second step changed nothing, the third did"
     assert any(note.startswith("step 2: non-finite loss (nan) in a batch with ") for note in reporter.notes)

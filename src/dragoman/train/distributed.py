@@ -1,7 +1,8 @@
 """Several processes, one run: who they are, what they agree on, how a model is shared out. Knows nothing of batches.
 
 `torchrun --nproc-per-node N -m dragoman train ...` starts them. Each computes the gradients of its own batches; DDP
-adds them up, or FSDP2 shards weights, gradients and optimiser over all. Rank 0 alone writes.
+adds them up, or FSDP2 shards weights, gradients and optimiser over all. Rank 0 alone writes. FSDP2 and its tensors are
+imported where they are used: that takes a second, which a process alone need not wait for.
 """
 
 import atexit
@@ -12,20 +13,21 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.rendezvous import rendezvous
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.config import TrainConfig
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.model.device import choose_device
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 PATIENCE = timedelta(hours=6)  # the others wait while rank 0 prepares a corpus or measures the model
 TIME_TO_TELL = timedelta(seconds=10)  # when one process fails, torchrun ends all the others: they let it speak first
@@ -197,6 +199,8 @@ def _has_told(store: Any, name: str) -> None:
 
 def shard(model: nn.Module, ranks: Ranks) -> None:
     """FSDP2: each layer's weights live in parts on all ranks and come together only while it computes."""
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
     assert ranks.world > 1
     # keys and values are views, which is safe: nothing here changes a tensor in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
@@ -212,7 +216,20 @@ def shard(model: nn.Module, ranks: Ranks) -> None:
 
 
 def is_sharded(model: nn.Module) -> bool:
+    if not dist.is_initialized():
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
     return isinstance(model, FSDPModule)
+
+
+def _is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Whether other ranks have the rest of it."""
+    if not dist.is_initialized():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -220,7 +237,7 @@ def whole(tensor: Tensor) -> Tensor:
 
     Only rank 0 gets it, on the CPU: all weights and moments at once have no room where they had to be sharded.
     """
-    if not isinstance(tensor, DTensor):
+    if not _is_part(tensor):
         return tensor
     full = tensor.full_tensor()
     return full.cpu() if dist.get_rank() == 0 else full.new_empty(0)
@@ -229,8 +246,10 @@ def whole(tensor: Tensor) -> Tensor:
 def like(full: Tensor, place: Tensor) -> Tensor:
     """The part of `full`, which every rank has, that belongs where `place` is."""
     full = full.to(place.device)
-    if not isinstance(place, DTensor):
+    if not _is_part(place):
         return full
+    from torch.distributed.tensor import distribute_tensor
+
     # None: each rank cuts its own part; they need not ask in the same order, and files give none
     return distribute_tensor(full, place.device_mesh, place.placements, src_data_rank=None)
 
@@ -242,6 +261,16 @@ def data_parallel(module: nn.Module, ranks: Ranks, device: torch.device) -> Dist
     )
 
 
+def set_apart(module: nn.Module) -> None:
+    """Undo `data_parallel` while the processes are still joined.
+
+    Freed later, DDP would take the last process group with it, holding Python's lock, and wait for a thread of that
+    group that may itself wait for the lock.
+    """
+    if isinstance(module, DistributedDataParallel):
+        del module.reducer, module.logger
+
+
 @contextmanager
 def adding_up(module: nn.Module, last: bool) -> Iterator[None]:
     """Gradients of all but the last batch of a step stay on their rank; the last brings them together."""
@@ -249,12 +278,12 @@ def adding_up(module: nn.Module, last: bool) -> Iterator[None]:
         with module.no_sync():
             yield
         return
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(last)
+    if is_sharded(module):
+        module.set_requires_gradient_sync(last)  # type: ignore[operator]
     yield
 
 
 def gradient_norm(parameters: Iterable[Tensor], limit: float) -> Tensor:
     """The norm of all gradients before they are clipped at `limit`."""
     norm = torch.nn.utils.clip_grad_norm_(list(parameters), limit)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return norm.full_tensor() if _is_part(norm) else norm

@@ -24,7 +24,7 @@ from dragoman.model.build import Model
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import PAD
-from dragoman.train.distributed import Ranks, adding_up, data_parallel, is_sharded
+from dragoman.train.distributed import Ranks, adding_up, data_parallel, is_sharded, set_apart
 from dragoman.train.graph import GradientGraph
 from dragoman.train.loss import projected_cross_entropy, smoothed_cross_entropy
 
@@ -48,6 +48,9 @@ class Layout(Protocol):
 
     def gradients(self, batches: Sequence[Any], tokens: int) -> Tensor:
         """Backward over all of them, the loss divided by `tokens`, all the step's on all ranks; this rank's share."""
+
+    def close(self) -> None:
+        """No batch will follow."""
 
 
 def choose_layout(
@@ -106,6 +109,9 @@ class _Layout:
                 (loss * self._ranks.world).backward()
                 total += loss.detach()
         return total
+
+    def close(self) -> None:
+        set_apart(self._loss)
 
     def _plan(self, store: Store, epoch: int) -> list[Ids]:
         raise NotImplementedError

@@ -4,12 +4,14 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
 SECONDS_TO_NOTICE = 15.0  # a call into C++, such as learning a vocabulary, lets no Python run while it lasts
+SECONDS_OF_ONE = 2.0  # a SIGTERM repeated within: schedulers signal every process of a job, torchrun sends its own on
 
 
 class Stop(BaseException):
@@ -21,12 +23,16 @@ class Stop(BaseException):
 
 
 class Signals:
-    """While entered, SIGTERM and SIGINT raise Stop: at once, or at the end of `uninterrupted()`. A second ends all."""
+    """While entered, SIGTERM and SIGINT raise Stop: at once, or at the end of `uninterrupted()`. A second ends all.
+
+    SIGTERM repeated within a moment is not a second one.
+    """
 
     def __init__(self) -> None:
         self.asked: int | None = None  # the signal that came
         self.deferred = False  # whether somebody looks at `asked` and stops by himself
         self.patient = False  # whether there is work to save, and code that does not answer is waited for
+        self._asked_at = 0.0
         self._depth = 0
         self._noticed = threading.Event()
         self._before: dict[int, Any] = {}
@@ -71,8 +77,10 @@ class Signals:
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.asked is not None:
-            os._exit(128 + number)
-        self.asked = number
+            if not _same(self.asked, number, self._asked_at):
+                os._exit(128 + number)
+            return
+        self._asked_at, self.asked = time.monotonic(), number
         self._noticed.set()
         self.check()
 
@@ -83,7 +91,7 @@ class Signals:
         self._wakeup_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
         def wait() -> None:
-            asked = 0
+            asked, asked_at = 0, 0.0
             with os.fdopen(reading, "rb", buffering=0) as signals:
                 while True:
                     unanswered = asked and not self._noticed.is_set() and not self.patient
@@ -92,10 +100,16 @@ class Signals:
                         if not number:
                             return
                         if number[0] in self._before:
-                            if asked:
+                            if not asked:
+                                asked, asked_at = number[0], time.monotonic()
+                            elif not _same(asked, number[0], asked_at):
                                 os._exit(128 + number[0])  # a second one
-                            asked = number[0]
                     elif not self._noticed.is_set() and not self.patient:
                         os._exit(128 + asked)
 
         threading.Thread(target=wait, daemon=True).start()
+
+
+def _same(first: int, number: int, first_at: float) -> bool:
+    """Whether a signal that comes now is the first one repeated."""
+    return first == number == signal.SIGTERM and time.monotonic() - first_at < SECONDS_OF_ONE
