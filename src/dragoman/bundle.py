@@ -1,6 +1,6 @@
 """A model directory and its checkpoints, read and written. Knows nothing of training or search.
 
-    DIR/weights.safetensors   the best weights so far; replaced by one rename
+    DIR/weights.safetensors   the best weights so far, replaced by one rename; int8 where `dragoman compress` made it
     DIR/config.toml           every setting
     DIR/tokenizer.model       or source.model and target.model
     DIR/card.md               what it is, for people
@@ -27,8 +27,10 @@ from dragoman.config import Config
 from dragoman.errors import ConfigError, DiskError, ModelError
 from dragoman.model.build import Model, build_model
 from dragoman.model.footprint import parameter_counts
+from dragoman.model.rows import expanded, without_scales
 from dragoman.text.tokenizer import Tokenizer
 
+IN_THE_BOX = Path(__file__).parent / "models"
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
 
 
@@ -181,6 +183,17 @@ def save_bundle(
             write_file(path, content)
 
 
+def located(model: str | Path) -> Path:
+    """The directory of a model: a directory that is there, else one that comes with dragoman, by its name."""
+    own = IN_THE_BOX / model
+    return own if not Path(model).exists() and own.parent == IN_THE_BOX and own.is_dir() else Path(model)
+
+
+def in_the_box() -> list[str]:
+    """The models that come with dragoman."""
+    return sorted(path.parent.name for path in IN_THE_BOX.glob(f"*/{CONFIG}"))
+
+
 def load_config(directory: Path) -> Config:
     _require_directory(directory)
     try:
@@ -221,7 +234,11 @@ def load_bundle(directory: Path) -> Bundle:
     if expected != found:  # before anything is allocated
         raise ModelError(f"{path}: holds {found:,} parameters, its config.toml describes {expected:,}")
     model = empty_model(config, torch.device("cpu"))
-    set_weights(model, weights_from_bytes(_read(path), path), path)
+    try:
+        weights = expanded(weights_from_bytes(_read(path), path))
+    except (ModelError, RuntimeError) as error:  # RuntimeError: more or fewer scales than rows
+        raise ModelError(f"{path}: {str(error).removeprefix(f'{path}: ')}; restore it or train again") from None
+    set_weights(model, weights, path)
     broken = [name for name, tensor in named_weights(model).items() if not tensor.isfinite().all()]
     if broken:
         raise ModelError(f"{path}: {broken[0]} and {len(broken) - 1} more hold numbers that are not finite")
@@ -242,7 +259,8 @@ def _count_weights(path: Path) -> int:
         raise ModelError(f"{path}: missing; training writes it at its first save")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            return sum(torch.Size(file.get_slice(name).get_shape()).numel() for name in file.keys())  # noqa: SIM118
+            names = without_scales(set(file.keys()))
+            return sum(torch.Size(file.get_slice(name).get_shape()).numel() for name in names)
     except Exception as error:
         raise ModelError(f"{path}: not a safetensors file ({error}); restore it or train again") from None
 
@@ -258,7 +276,10 @@ def _require_directory(directory: Path) -> None:
     if directory.is_file():
         raise ModelError(f"{directory}: is a file; give the model directory, {directory.parent}")
     if not directory.is_dir():
-        raise ModelError(f"{directory}: no such model directory; train one with `dragoman train ... --out {directory}`")
+        raise ModelError(
+            f"{directory}: no such model directory; train one with `dragoman train ... --out {directory}`"
+            + (f", or take one that is there: {', '.join(in_the_box())}" if in_the_box() else "")
+        )
     if not (directory / CONFIG).is_file():
         raise ModelError(f"{directory}: not a model directory (no {CONFIG}); give the --out of a training run")
 

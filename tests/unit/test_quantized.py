@@ -15,9 +15,11 @@ from dragoman.cli.main import app
 from dragoman.config import RecurrentConfig, TransformerConfig
 from dragoman.decode import quantized as module
 from dragoman.decode.engine import PRECISIONS, in_precision
-from dragoman.decode.quantized import LEVELS, QuantizedLinear, integer_product, quantize_rows, quantized
+from dragoman.decode.quantized import QuantizedLinear, integer_product, quantized
 from dragoman.errors import ConfigError
+from dragoman.model import rows
 from dragoman.model.recurrent import Recurrent
+from dragoman.model.rows import LEVELS, quantize_rows
 from dragoman.model.transformer import Transformer
 
 
@@ -136,7 +138,7 @@ def test_it_is_the_float_layer_but_for_the_scales(in_features: int, bias: bool) 
 
 
 def test_with_fewer_levels_it_would_be_farther(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEVELS", 31)
+    monkeypatch.setattr(rows, "LEVELS", 31)
     assert share_of_bound(linear(3), randoms(500, 3)) > 1.5
 
 

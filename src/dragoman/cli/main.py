@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dragoman import __version__
-from dragoman.cli import demo, evaluate, generate, info, score, train, translate
+from dragoman.cli import compress, demo, evaluate, generate, info, score, train, translate
 from dragoman.errors import DragomanError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("score")(score.command)
 app.command("evaluate")(evaluate.command)
 app.command("generate")(generate.command)
 app.command("info")(info.command)
+app.command("compress")(compress.command)
 app.command("demo")(demo.command)
 
 

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-Model = Annotated[Path, typer.Option("--model", "-m", metavar="DIR", help="The model directory.")]
+Model = Annotated[
+    Path, typer.Option("--model", "-m", metavar="DIR", help="The model directory, or the name of one in the box.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or int8.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

@@ -36,6 +36,9 @@ def command(
         str | None,
         typer.Option("--from", metavar="DIR", help="Begin with this model's weights, vocabulary and sizes."),
     ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="What $DRAGOMAN_DATA in the paths of a recipe means.")
+    ] = None,
     on_bad_line: Annotated[str | None, typer.Option(help="fail, or skip: drop pairs with invalid text.")] = None,
 ) -> None:
     """Train a translation model. Resumes by itself when the output directory holds a run."""
@@ -47,6 +50,8 @@ def command(
         "on_bad_line": on_bad_line,
     }
     data = {name: value for name, value in given.items() if value}
+    if folder is not None:
+        os.environ["DRAGOMAN_DATA"] = str(folder)
     with _one_voice():
         if out is None:
             if config is None:
@@ -96,9 +101,9 @@ def build_config(
     if start_from is None:
         return Config.build(preset or (None if file else DEFAULT_PRESET), file, settings, data=data)
 
-    from dragoman.bundle import load_config
+    from dragoman.bundle import load_config, located
 
-    before = load_config(Path(start_from))
+    before = load_config(located(start_from))
     asked = Config.build(preset or (None if file else DEFAULT_PRESET), file, settings, data=data)
     for setting in settings:
         name = setting.partition("=")[0].strip()

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEVELS = 127  # -127 to 127: symmetric, so zero stays zero
+from dragoman.model.rows import LEVELS, quantize_rows
+
 MULTIPLE = 8  # CUDA's int8 product takes widths in eights only
 FEWEST_ROWS = 32  # and refuses 16 rows or fewer
 
@@ -54,13 +55,6 @@ class QuantizedLinear(nn.Module):
         if self.bias_O is not None:
             y_NO = y_NO + self.bias_O
         return y_NO.view(*x.shape[:-1], self.out_features)
-
-
-def quantize_rows(x_NI: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 numbers and the scale [N, 1] that brings each row back: its largest magnitude becomes 127."""
-    # the least normal number: a row of zeros must not be divided by zero
-    scale_N1 = (x_NI.abs().amax(dim=-1, keepdim=True) / LEVELS).clamp(min=torch.finfo(x_NI.dtype).tiny)
-    return (x_NI / scale_N1).round().to(torch.int8), scale_N1
 
 
 def integer_product(x_NI: Tensor, weight_OI: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dragoman.bundle import Bundle, Tokenizers, load_bundle
+from dragoman.bundle import Bundle, Tokenizers, load_bundle, located
 from dragoman.config import Config, DecodeConfig
 from dragoman.data.batching import teacher_forcing
 from dragoman.data.corpus import Line
@@ -129,8 +129,8 @@ class Translator:
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
 
     @classmethod
-    def load(cls, directory: str | Path, device: str = "auto", precision: str = "float32") -> "Translator":
-        return cls(load_bundle(Path(directory)), device, precision)
+    def load(cls, model: str | Path, device: str = "auto", precision: str = "float32") -> "Translator":
+        return cls(load_bundle(located(model)), device, precision)
 
     @overload
     def translate(self, text: str, *, attention: bool = False, **options: Any) -> Translation: ...

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -11,6 +12,7 @@ from dragoman.bundle import (
     CONFIG,
     Tokenizers,
     load_tokenizers,
+    located,
     make_directory,
     tokenizer_names,
     write_file,
@@ -25,6 +27,7 @@ from dragoman.text.tokenizer import Tokenizer
 from dragoman.train.report import Reporter
 
 FILES = ("source", "target", "valid_source", "valid_target")
+FOLDER = "$DRAGOMAN_DATA"
 VOCABULARY_FORMAT = 1  # of how a vocabulary is learned; part of its key
 
 
@@ -65,7 +68,7 @@ def prepare(
 
 
 def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
-    """The same settings with files in place of a generated corpus's name."""
+    """The same settings with files in place of a generated corpus's name and of the folder's."""
     if data.generated:
         files = generated.write(data.generated, data.generated_size, run / "corpus", seed)
         return replace(
@@ -82,7 +85,17 @@ def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
                 f"data.{name}: missing; give --source, --target, --valid-source and --valid-target, "
                 "or data.generated for a corpus made here"
             )
-    return data
+    return replace(data, **{name: tuple(_in_folder(path, name) for path in getattr(data, name)) for name in FILES})
+
+
+def _in_folder(path: str, name: str) -> str:
+    """A path with its $DRAGOMAN_DATA, which the configuration keeps: the same recipe serves on any machine."""
+    if not path.startswith(FOLDER):
+        return path
+    folder = os.environ.get(FOLDER.removeprefix("$"), "")
+    if not folder:
+        raise ConfigError(f"data.{name}: {path} needs {FOLDER}, the folder of the corpora; set it, or give --data")
+    return folder + path.removeprefix(FOLDER)
 
 
 def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter) -> Tokenizers:
@@ -90,7 +103,7 @@ def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter)
     if (run / CONFIG).exists():
         return load_tokenizers(run, config)
     if config.train.start_from:
-        return load_tokenizers(Path(config.train.start_from), config)
+        return load_tokenizers(located(config.train.start_from), config)
     kept = run / "data" / f"tokenizer-{_vocabulary_key(config, data)[:16]}"
     names = list(dict.fromkeys(tokenizer_names(config.text.joint)))
     if not all((kept / name).exists() for name in names):

@@ -15,6 +15,7 @@ from dragoman.errors import ConfigError, suggestion
 
 def start_from(model: nn.Module, directory: Path) -> None:
     """The weights of another model directory, which must be of the same shape."""
+    directory = bundle.located(directory)
     bundle.set_weights(model, bundle.named_weights(bundle.load_bundle(directory).model), directory)
 
 

@@ -1,0 +1,49 @@
+"""Rows of numbers as int8, each with a scale of its own: a quarter of the bytes. Knows nothing of models or files.
+
+Shapes, as suffixes of names: N rows, I numbers in each.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from dragoman.errors import ModelError
+
+LEVELS = 127  # -127 to 127: symmetric, so zero stays zero
+SCALE = ".scale"  # beside the name of a matrix: what its rows are multiplied by
+
+
+def quantize_rows(x_NI: Tensor) -> tuple[Tensor, Tensor]:
+    """int8 numbers and the scale [N, 1] that brings each row back: its largest magnitude becomes 127."""
+    # the least normal number: a row of zeros must not be divided by zero
+    scale_N1 = (x_NI.abs().amax(dim=-1, keepdim=True) / LEVELS).clamp(min=torch.finfo(x_NI.dtype).tiny)
+    return (x_NI / scale_N1).round().to(torch.int8), scale_N1
+
+
+def compact(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every matrix as int8 rows, its scales under its name + ".scale"; biases and norms, which are few, as they are."""
+    stored: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if tensor.dim() != 2:
+            stored[name] = tensor
+            continue
+        stored[name], scale_N1 = quantize_rows(tensor.detach().float())
+        stored[name + SCALE] = scale_N1[:, 0]
+    return stored
+
+
+def expanded(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that `compact` was given, but for what rounding took; others as they are."""
+    weights: dict[str, Tensor] = {}
+    for name in without_scales(stored):
+        tensor, scale_N = stored[name], stored.get(name + SCALE)
+        if scale_N is None and tensor.dtype == torch.int8:
+            raise ModelError(f"{name} is int8 without its scales")
+        weights[name] = tensor if scale_N is None else tensor.float() * scale_N[:, None]
+    return weights
+
+
+def without_scales(names: Mapping[str, object] | set[str]) -> list[str]:
+    """The names of weights only."""
+    return [name for name in names if name.removesuffix(SCALE) == name or name.removesuffix(SCALE) not in names]

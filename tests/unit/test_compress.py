@@ -1,0 +1,118 @@
+"""Smaller weights on disk: how near, how small, and the same model to every command."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import dragoman
+from dragoman import bundle
+from dragoman.cli.main import app
+from dragoman.decode.quantized import QuantizedLinear, quantized
+from dragoman.errors import ModelError
+from dragoman.model.rows import compact, expanded, without_scales
+
+LINES = ["a b c d", "j i h g f e", "c"]
+
+
+@pytest.fixture
+def small(quick_run: Path, tmp_path: Path) -> Path:
+    done = CliRunner().invoke(app, ["compress", "--model", str(quick_run), "--out", str(tmp_path / "small")])
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"{tmp_path / 'small'}: weights in int8, ")
+    return tmp_path / "small"
+
+
+def test_a_row_is_off_by_half_its_scale_at_most_and_vectors_not_at_all() -> None:
+    weights = {"matrix": torch.randn(20, 50, generator=torch.Generator().manual_seed(1)), "vector": torch.randn(50)}
+    weights["matrix"][3] *= 100.0  # one loud row must not cost the others anything
+    again = expanded(compact(weights))
+    scale_N1 = weights["matrix"].abs().amax(dim=1, keepdim=True) / 127
+    assert ((again["matrix"] - weights["matrix"]).abs() <= 0.5001 * scale_N1).all()
+    assert torch.equal(again["vector"], weights["vector"])
+    assert list(again) == list(weights)
+
+
+def test_the_control_with_one_scale_for_the_matrix_quiet_rows_would_be_lost() -> None:
+    matrix = torch.randn(20, 50, generator=torch.Generator().manual_seed(1))
+    matrix[3] *= 100.0
+    scale = matrix.abs().amax() / 127
+    assert ((matrix / scale).round() * scale - matrix).abs()[0].max() > 10 * matrix[0].abs().max() / 127
+
+
+def test_what_was_compact_once_stays_as_it_is() -> None:
+    first = compact({"matrix": torch.randn(20, 50, generator=torch.Generator().manual_seed(1))})
+    second = compact(expanded(first))
+    assert torch.equal(first["matrix"], second["matrix"])
+
+
+def test_a_weight_whose_own_name_ends_in_scale_is_one() -> None:
+    assert set(without_scales({"norm.scale", "a", "a.scale"})) == {"norm.scale", "a"}
+
+
+def test_a_compressed_model_serves_as_the_one_it_was_made_of(quick_run: Path, small: Path) -> None:
+    stored = load_file(small / bundle.WEIGHTS)
+    assert {str(tensor.dtype) for name, tensor in stored.items() if tensor.dim() == 2} == {"torch.int8"}
+    assert (small / bundle.WEIGHTS).stat().st_size < 0.5 * (quick_run / bundle.WEIGHTS).stat().st_size
+    exact = dragoman.load(str(quick_run), "cpu").score(LINES, LINES)
+    near = dragoman.load(str(small), "cpu").score(LINES, LINES)
+    assert near == pytest.approx(exact, rel=0.05)
+    assert near != exact, "the control: something was rounded"
+
+
+def test_the_int8_engine_computes_with_the_same_integers(quick_run: Path, small: Path) -> None:
+    models = [quantized(bundle.load_bundle(place).model) for place in (quick_run, small)]
+    layers = [[part for part in model.modules() if isinstance(part, QuantizedLinear)] for model in models]
+    assert len(layers[0]) > 5
+    for one, two in zip(*layers, strict=True):
+        assert torch.equal(one.weight_OI, two.weight_OI)
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "float32"])
+def test_other_kinds_of_weights(quick_run: Path, tmp_path: Path, weights: str) -> None:
+    arguments = ["compress", "--model", str(quick_run), "--out", str(tmp_path / "out"), "--weights", weights]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert {str(tensor.dtype) for tensor in load_file(tmp_path / "out" / bundle.WEIGHTS).values()} == {
+        f"torch.{weights}"
+    }
+    assert dragoman.load(str(tmp_path / "out"), "cpu").translate("a b c").status in ("translated", "truncated")
+
+
+def test_what_cannot_be_done_is_said(quick_run: Path, small: Path, tmp_path: Path) -> None:
+    def error(*arguments: str) -> str:
+        return str(CliRunner().invoke(app, ["compress", "--model", str(quick_run), *arguments]).exception)
+
+    assert error("--out", str(small)) == f"--out {small}: holds a model; give another directory"
+    assert error("--out", str(tmp_path / "x"), "--weights", "int4") == (
+        "--weights int4: not a choice; did you mean int8?"
+    )
+
+
+def test_scales_that_are_missing_are_noticed(small: Path, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(small, tmp_path / "broken"))
+    stored = load_file(broken / bundle.WEIGHTS)
+    del stored["source_embedding.weight.scale"]
+    save_file(stored, broken / bundle.WEIGHTS)
+    with pytest.raises(ModelError, match=r"source_embedding.weight is int8 without its scales"):
+        bundle.load_bundle(broken)
+
+
+# Models in the box
+
+
+def test_a_name_is_a_model_in_the_box_unless_a_directory_has_it(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "IN_THE_BOX", small.parent)
+    monkeypatch.chdir(tmp_path / "..")
+    assert bundle.located("small") == small
+    assert bundle.in_the_box() == ["small"]
+    assert dragoman.load("small", "cpu").translate("a b").source == "a b"
+    (Path("small")).mkdir(exist_ok=True)
+    assert bundle.located("small") == Path("small"), "one's own directory comes first"
+    assert bundle.located("../small") == Path("../small"), "only names, not paths, are looked for in the box"
+    with pytest.raises(ModelError, match="or take one that is there: small"):
+        dragoman.load("smal")
