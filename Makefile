@@ -21,7 +21,7 @@ test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -20,6 +20,7 @@ from dragoman.data.batching import pad_rows
 from dragoman.data.generated import generate
 from dragoman.decode import engine, quantized
 from dragoman.decode.translator import Translation, Translator
+from dragoman.model.rows import LEVELS
 
 MARGINS = {"float32": 1e-4, "int8": 0.05}
 LINES = 80
@@ -95,7 +96,7 @@ def test_in_int8_with_one_scale_for_the_batch_they_would(
     translator, texts = dragoman.load(str(quick_run), device="cpu", precision="int8"), lines()
 
     def whole_batch(x_NI: Tensor) -> tuple[Tensor, Tensor]:
-        scale_N1 = (x_NI.abs().amax() / quantized.LEVELS).expand(x_NI.size(0), 1)
+        scale_N1 = (x_NI.abs().amax() / LEVELS).expand(x_NI.size(0), 1)
         return (x_NI / scale_N1).round().to(torch.int8), scale_N1
 
     monkeypatch.setattr(quantized, "quantize_rows", whole_batch)

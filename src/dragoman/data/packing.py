@@ -98,9 +98,7 @@ class PackingPlan:
         batches, start = [], 0
         while start < len(order):
             before = totals[:, start - 1] if start else np.zeros(2, dtype=np.int64)
-            ends = [
-                int(np.searchsorted(totals[side], before[side] + self._budget[side], "right")) for side in (0, 1)
-            ]
+            ends = [int(np.searchsorted(totals[side], before[side] + self._budget[side], "right")) for side in (0, 1)]
             end = max(start + 1, min(*ends, start + self._sentences))
             batches.append(order[start:end])
             start = end

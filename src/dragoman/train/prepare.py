@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from dragoman.bundle import (
     CONFIG,
@@ -85,7 +86,8 @@ def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
                 f"data.{name}: missing; give --source, --target, --valid-source and --valid-target, "
                 "or data.generated for a corpus made here"
             )
-    return replace(data, **{name: tuple(_in_folder(path, name) for path in getattr(data, name)) for name in FILES})
+    placed: dict[str, Any] = {name: tuple(_in_folder(path, name) for path in getattr(data, name)) for name in FILES}
+    return replace(data, **placed)
 
 
 def _in_folder(path: str, name: str) -> str:
