@@ -205,6 +205,8 @@ class DataConfig:
     target: tuple[str, ...] = ()
     valid_source: tuple[str, ...] = ()
     valid_target: tuple[str, ...] = ()
+    test_source: tuple[str, ...] = ()  # each with its target a test set of its own, measured once, at the end
+    test_target: tuple[str, ...] = ()
     generated: str = ""  # such as "numbers-th"; in place of the four above
     generated_size: int = 30_000  # training pairs; validation and test get 1,000 each
     on_bad_line: Literal["fail", "skip"] = "fail"
@@ -216,6 +218,11 @@ class DataConfig:
             f"data.generated: {self.generated!r} takes the place of data.source, data.target and the valid ones; "
             "give one or the other",
         )
+        require(
+            len(self.test_source) == len(self.test_target),
+            f"data.test_source: {len(self.test_source)} files, data.test_target: {len(self.test_target)}; "
+            "give as many of one as of the other",
+        )
 
 
 @dataclass(frozen=True)
@@ -226,7 +233,7 @@ class TextConfig:
     vocab_size: int = 37_000  # at most: it shrinks, with a note, to what the text supports
     joint: bool = True  # one tokenizer for both sides
     byte_fallback: bool = True  # characters never seen become bytes instead of <unk>
-    normalization: Literal["nfc", "nfkc"] = "nfc"
+    normalization: Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase"] = "nfc"
     training_lines: int = 2_000_000  # at most this many lines train the tokenizer
     max_length: int = 256  # pieces; longer pairs are left out of training, longer input is split
     # Subword sampling, other pieces for the same text in every epoch; 0: off. For bpe the chance that a merge is left
@@ -270,7 +277,8 @@ class TrainConfig:
     keep_checkpoints: int = 5  # and never fewer than average needs
     average: int = 5  # the last checkpoints averaged at the end
     valid_sentences: int = 1_000  # at most this many are decoded at each validation
-    valid_metric: Literal["chrf", "bleu", "loss"] = "chrf"  # chrF serves languages without spaces too
+    # chrF serves languages without spaces too; exact_match is the share of lines right to the letter
+    valid_metric: Literal["chrf", "bleu", "loss", "exact_match"] = "chrf"
     patience: int = 0  # validations without a better metric before stopping; 0: never
     log_every: int = 50
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps

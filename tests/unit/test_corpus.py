@@ -64,6 +64,18 @@ def test_unequal_line_counts_name_both_files(tmp_path: Path, missing: int) -> No
     )
 
 
+def test_a_tsv_file_is_both_sides(tmp_path: Path) -> None:
+    path = tmp_path / "words.tsv.bz2"
+    path.write_bytes(bz2.compress("hello\th ə l oʊ\n\nworld\tw ɝ l d\tnoun\n".encode()))
+    report = CorpusReport()
+    found = [(pair.source, pair.target, pair.line) for pair in read_pairs([path], [path], report=report)]
+    assert found == [("hello", "h ə l oʊ", 1), ("world", "w ɝ l d", 3)]
+    assert report.blank.count == 1
+    path.write_bytes(bz2.compress(b"one\tuno\ntwo dos\n"))
+    with pytest.raises(DataError, match=r"words.tsv.bz2:2: no tab between source and target; mend the line or"):
+        list(read_pairs([path], [path], report=CorpusReport()))
+
+
 def test_a_missing_last_newline_alone_is_fine(tmp_path: Path) -> None:
     whole, _ = pairs_of(tmp_path, numbered(9), numbered(9))
     assert pairs_of(tmp_path, numbered(9), numbered(9)[:-1])[0] == whole

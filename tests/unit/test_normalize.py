@@ -1,3 +1,4 @@
+import re
 import unicodedata
 
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 
 from dragoman.text.normalize import Normalization, is_blank, normalize
 
-FORMS: tuple[Normalization, ...] = ("nfc", "nfkc")
+FORMS: tuple[Normalization, ...] = ("nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase")
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 GAPS_AND_MARKS = st.text(st.sampled_from("ae \t\n\r\0\x1c\x85\xa0\u0301\u0308\u00a8\u2028\u2029\u2581_ﬁ\u3000"))
 
@@ -33,7 +34,14 @@ def test_blank_means_nothing_is_left_in_either_form(text: str) -> None:
     assert is_blank(text) == (normalize(text) == "") == (normalize(text, "nfkc") == "")
 
 
+@given(text=ANY_TEXT | GAPS_AND_MARKS)
+def test_every_gap_is_one_space(text: str) -> None:
+    gap = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
+    assert normalize(text) == gap.sub(" ", unicodedata.normalize("NFC", text).replace("\u2581", "_")).strip()
+
+
 def test_what_it_does() -> None:
+    assert normalize("Straße IN İzmir", "nfc-lowercase") == "straße in i̇zmir"
     assert normalize("  cafe\u0301\t\u2028 au\x00\x85lait \r") == "caf\u00e9 au lait"
     assert normalize("a\u2581b") == "a_b"
     assert normalize("ﬁne ２") == "ﬁne ２"

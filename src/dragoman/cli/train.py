@@ -27,6 +27,10 @@ def command(
     target: Annotated[Files, typer.Option(help="Its translation, line by line.")] = None,
     valid_source: Annotated[Files, typer.Option(help="Held-out text to measure on.")] = None,
     valid_target: Annotated[Files, typer.Option(help="Its translation.")] = None,
+    test_source: Annotated[
+        Files, typer.Option(help="A test set, measured once, at the end; may be given several times.")
+    ] = None,
+    test_target: Annotated[Files, typer.Option(help="Its translation.")] = None,
     out: Annotated[Path | None, typer.Option(help="The model directory; default runs/NAME of the config.")] = None,
     preset: Annotated[str | None, typer.Option(help="tiny, small, base or big: sizes and schedule together.")] = None,
     settings: Annotated[
@@ -47,6 +51,8 @@ def command(
         "target": target,
         "valid_source": valid_source,
         "valid_target": valid_target,
+        "test_source": test_source,
+        "test_target": test_target,
         "on_bad_line": on_bad_line,
     }
     data = {name: value for name, value in given.items() if value}

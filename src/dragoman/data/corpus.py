@@ -2,7 +2,8 @@
 
 Only a newline byte separates lines; one carriage return before it goes, and so does a byte order mark at the start of
 a file. Names ending in .gz, .bz2 or .xz are read as such. Line N of a source file pairs with line N of its target:
-a line that cannot be used takes its partner with it, is counted, and never moves the others.
+a line that cannot be used takes its partner with it, is counted, and never moves the others. One .tsv file may be both:
+its first column is the source, its second the target.
 """
 
 import bz2
@@ -124,6 +125,9 @@ def split_lines(stream: BinaryIO | io.BufferedIOBase, name: str) -> Iterator[Lin
 
 def parallel_lines(source: Path, target: Path) -> Iterator[tuple[Line, Line]]:
     """Line N of one with line N of the other; files of unequal length are refused once both have been counted."""
+    if source == target and ".tsv" in source.suffixes:
+        yield from _columns(source)
+        return
     lines = zip_longest(read_lines(source), read_lines(target))
     for source_line, target_line in lines:
         if source_line is None or target_line is None:
@@ -135,6 +139,13 @@ def parallel_lines(source: Path, target: Path) -> Iterator[tuple[Line, Line]]:
                 "line N of one must translate line N of the other"
             )
         yield source_line, target_line
+
+
+def _columns(path: Path) -> Iterator[tuple[Line, Line]]:
+    for line in read_lines(path):
+        source, tab, rest = line.text.partition("\t")
+        problem = line.problem or ("" if tab or is_blank(line.text) else "no tab between source and target")
+        yield Line(line.number, source, problem), Line(line.number, rest.partition("\t")[0], problem)
 
 
 def read_pairs(

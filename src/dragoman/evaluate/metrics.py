@@ -129,13 +129,25 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return same / len(references)
 
 
-def bleu_cautions(references: Sequence[str], tokenize: str) -> list[str]:
-    """Why BLEU would mislead on these references, if it would, and what to look at in its place."""
+def suitable_tokenization(references: Sequence[str]) -> str:
+    """BLEU's: 13a, or char where words are written without spaces between them."""
+    return "char" if _unspaced(references) else "13a"
+
+
+def _unspaced(references: Sequence[str]) -> str:
+    """The scripts without spaces that a good part of the text is in; nothing if it is not."""
     text = "".join(references)
     written = len(re.sub(r"\s", "", text))
     counts = {name: len(re.findall(f"[{letters}]", text)) for name, letters in WITHOUT_SPACES.items()}
-    if tokenize in SPLITS_AT_SPACES and sum(counts.values()) > 0.3 * written:
-        scripts = " and ".join(name for name, count in counts.items() if count > 0.1 * written) or "unspaced"
+    if sum(counts.values()) <= 0.3 * written:
+        return ""
+    return " and ".join(name for name, count in counts.items() if count > 0.1 * written) or "unspaced"
+
+
+def bleu_cautions(references: Sequence[str], tokenize: str) -> list[str]:
+    """Why BLEU would mislead on these references, if it would, and what to look at in its place."""
+    scripts = _unspaced(references) if tokenize in SPLITS_AT_SPACES else ""
+    if scripts:
         return [
             f"the references are in {scripts} script, without spaces between words: --tokenize {tokenize} takes whole "
             "phrases for one word; look at chrF, or use --tokenize char"

@@ -1,7 +1,8 @@
 """The one normalisation every text passes through. Knows nothing of vocabularies.
 
-In this order: Unicode NFC (or NFKC); U+2581, sentencepiece's own mark for a space, becomes an underscore; every run of
-white space and control characters, line and paragraph separators among them, becomes one space; the ends are stripped.
+In this order: lower case, if asked for; Unicode NFC (or NFKC); U+2581, sentencepiece's own mark for a space, becomes
+an underscore; every run of white space and control characters, line and paragraph separators among them, becomes one
+space; the ends are stripped.
 Normalising twice changes nothing.
 """
 
@@ -9,16 +10,19 @@ import re
 import unicodedata
 from typing import Literal
 
-Normalization = Literal["nfc", "nfkc"]
+Normalization = Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase"]
 
 SPACE_MARK = "\u2581"
 _GAP = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")  # \s is str.isspace; the rest is category Cc
-_FORMS: dict[Normalization, Literal["NFC", "NFKC"]] = {"nfc": "NFC", "nfkc": "NFKC"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def normalize(text: str, form: Normalization = "nfc") -> str:
-    composed = unicodedata.normalize(_FORMS[form], text)
-    return _GAP.sub(" ", composed.replace(SPACE_MARK, "_")).strip()
+    if form.endswith("-lowercase"):
+        text = text.lower()
+    composed = unicodedata.normalize("NFKC" if form.startswith("nfkc") else "NFC", text).replace(SPACE_MARK, "_")
+    # split and join, which take white space as _GAP does, are several times as fast as a substitution
+    return " ".join(_CONTROL.sub(" ", composed).split())
 
 
 def is_blank(text: str) -> bool:

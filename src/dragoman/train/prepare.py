@@ -28,6 +28,7 @@ from dragoman.text.tokenizer import Tokenizer
 from dragoman.train.report import Reporter
 
 FILES = ("source", "target", "valid_source", "valid_target")
+TEST_FILES = ("test_source", "test_target")
 FOLDER = "$DRAGOMAN_DATA"
 VOCABULARY_FORMAT = 1  # of how a vocabulary is learned; part of its key
 
@@ -53,7 +54,9 @@ def prepare(
     """
     data = _corpora(config.data, run, config.train.seed)
     # of all files, before hours of work: is every one there?
-    contents = {f"data.{name}": content_hash([Path(path) for path in getattr(data, name)]) for name in FILES}
+    contents = {
+        f"data.{name}": content_hash([Path(path) for path in getattr(data, name)]) for name in (*FILES, *TEST_FILES)
+    }
     identity = {name: contents[name] for name in ("data.source", "data.target")}
     agree(identity)
     tokenizers = _tokenizers(config, data, run, reporter)
@@ -69,10 +72,10 @@ def prepare(
 
 
 def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
-    """The same settings with files in place of a generated corpus's name and of the folder's."""
+    """The same settings with files in place of a generated corpus's name, and of the folder's."""
     if data.generated:
         files = generated.write(data.generated, data.generated_size, run / "corpus", seed)
-        return replace(
+        data = replace(
             data,
             generated="",
             source=(str(files.train_source),),
@@ -86,7 +89,9 @@ def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
                 f"data.{name}: missing; give --source, --target, --valid-source and --valid-target, "
                 "or data.generated for a corpus made here"
             )
-    placed: dict[str, Any] = {name: tuple(_in_folder(path, name) for path in getattr(data, name)) for name in FILES}
+    placed: dict[str, Any] = {
+        name: tuple(_in_folder(path, name) for path in getattr(data, name)) for name in (*FILES, *TEST_FILES)
+    }
     return replace(data, **placed)
 
 

@@ -18,13 +18,14 @@ from dragoman.bundle import write_file
 from dragoman.config import Config, DataConfig
 from dragoman.data.corpus import file_hash
 from dragoman.train.checkpoint import PROVENANCE
+from dragoman.train.prepare import FILES, TEST_FILES
 
 PACKAGES = ("torch", "numpy", "sentencepiece", "safetensors", "sacrebleu", "triton")
 
 
 def describe(config: Config, corpora: DataConfig, device: torch.device, world: int) -> dict[str, Any]:
     """Everything that decides what a run becomes, with the SHA-256 of every corpus file."""
-    sides = ("source", "target", "valid_source", "valid_target")
+    sides = (*FILES, *TEST_FILES)
     return {
         "dragoman": dragoman.__version__,
         "git_commit": _commit(Path(dragoman.__file__).parent),

@@ -1,0 +1,67 @@
+"""A finished model on its test sets: DIR/result.json, and the translations in DIR/tests. Knows nothing of steps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dragoman import bundle
+from dragoman.data.corpus import CorpusReport, read_pairs
+from dragoman.decode.translator import Translator, windows
+from dragoman.evaluate.metrics import evaluate, suitable_tokenization
+from dragoman.text.normalize import normalize
+from dragoman.train.publish import PUBLISHED
+from dragoman.train.run import Run
+
+RESULT, TRANSLATIONS = "result.json", "tests"
+
+
+def tested_at(directory: Path) -> int | None:
+    """The step whose model was measured; None if none was."""
+    path = directory / RESULT
+    return json.loads(path.read_bytes())["steps"] if path.exists() else None
+
+
+def write_result(run: Run) -> None:
+    """Translate every test set with the published model's own search; record the scores and what made them."""
+    translator = Translator(bundle.load_bundle(run.directory), run.device)
+    corpora = run.prepared.corpora
+    bundle.make_directory(run.directory / TRANSLATIONS)
+    tests: dict[str, Any] = {}
+    for source, target in zip(corpora.test_source, corpora.test_target, strict=True):
+        name = _name(source, taken=tests)
+        tests[name] = _test(run, translator, name, Path(source), Path(target))
+        bleu = tests[name]["bleu"]
+        run.reporter.note(f"test {name}: BLEU {bleu['score']:.1f} ({bleu['low']:.1f} to {bleu['high']:.1f})")
+    progress, made_by = run.progress, run.made_by
+    result = {
+        "tests": tests,
+        "search": {"beam": run.config.decode.beam, "length_penalty": run.config.decode.length_penalty},
+        "weights": json.loads((run.directory / PUBLISHED).read_bytes()),
+        "steps": progress.step,
+        "target_tokens": progress.tokens,
+        "minutes": progress.seconds / 60,
+        "pairs": len(run.prepared.train),
+        "data_key": run.prepared.train.key,
+        **{name: made_by[name] for name in ("dragoman", "git_commit", "versions", "seed", "machine", "command")},
+    }
+    bundle.write_file(run.directory / RESULT, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _name(source: str, taken: dict[str, Any]) -> str:
+    """`europarl-en-de-test` of data/europarl-en-de/test.en.bz2; numbered where two would be the same."""
+    path = Path(source)
+    name = "-".join(part for part in (path.absolute().parent.name, path.name.split(".")[0]) if part)
+    return name if name not in taken else f"{name}-{len(taken) + 1}"
+
+
+def _test(run: Run, translator: Translator, name: str, source: Path, target: Path) -> dict[str, Any]:
+    text = run.config.text
+    pairs = list(read_pairs([source], [target], on_bad_line=run.config.data.on_bad_line, report=CorpusReport()))
+    references = [normalize(pair.target, text.normalization) for pair in pairs]  # as translations are
+    translations = []
+    for translation in translator.stream(windows([pair.source for pair in pairs], run.config.decode.batch_size)):
+        translations.append(translation.text)
+        run.reporter.working(f"translating {name}", len(translations))
+    content = "".join(f"{line}\n" for line in translations)
+    bundle.write_file(run.directory / TRANSLATIONS / f"{name}.txt", content.encode())
+    return evaluate(translations, references, tokenize=suitable_tokenization(references)).to_dict()

@@ -1,0 +1,88 @@
+"""Test sets in training: measured once, at the end, with the published model, and recorded with what was measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from dragoman.config import Config
+from dragoman.errors import ConfigError, DataError
+from dragoman.evaluate.metrics import evaluate
+from dragoman.train.loop import train
+from dragoman.train.report import Silent
+from tests.conftest import quick_config
+
+LINES = [("a b c d e", "e d c b a"), ("j i h g f", "f g h i j"), ("c d c d", "d c d c")]
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def with_tests(folder: Path, *settings: str) -> Config:
+    """A quick run with two test sets: files of two columns, and one with its sides apart."""
+    folder.mkdir(exist_ok=True)
+    (folder / "both.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in LINES))
+    (folder / "one.src").write_text("".join(f"{source}\n" for source, _ in LINES))
+    (folder / "one.tgt").write_text("".join(f"{target}\n" for _, target in LINES))
+    sources, targets = [f"{folder}/both.tsv", f"{folder}/one.src"], [f"{folder}/both.tsv", f"{folder}/one.tgt"]
+    return quick_config(f"data.test_source={json.dumps(sources)}", f"data.test_target={json.dumps(targets)}", *settings)
+
+
+def test_the_published_model_is_measured_and_the_result_says_of_what(tmp_path: Path) -> None:
+    notes = Notes()
+    config = with_tests(tmp_path / "sets")
+    train(config, tmp_path / "run", notes)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert list(result["tests"]) == ["sets-both", "sets-one"]
+    translator = dragoman.load(str(tmp_path / "run"), "cpu")
+    translations = [found.text for found in translator.translate([source for source, _ in LINES])]
+    expected = evaluate(translations, [target for _, target in LINES]).to_dict()
+    assert result["tests"]["sets-both"] == expected
+    assert result["tests"]["sets-one"] == expected
+    assert (tmp_path / "run" / "tests" / "sets-one.txt").read_text() == "".join(f"{line}\n" for line in translations)
+    assert (result["steps"], result["seed"]) == (60, 1)
+    assert result["search"] == {"beam": 4, "length_penalty": 0.6}
+    assert result["weights"]["step"] <= 60
+    assert any(note.startswith("test sets-both: BLEU ") for note in notes.notes)
+
+
+def test_it_is_measured_again_only_when_the_run_goes_on(tmp_path: Path) -> None:
+    train(with_tests(tmp_path / "sets", "train.max_steps=20"), tmp_path / "run")
+    result = tmp_path / "run" / "result.json"
+    before = result.stat().st_mtime_ns
+    train(with_tests(tmp_path / "sets", "train.max_steps=20"), tmp_path / "run")
+    assert result.stat().st_mtime_ns == before
+    train(with_tests(tmp_path / "sets", "train.max_steps=40"), tmp_path / "run")
+    assert json.loads(result.read_text())["steps"] == 40
+
+
+def test_a_missing_test_set_is_known_before_the_first_step(tmp_path: Path) -> None:
+    config = with_tests(tmp_path / "sets")
+    (tmp_path / "sets" / "one.tgt").unlink()
+    with pytest.raises(DataError, match=r"one\.tgt: no such file; check its name"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+    with pytest.raises(ConfigError, match=r"^data.test_source: 1 files, data.test_target: 0; give as many"):
+        Config.build(data={"test_source": ["a"]})
+
+
+def test_the_folder_of_the_corpora_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = with_tests(tmp_path / "sets")
+    placed = [path.replace(str(tmp_path), "$DRAGOMAN_DATA") for path in config.data.test_source]
+    targets = [path.replace(str(tmp_path), "$DRAGOMAN_DATA") for path in config.data.test_target]
+    config = quick_config(
+        "data.generated=", "data.source=x", "data.target=x", "data.valid_source=x", "data.valid_target=x",
+        f"data.test_source={json.dumps(placed)}", f"data.test_target={json.dumps(targets)}",
+    )  # fmt: skip
+    monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
+    with pytest.raises(ConfigError, match=r"^data.test_source: \$DRAGOMAN_DATA/sets/both.tsv needs \$DRAGOMAN_DATA, "):
+        train(config, tmp_path / "run")
+    monkeypatch.setenv("DRAGOMAN_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=r"^x: no such file"):
+        train(config, tmp_path / "run")
