@@ -3,12 +3,17 @@
 Knows nothing of models, and takes labels as text it cannot trust.
 """
 
+import base64
 import html
 import math
+import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from dragoman.errors import ConfigError
 
 NARROWEST = 20  # a terminal with fewer columns has no room for labels and cells
 SHADES = " ░▒▓█"
@@ -381,3 +386,64 @@ def _color_bar(x: float, y: float) -> Iterator[str]:
         place = f'x="{x + 14 + 11 * step:.1f}" y="{y:.1f}" width="11" height="15"'
         yield f'<rect {place} fill="rgb{_color(step / 10)}"/>'
     yield _text(x + 14 + 11 * 11 + 6, y + 12, "1")
+
+
+# Many heat maps at once, and pixels
+
+TILE = 96  # pixels of one heat map of a grid
+
+
+def svg_grid(weights: np.ndarray, names: Sequence[Sequence[str]], *, title: str, caption: str) -> str:
+    """Heat maps [rows, columns, y, x] of values in 0..1 beside and under each other, without labels of their cells.
+
+    One that is NaN throughout is left blank.
+    """
+    rows, columns = weights.shape[:2]
+    step = TILE + 12
+    words = max(1.3 * LETTER * _columns(_printable(title)), LETTER * _columns(_printable(caption)) + 190)
+    width = math.ceil(max(36 + step * columns, 48 + words))
+    bottom = 60 + (step + 16) * rows
+    parts = list(_card(width, bottom + 56, title))
+    for row in range(rows):
+        for column in range(columns):
+            if np.isnan(weights[row, column]).all():
+                continue
+            x, y, name = 24 + step * column, 60 + (step + 16) * row, names[row][column]
+            parts.append(_text(x, y + 12, name, size=11))
+            pixels = base64.b64encode(png_pixels(weights[row, column])).decode("ascii")
+            place = f'x="{x}" y="{y + 18}" width="{TILE}" height="{TILE}" preserveAspectRatio="none"'
+            parts.append(
+                f'<image {place} style="image-rendering:pixelated" href="data:image/png;base64,{pixels}">'
+                f"<title>{_escaped(name)}</title></image>"
+            )
+    parts += [*_color_bar(24, bottom + 22), _text(190, bottom + 34, caption)]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def png_pixels(weights: np.ndarray) -> bytes:
+    """A PNG with one pixel for each of the values in 0..1."""
+    palette = np.array([_color(level / 255) for level in range(256)], np.uint8)
+    levels = np.rint(np.nan_to_num(np.clip(weights, 0.0, 1.0)) * 255).astype(np.uint8)
+    height, width = levels.shape
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), levels], axis=1)  # each begins with its filter: none
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)  # 8 bits, by palette
+    chunks = (
+        (b"IHDR", header),
+        (b"PLTE", palette.tobytes()),
+        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    )
+
+
+def png_of(svg: str, zoom: float = 2.0) -> bytes:
+    """An SVG as a PNG, where resvg is installed."""
+    try:
+        import resvg_py
+    except ImportError:
+        raise ConfigError("--png: needs resvg-py; pip install 'dragoman[png]', or write --svg") from None
+    # few fonts have sentencepiece's mark of a space, and a word would change its font with it
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg.replace("\u2581", "_"), zoom=zoom))

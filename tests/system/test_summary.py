@@ -149,9 +149,9 @@ def test_every_record_is_a_point_of_its_curve(summarised: Path) -> None:
 def test_long_curves_are_thinned_and_what_is_missing_is_left_out() -> None:
     record: dict[str, Any] = {"kind": "step", "loss": 2.0, "gradient_norm": 0.0}
     many = [{**record, "step": step} for step in range(1, 4_501)]
-    assert polylines(summary._curves(many, 0.1)) == [900, 900]
+    assert polylines(summary.curves(many, 0.1)) == [900, 900]
     assert summary._points(many, "step", "loss")[-1] == (4_500, 2.0)
-    assert summary._curves([{"kind": "valid", "step": 1, "loss": "nan"}], 0.1) == ""
+    assert summary.curves([{"kind": "valid", "step": 1, "loss": "nan"}], 0.1) == ""
 
 
 def test_attention_has_a_cell_for_every_pair_of_tokens(summarised: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dragoman import __version__
-from dragoman.cli import compress, demo, evaluate, generate, info, score, train, translate
+from dragoman.cli import compress, demo, evaluate, generate, info, inspect, report, score, train, translate
 from dragoman.errors import DragomanError
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app.command("train")(train.command)
 app.command("translate")(translate.command)
 app.command("score")(score.command)
 app.command("evaluate")(evaluate.command)
+app.command("inspect")(inspect.command)
+app.command("report")(report.command)
 app.command("generate")(generate.command)
 app.command("info")(info.command)
 app.command("compress")(compress.command)

@@ -57,6 +57,17 @@ class Engine:
         chosen_BT = log_probs_BTV.gather(-1, batch.target_output[..., None])[..., 0]
         return chosen_BT.masked_fill(batch.target_output == PAD, 0.0)
 
+    def log_probs(self, source_ids: Sequence[int], target_input: Sequence[int]) -> Tensor:
+        """log P of everything that might follow each token fed to the decoder, for one sentence: [T, V]."""
+        source = torch.tensor([source_ids], device=self.device)
+        target = torch.tensor([target_input], device=self.device)
+        return self._model(source, target)[0].float().log_softmax(dim=-1)
+
+    @property
+    def model(self) -> Model:
+        """What runs: in int8 or bfloat16 a copy of the model that was given."""
+        return self._model
+
     def attention(self, source_ids: Sequence[int], target_input: Sequence[int]) -> AttentionWeights:
         """What each head looked at, for one sentence and the target fed to the decoder."""
         source = torch.tensor([source_ids], device=self.device)

@@ -30,6 +30,17 @@ NEVER = -np.inf  # the log-probability of what must not happen
 PAPER = DecodeConfig()
 
 
+class BeamStep(NamedTuple):
+    """One step of beam search, for who wants to see it: what was considered, and what it went on with."""
+
+    sentence_B: Array  # which of the sentences are still in the batch
+    score_BC: Array  # of candidates, best first
+    parent_BC: Array  # the place, in the step before, of the hypothesis that a candidate continues
+    id_BC: Array
+    ends_BC: Array  # whether it is a hypothesis that ends here and was admitted among the finished
+    kept_BC: Array  # whether it is gone on with, and in which place: -1 if not
+
+
 class Decoding(Protocol):
     """A batch of sentences being decoded, N rows in step with each other; at first one row a sentence.
 
@@ -136,6 +147,7 @@ def beam_search(
     start: int,
     end: int,
     forbidden: Sequence[int] = (),
+    watch: Callable[[BeamStep], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each sentence: finished ones first, each kind by normalized score.
 
@@ -165,7 +177,12 @@ def beam_search(
             ended = _hypothesis(ids_T, candidates.score_BC[row, column], True, options)
             worst_B[row] = _admit(ended, finished[sentence_B[row]], options.beam)
 
-        parent_BW, grown = _continue(live, candidates, end, options.beam)
+        place_BW, parent_BW, grown = _continue(live, candidates, end, options.beam)
+        if watch is not None:
+            kept_BC = np.full(candidates.id_BC.shape, -1)
+            np.put_along_axis(kept_BC, place_BW, np.arange(place_BW.shape[1])[np.newaxis], axis=1)
+            kept_BC[candidates.id_BC == end] = -1
+            watch(BeamStep(sentence_B.copy(), *candidates, ends_BC, kept_BC))
         penalty = length_penalty(length, options.length_penalty, options.length_penalty_form)
         done_B = (limit_B < length) | (grown.score_BW[:, 0] / penalty <= worst_B)
         for row in np.flatnonzero(done_B).tolist():
@@ -206,13 +223,13 @@ def _expand(log_prob_NV: Tensor, score_BW: Array, count: int) -> _Candidates:
     )
 
 
-def _continue(live: _Live, candidates: _Candidates, end: int, beam: int) -> tuple[Array, _Live]:
-    """The best `beam` candidates that do not end, and the live hypothesis each comes from."""
+def _continue(live: _Live, candidates: _Candidates, end: int, beam: int) -> tuple[Array, Array, _Live]:
+    """The best `beam` candidates that do not end: their places, and the live hypothesis that each comes from."""
     order_BW = np.argsort(candidates.id_BC == end, axis=1, kind="stable")[:, :beam]
     score_BW, parent_BW, id_BW = (np.take_along_axis(array, order_BW, axis=1) for array in candidates)
     ids_BWT = np.take_along_axis(live.ids_BWT, parent_BW[..., np.newaxis], axis=1)
     ids_BWT = np.concatenate([ids_BWT, id_BW[..., np.newaxis]], axis=2)
-    return parent_BW, _Live(np.where(id_BW == end, NEVER, score_BW), ids_BWT, id_BW)
+    return order_BW, parent_BW, _Live(np.where(id_BW == end, NEVER, score_BW), ids_BWT, id_BW)
 
 
 def _admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> float:

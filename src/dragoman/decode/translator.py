@@ -20,6 +20,7 @@ from dragoman.decode.engine import Engine
 from dragoman.decode.search import Hypothesis, search
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.model.device import choose_device, is_out_of_memory
+from dragoman.pictures import svg_heatmap
 from dragoman.text.normalize import is_blank
 from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
 
@@ -33,7 +34,7 @@ class Attention:
     """What every head looked at while this translation was made: [layer, head, query, key], rows sum to 1.
 
     Encoder and cross keys are `source_tokens`; decoder keys are `input_tokens`, which start with <s>; decoder and
-    cross queries are the translation's own tokens, each in the row that produced it.
+    cross queries are the translation's own `tokens`, each in the row that produced it.
     """
 
     encoder: Array
@@ -41,11 +42,30 @@ class Attention:
     cross: Array
     source_tokens: tuple[str, ...]
     input_tokens: tuple[str, ...]
+    tokens: tuple[str, ...]
 
     @property
     def alignment_weights(self) -> Array:
-        """[target token, source token]: the mean over heads in the last layer but one, which aligns best."""
-        return self.cross[max(0, len(self.cross) - 2)].mean(axis=0)
+        """[target token, source token]: the mean over heads in the layer that aligns best."""
+        return self.cross[self.alignment_layer].mean(axis=0)
+
+    @property
+    def alignment_layer(self) -> int:
+        """The layer whose heads agree most on where to look, from 0; a look at the source's </s> is none."""
+        means = self.cross.mean(axis=1)[:, :, :-1]
+        return int(means.max(axis=2, initial=0.0).mean(axis=1).argmax())
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the alignment as a picture."""
+        if not len(self.cross):
+            return "<p>This model does not look back at the source.</p>"
+        return svg_heatmap(
+            self.alignment_weights,
+            self.tokens,
+            self.source_tokens,
+            title="Where each target token looked in the source",
+            caption=f"mean over heads of layer {self.alignment_layer + 1}",
+        )
 
 
 @dataclass(frozen=True)
@@ -239,8 +259,7 @@ class Translator:
 
     def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig) -> list[Outcome]:
         """Hypotheses of each source; out of memory, half the batch at a time; alone and still too big, the reason."""
-        longest = self.config.model.longest or sys.maxsize
-        limits = [min(len(ids) - 1 + options.max_extra, longest - 1) for ids in sources]
+        limits = [self.limit(len(ids), options) for ids in sources]
         try:
             with torch.inference_mode():
                 decoding = self.engine.start(sources)
@@ -253,6 +272,10 @@ class Translator:
         half = len(sources) // 2
         halves = [slice(None, half), slice(half, None)]
         return [outcome for part in halves for outcome in self._search(sources[part], keys[part], options)]
+
+    def limit(self, source_length: int, options: DecodeConfig) -> int:
+        """The most tokens that the translation of a source may have; </s> is counted in the source only."""
+        return min(source_length - 1 + options.max_extra, (self.config.model.longest or sys.maxsize) - 1)
 
     def _assemble(self, line: str, parts: list[tuple[_Piece, Outcome]], attention: bool) -> Translation:
         best: list[Hypothesis] = []
@@ -275,7 +298,7 @@ class Translator:
             source_tokens=tuple(self.tokenizers.source.pieces(source_ids)),
             tokens=tuple(token for part in chosen for token in part.tokens),
             alternatives=alternatives,
-            attention=self._attention(source_ids, best[0])
+            attention=self.attention(source_ids, _produced(best[0]))
             if attention and len(parts) == 1 and chosen[0].tokens
             else None,
         )
@@ -287,8 +310,9 @@ class Translator:
             target.decode(list(hypothesis.ids)), hypothesis.score, hypothesis.normalized_score, tuple(tokens)
         )
 
-    def _attention(self, source_ids: list[int], hypothesis: Hypothesis) -> Attention:
-        target_input = [BOS, *_produced(hypothesis)[:-1]]
+    def attention(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> Attention:
+        """What every head looked at, for ids that end in </s> and those that were made of them."""
+        target_input = [BOS, *target_ids[:-1]]
         with torch.inference_mode():
             weights = self.engine.attention(source_ids, target_input)
         return Attention(
@@ -297,6 +321,7 @@ class Translator:
             _stacked(weights.cross),
             tuple(self.tokenizers.source.pieces(source_ids)),
             tuple(self.tokenizers.target.pieces(target_input)),
+            tuple(self.tokenizers.target.pieces(target_ids)),
         )
 
 

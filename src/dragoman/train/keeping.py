@@ -11,6 +11,7 @@ from dragoman.errors import Stopped
 from dragoman.model.build import Model
 from dragoman.train import checkpoint
 from dragoman.train.distributed import is_sharded
+from dragoman.train.looks import write_look
 from dragoman.train.publish import Publisher, mean_weights
 from dragoman.train.report import read_log
 from dragoman.train.run import Run
@@ -33,6 +34,9 @@ class Keeper:
         with run.signals.uninterrupted():
             progress.validated = progress.step
             if run.ranks.main:
+                look = looked.pop("look")
+                if look is not None:
+                    write_look(run.directory, progress.step, look)
                 record = {"kind": "valid", "step": progress.step, "epoch": progress.epoch, **looked}
                 better = self._note_if_better(run.validation.metric(record))
                 run.log.write(record)
@@ -122,7 +126,9 @@ class Keeper:
         else:
             model = run.model
             bundle.set_weights(model, mean, run.directory)
-        record = {"kind": "average", "step": run.progress.step, "checkpoints": count, **run.validation.look(model)}
+        looked = run.validation.look(model)
+        del looked["look"]
+        record = {"kind": "average", "step": run.progress.step, "checkpoints": count, **looked}
         better = self._publisher.if_better(record, mean, run.progress)
         run.log.write(record)  # last: a run whose log holds it is finished
         run.reporter.validated({**record, "best": better})

@@ -21,9 +21,11 @@ from dragoman.train.keeping import Keeper
 from dragoman.train.memory import measured_peak
 from dragoman.train.prepare import Prepared, prepare
 from dragoman.train.report import Reporter, Silent, read_log
+from dragoman.train.run_page import write_run_page
 from dragoman.train.signals import Signals, Stop
 from dragoman.train.step import Stepper
 from dragoman.train.summary import SUMMARY, write_summary
+from dragoman.train.testing import tested_at, write_result
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class Trainer:
         started = time.perf_counter() - progress.seconds
         self.keeper.publish_what_was_not()
         if progress.step >= settings.max_steps and self._averaged_already():
+            self._test()
             if not (run.directory / SUMMARY).exists():
                 self._summarise(f"reached train.max_steps={settings.max_steps}")
             return self._result(f"already finished at step {progress.step}", averaged=False)
@@ -127,6 +130,7 @@ class Trainer:
         else:
             reason = f"reached train.max_steps={settings.max_steps}"
         result = self._result(reason, averaged=self.keeper.average())
+        self._test()
         self._summarise(reason)
         return result
 
@@ -156,6 +160,12 @@ class Trainer:
         metric, best = run.settings.valid_metric, progress.best_metric
         return TrainResult(run.directory, progress.step, metric, best, progress.best_step, averaged, reason)
 
+    def _test(self) -> None:
+        """The finished model on the test sets, where there are any and they are not measured already."""
+        run = self.run
+        if run.ranks.main and run.prepared.corpora.test_source and tested_at(run.directory) != run.progress.step:
+            write_result(run)
+
     def _summarise(self, reason: str) -> None:
         run = self.run
         if not run.ranks.main:
@@ -165,5 +175,6 @@ class Trainer:
         run.log.write({**record, "predicted_bytes": run.predicted_peak()})
         try:
             run.reporter.note(f"summary in {write_summary(run.prepared, run.directory, run.device, reason)}")
+            run.reporter.note(f"report in {write_run_page(run.directory)}")
         except Exception as error:  # whatever it is, the training itself is done and saved
             run.reporter.note(f"{run.directory}: no summary could be written ({error})")

@@ -40,8 +40,8 @@ def write_summary(prepared: Prepared, run: Path, device: torch.device, reason: s
     rows = _spread(len(prepared.valid_sources), SAMPLES)
     translations = _translations(run, device, [prepared.valid_sources[row] for row in rows])
     references = [prepared.valid_references[row] for row in rows]
-    curves, attention = _curves(records, prepared.config.train.label_smoothing), _attention(translations)
-    for name, picture in ((CURVES, curves), (ATTENTION, attention)):
+    drawn, attention = curves(records, prepared.config.train.label_smoothing), _attention(translations)
+    for name, picture in ((CURVES, drawn), (ATTENTION, attention)):
         if picture:
             bundle.write_file(run / name, picture.encode())
     lines = [
@@ -50,7 +50,7 @@ def write_summary(prepared: Prepared, run: Path, device: torch.device, reason: s
         *_result(prepared, published, records, reason),
         *_effort(prepared, run, records),
         *_scores(published, records),
-        *(_picture("Curves", CURVES, "losses, scores, learning rate and gradient norm by step") if curves else ()),
+        *(_picture("Curves", CURVES, "losses, scores, learning rate and gradient norm by step") if drawn else ()),
         *_samples(prepared, translations, references),
         *(_picture("Attention", ATTENTION, "where each target token looked") if attention else ()),
         f"More: [the model's card]({bundle.CARD}), [every number]({LOG}).",
@@ -163,7 +163,7 @@ def _picture(heading: str, file: str, words: str) -> Iterator[str]:
     yield ""
 
 
-def _curves(records: Sequence[Record], smoothing: float) -> str:
+def curves(records: Sequence[Record], smoothing: float, *, speed: bool = False) -> str:
     """Panels for what was measured; empty when nothing was."""
     training = "training, with label smoothing" if smoothing else "training"
     norms = _points(records, "step", "gradient_norm")
@@ -172,8 +172,10 @@ def _curves(records: Sequence[Record], smoothing: float) -> str:
         ("Validation", {METRICS[name]: _points(records, "valid", name) for name in ("bleu", "chrf")}, False),
         ("Learning rate", {"learning rate": _points(records, "step", "learning_rate")}, False),
         ("Gradient norm", {"before clipping": norms}, all(norm > 0 for _, norm in norms)),
+        ("Speed", {"training": _points(records, "step", "tokens_per_second") if speed else []}, False),
     )
     labels = {"Loss": "nats a token", "Validation": "score, of 100", "Learning rate": "rate", "Gradient norm": "norm"}
+    labels |= {"Speed": "target tokens a second"}
     drawn = []
     for title, lines, logarithmic in panels:
         series = {name: line for name, line in lines.items() if line}

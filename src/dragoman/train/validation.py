@@ -12,6 +12,7 @@ from dragoman.data.batching import BatchPlan, collate
 from dragoman.decode.translator import Translator
 from dragoman.evaluate.metrics import quick_scores
 from dragoman.model.build import Model
+from dragoman.train.looks import take_look
 from dragoman.train.loss import smoothed_cross_entropy
 from dragoman.train.prepare import Prepared
 
@@ -35,7 +36,8 @@ class Validation:
         translations = list(translator.stream([self.prepared.valid_sources], options=greedy))
         scores = quick_scores([result.text for result in translations], self.prepared.valid_references)
         sample = {"source": translations[0].source, "translation": translations[0].text}
-        return {"loss": self._loss(model), **scores, "sample": sample}
+        look = take_look(self.prepared, translator)
+        return {"loss": self._loss(model), **scores, "sample": sample, "look": look}
 
     def metric(self, record: Mapping[str, Any]) -> float:
         """The number to maximise."""

@@ -1,0 +1,144 @@
+"""`dragoman inspect`: what a model does with a sentence, in the terminal, as one HTML file, as pictures."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli.options import Device, Json, Model
+from dragoman.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from dragoman.decode.translator import Translator
+    from dragoman.inspect.capture import Inspection
+
+BAR = 20  # columns of a probability's bar
+
+
+def command(
+    model: Model,
+    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Sentences to look into.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write one HTML file that needs nothing else.")] = None,
+    source: Annotated[Path | None, typer.Option(help="Sentences in a file, one a line.")] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Force this translation, and see where the model disagrees.")
+    ] = None,
+    mask_head: Annotated[
+        list[str] | None, typer.Option(metavar="KIND.LAYER.HEAD", help="Silence a head, such as cross.3.5; repeatable.")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures as SVG files.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures as PNG files.")] = None,
+    most: Annotated[int, typer.Option(min=1, help="Sentences shown in the page; all count for the statistics.")] = 100,
+    rank: Annotated[int, typer.Option(min=0, help="Rank the heads of so many sentences by what each is worth.")] = 10,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Look inside a translation: attention of every head, probabilities, the beam. Without --out, in the terminal."""
+    if bool(text) == bool(source):
+        raise ConfigError("inspect: give sentences as arguments, or a file with --source")
+    if target is not None and (source or len(text or ()) != 1):
+        raise ConfigError("--target: is the translation of one sentence; give exactly one as an argument")
+    sentences = [(line, target) for line in (text or list(_lines(source)))]
+
+    import dragoman
+    from dragoman.cli.progress import counting
+    from dragoman.inspect.capture import inspect_sentence, parse_head, without_heads
+    from dragoman.inspect.payload import inspect_many
+
+    translator = dragoman.load(str(model), device)
+    masked = mask_head or []
+    for name in masked:
+        parse_head(name, translator.engine.model)
+    for folder, kind in ((svg, "svg"), (png, "png")):
+        if folder is not None:
+            with without_heads(translator.engine.model, masked):
+                _write_pictures(folder, kind, [inspect_sentence(translator, *pair) for pair in sentences[:most]])
+    if out is None and not as_json:
+        if svg is None and png is None:
+            _print(translator, sentences, masked)
+        return
+    with counting("inspecting", len(sentences), len(sentences) > 1) as advance:
+        payload = inspect_many(
+            translator, Path(model).name, sentences, masked=masked, most=most, ranked=rank, advance=advance
+        )
+    if as_json:
+        print(json.dumps(payload, ensure_ascii=False))
+    if out is not None:
+        from dragoman.bundle import write_file
+        from dragoman.inspect.page import page
+
+        write_file(out, page(f"{payload['model']['name']}: {sentences[0][0]}", payload).encode())
+        print(
+            f"{out}: {len(payload['sentences'])} of {len(sentences)} sentences; open it in a browser", file=sys.stderr
+        )
+
+
+def _lines(path: Path | None) -> Iterator[str]:
+    from dragoman.data.corpus import read_lines
+    from dragoman.text.normalize import is_blank
+
+    assert path is not None
+    found = False
+    for line in read_lines(path):
+        if line.problem:
+            raise DataError(f"{path}:{line.number}: {line.problem}; mend the line")
+        if not is_blank(line.text):
+            found = True
+            yield line.text
+    if not found:
+        raise DataError(f"{path}: no sentence in it; give a file with text")
+
+
+def _print(translator: "Translator", sentences: list[tuple[str, str | None]], masked: list[str]) -> None:
+    from dragoman.inspect.capture import inspect_sentence, without_heads
+
+    for source, target in sentences:
+        before = inspect_sentence(translator, source, target) if masked else None
+        with without_heads(translator.engine.model, masked):
+            found = inspect_sentence(translator, source, target)
+        print(f"{found.source}\n{found.translation}\n")
+        if before is not None:
+            print(f"without {', '.join(masked)}: score {found.score:.2f}; with all heads {before.score:.2f}")
+            print(f"with all heads: {before.translation}\n")
+        print("\n".join(_table(found)))
+        print(f"\nscore {found.score:.2f}, the sum of log-probabilities\n")
+        print(_heatmap(found))
+
+
+def _table(found: "Inspection") -> Iterator[str]:
+    """A line for each target token: how likely the model found it, and what else it thought of."""
+    width = max(map(len, found.tokens))
+    for token, step in zip(found.tokens, found.steps, strict=True):
+        bar = "█" * round(step.probability * BAR)
+        others = [f"{other} {probability:.0%}" for other, probability in step.candidates if other != token][:3]
+        mark = " " if step.rank == 1 else "!"
+        yield f"{mark} {token.ljust(width)} {step.probability:6.1%} {bar.ljust(BAR)}  {'  '.join(others)}"
+    if found.disagreements:
+        yield "! the model itself would have said the first of the others, given what stands before"
+
+
+def _heatmap(found: "Inspection") -> str:
+    from dragoman.pictures import NARROWEST, terminal_heatmap
+
+    if not len(found.attention.cross):
+        return "(this model does not look back at the source)"
+    width = max(NARROWEST, shutil.get_terminal_size((100, 24)).columns)
+    looks = found.attention.alignment_weights
+    return terminal_heatmap(looks, found.tokens, found.source_tokens, color=sys.stdout.isatty(), width=width)
+
+
+def _write_pictures(folder: Path, kind: str, inspected: "list[Inspection]") -> None:
+    from dragoman.bundle import make_directory, write_file
+    from dragoman.inspect.gallery import pictures_of
+    from dragoman.pictures import png_of
+
+    make_directory(folder)
+    for number, inspection in enumerate(inspected, start=1):
+        for name, picture in pictures_of(inspection).items():
+            path = folder / f"{number}-{name}.{kind}"
+            write_file(path, picture.encode() if kind == "svg" else png_of(picture))
+            print(path)

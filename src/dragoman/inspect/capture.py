@@ -1,0 +1,227 @@
+"""What a model does with one sentence, taken down: probabilities, attention, the beam. Knows nothing of pictures.
+
+An `Inspection` is plain data. Token rows: `tokens` are the translation's, </s> among them; `input_tokens` what the
+decoder was fed to produce each of them, which starts with <s>.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dragoman.config import DecodeConfig
+from dragoman.decode.search import BeamStep, Hypothesis, beam_search
+from dragoman.decode.translator import Attention, Translator
+from dragoman.errors import ConfigError, DataError
+from dragoman.model.attention import MultiHeadAttention
+from dragoman.text.normalize import is_blank
+from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
+
+CANDIDATES = 5  # shown for each target token
+KINDS = ("encoder", "decoder", "cross")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One target token: what the model thought of it, and what else it thought of."""
+
+    token: str
+    probability: float
+    rank: int  # 1: the model's own first choice, given what stands before
+    candidates: list[tuple[str, float]]  # the likeliest and their probabilities
+
+
+@dataclass(frozen=True)
+class Node:
+    """A continuation that the beam considered."""
+
+    parent: int  # index among the nodes; -1: the start
+    depth: int  # tokens from the start, from 1
+    token: str
+    score: float  # total log-probability up to here
+    fate: str  # kept, dropped, finished; best: on the way to the translation
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """One sentence and its translation, given or found."""
+
+    source: str
+    translation: str
+    forced: bool  # whether the translation was given
+    score: float
+    source_tokens: tuple[str, ...]
+    input_tokens: tuple[str, ...]
+    tokens: tuple[str, ...]
+    steps: list[Step]
+    attention: Attention
+    beam: list[Node]  # none where the translation was given
+
+    @property
+    def disagreements(self) -> list[int]:
+        """The target tokens that are not what the model would have said."""
+        return [place for place, step in enumerate(self.steps) if step.rank > 1]
+
+
+def inspect_sentence(
+    translator: Translator, source: str, target: str | None = None, options: DecodeConfig | None = None
+) -> Inspection:
+    """The model's own translation by beam search; or `target`, forced on it."""
+    if is_blank(source):
+        raise DataError("inspect: the text is blank; give a sentence")
+    source_ids = [*translator.tokenizers.source.encode(source), EOS]
+    longest = translator.config.text.max_length
+    if len(source_ids) > longest:
+        raise DataError(f"inspect: {len(source_ids)} pieces, and this model holds {longest}; give a shorter sentence")
+    options = options or translator.config.decode
+    nodes: list[Node] = []
+    if target is None:
+        found, nodes = _searched(translator, source_ids, options)
+        target_ids = [*found.ids, EOS] if found.finished else list(found.ids)
+    else:
+        target_ids = [*translator.tokenizers.target.encode(target), EOS]
+    pieces = translator.tokenizers.target.pieces
+    steps = _steps(translator, source_ids, target_ids)
+    return Inspection(
+        source,
+        translator.tokenizers.target.decode([token for token in target_ids if token != EOS]),
+        target is not None,
+        float(sum(np.log(max(step.probability, 1e-300)) for step in steps)),
+        tuple(translator.tokenizers.source.pieces(source_ids)),
+        tuple(pieces([BOS, *target_ids[:-1]])),
+        tuple(pieces(target_ids)),
+        steps,
+        translator.attention(source_ids, target_ids),
+        nodes,
+    )
+
+
+def _searched(translator: Translator, source_ids: list[int], options: DecodeConfig) -> tuple[Hypothesis, list[Node]]:
+    record = _BeamRecord(translator)
+    limit = translator.limit(len(source_ids), options)
+    with torch.inference_mode():
+        decoding = translator.engine.start([source_ids])
+        ((best, *_),) = beam_search(
+            decoding, [limit], options, start=BOS, end=EOS, forbidden=(PAD, UNK, BOS), watch=record
+        )
+    return best, record.nodes(best)
+
+
+class _BeamRecord:
+    """Beam search's steps as a tree."""
+
+    def __init__(self, translator: Translator) -> None:
+        self._pieces = translator.tokenizers.target.pieces
+        self._parents: list[int] = []  # of every node
+        self._rows: list[tuple[int, int, float, str]] = []  # depth, id, score, fate
+        self._live = [-1]  # nodes of the hypotheses in the beam, by place
+
+    def __call__(self, step: BeamStep) -> None:
+        depth = 1 + (self._rows[-1][0] if self._rows else 0)
+        live: dict[int, int] = {}
+        for column in range(step.id_BC.shape[1]):
+            score = float(step.score_BC[0, column])
+            if score == -np.inf:
+                continue
+            place, ends = int(step.kept_BC[0, column]), bool(step.ends_BC[0, column])
+            if place >= 0:
+                live[place] = len(self._rows)
+            self._parents.append(self._live[int(step.parent_BC[0, column])])
+            fate = "finished" if ends else "kept" if place >= 0 else "dropped"
+            self._rows.append((depth, int(step.id_BC[0, column]), score, fate))
+        # places of the beam that nothing fills are never a parent
+        self._live = [live.get(place, -1) for place in range(max(live, default=-1) + 1)]
+
+    def nodes(self, best: Hypothesis) -> list[Node]:
+        on_the_way = self._path(best)
+        names = self._pieces([token for _, token, _, _ in self._rows])
+        return [
+            Node(parent, depth, name, score, "best" if index in on_the_way else fate)
+            for index, (parent, name, (depth, _, score, fate)) in enumerate(
+                zip(self._parents, names, self._rows, strict=True)
+            )
+        ]
+
+    def _path(self, best: Hypothesis) -> set[int]:
+        """The nodes that spell the translation."""
+        wanted = [*best.ids, EOS] if best.finished else list(best.ids)
+        path: set[int] = set()
+        parent = -1
+        for depth, token in enumerate(wanted, start=1):
+            for index, (row_depth, row_token, _, _) in enumerate(self._rows):
+                if (row_depth, row_token, self._parents[index]) == (depth, token, parent):
+                    path.add(index)
+                    parent = index
+                    break
+        return path
+
+
+def _steps(translator: Translator, source_ids: list[int], target_ids: list[int]) -> list[Step]:
+    """Teacher forcing: all positions at once, each given the target before it."""
+    with torch.inference_mode():
+        log_prob_TV = translator.engine.log_probs(source_ids, [BOS, *target_ids[:-1]])
+    pieces = translator.tokenizers.target.pieces
+    values_TC, ids_TC = log_prob_TV.exp().topk(min(CANDIDATES, log_prob_TV.size(1)), dim=1)
+    steps = []
+    for row, token in enumerate(target_ids):
+        own = log_prob_TV[row, token]
+        steps.append(
+            Step(
+                pieces([token])[0],
+                float(own.exp()),
+                1 + int((log_prob_TV[row] > own).sum()),
+                list(zip(pieces(ids_TC[row].tolist()), values_TC[row].tolist(), strict=True)),
+            )
+        )
+    return steps
+
+
+# Heads that are masked
+
+
+def attentions(model: nn.Module) -> dict[str, MultiHeadAttention]:
+    """Every attention by its name, such as cross.3: layers count from 1, as people do."""
+    named: dict[str, MultiHeadAttention] = {}
+    for kind, stack, part in (
+        ("encoder", "encoder", "self_attention"),
+        ("decoder", "decoder", "self_attention"),
+        ("cross", "decoder", "cross_attention"),
+    ):
+        layers: Any = getattr(getattr(model, stack), "layers", ())
+        named |= {f"{kind}.{number}": getattr(layer, part) for number, layer in enumerate(layers, start=1)}
+    return named
+
+
+def parse_head(name: str, model: nn.Module) -> tuple[MultiHeadAttention, int]:
+    """`cross.3.5` is head 5 of layer 3, both from 1."""
+    found = attentions(model)
+    layer, _, head = name.rpartition(".")
+    if not found:
+        raise ConfigError(f"--mask-head {name}: this model has no heads; only a Transformer does")
+    if layer not in found or not head.isdecimal() or not 1 <= int(head) <= found[layer].num_heads:
+        kinds = {kind: [name for name in found if name.startswith(kind)] for kind in KINDS}
+        known = ", ".join(f"{names[0]}.1 to {names[-1]}.{found[names[-1]].num_heads}" for names in kinds.values())
+        raise ConfigError(f"--mask-head {name}: no such head; this model has {known}")
+    return found[layer], int(head) - 1
+
+
+@contextmanager
+def without_heads(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """The model with some heads silent: what they would add is what their columns of the output matrix make of it."""
+    heads = [parse_head(name, model) for name in names]
+    kept = []
+    with torch.no_grad():
+        for attention, head in heads:
+            width = attention.output.in_features // attention.num_heads
+            columns = attention.output.weight[:, head * width : (head + 1) * width]
+            kept.append((columns, columns.clone()))
+            columns.zero_()
+        try:
+            yield
+        finally:
+            for columns, before in reversed(kept):
+                columns.copy_(before)

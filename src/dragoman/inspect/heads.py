@@ -1,0 +1,118 @@
+"""What heads are like, over many sentences, and what each is worth. Knows nothing of pictures.
+
+Shapes: H heads, Q query positions, K key positions; one sentence at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dragoman.decode.translator import Attention, Translator
+from dragoman.inspect.capture import KINDS, Inspection, attentions, without_heads
+from dragoman.text.tokenizer import BOS, EOS
+
+Array = npt.NDArray[np.float64]
+
+OFFSETS = (-1, 0, 1)  # the token before, the same, the one after
+DEAD = 0.95  # of its weight on one place, whatever the query: such a head tells queries nothing apart
+
+
+@dataclass(frozen=True)
+class HeadStatistics:
+    """Means over all queries of all sentences."""
+
+    name: str  # such as cross.3.5
+    entropy: float  # bits; 0: one key gets all
+    evenness: float  # entropy as a share of what an even look at all keys would have
+    distance: float  # positions between query and what it looks at; of self-attention and cross alike
+    offset: int  # which of OFFSETS it looks at most
+    following: float  # the share of its weight there
+    sink: float  # the share of weight on the one place (first, last) that gets most from all queries
+    confidence: float  # the largest weight of each query
+
+    @property
+    def dead(self) -> bool:
+        return self.sink >= DEAD
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """What a translation loses without one head."""
+
+    name: str
+    cost: float  # log-probability with it minus without: above 0, it was of use
+
+
+class HeadTally:
+    """Adds up what heads do, sentence by sentence."""
+
+    def __init__(self) -> None:
+        self.sentences = 0
+        self._sums: dict[str, Array] = {}
+
+    def add(self, attention: Attention) -> None:
+        self.sentences += 1
+        for kind in KINDS:
+            for layer, weights_HQK in enumerate(getattr(attention, kind), start=1):
+                for head, row in enumerate(_measured(weights_HQK.astype(np.float64)), start=1):
+                    name = f"{kind}.{layer}.{head}"
+                    self._sums[name] = self._sums.get(name, 0.0) + row
+
+    def statistics(self) -> list[HeadStatistics]:
+        """Of every head, in the order of layers; encoder, decoder, cross."""
+        return [_statistics(name, total) for name, total in self._sums.items()]
+
+
+def _measured(weights_HQK: Array) -> Array:
+    """For each head, sums over queries: [H, measures]; the last column is the number of queries."""
+    heads, queries, keys = weights_HQK.shape
+    logs = np.log2(np.where(weights_HQK > 0, weights_HQK, 1.0))
+    entropy_HQ = -(weights_HQK * logs).sum(axis=2)
+    # a causal query sees only its past, so what is even differs from query to query
+    seen_HQ = np.maximum((weights_HQK > 0).sum(axis=2), 1)
+    even_HQ = np.where(seen_HQ > 1, entropy_HQ / np.log2(np.maximum(seen_HQ, 2)), 0.0)
+    apart_QK = np.abs(np.arange(queries)[:, None] - np.arange(keys)[None])
+    distance_HQ = (weights_HQK * apart_QK).sum(axis=2)
+    at_offset = [np.diagonal(weights_HQK, offset, axis1=1, axis2=2).sum(axis=1) for offset in OFFSETS]
+    first_H, last_H = weights_HQK[:, :, 0].sum(axis=1), weights_HQK[:, :, -1].sum(axis=1)
+    columns = [
+        entropy_HQ.sum(axis=1),
+        even_HQ.sum(axis=1),
+        distance_HQ.sum(axis=1),
+        *at_offset,
+        first_H,
+        last_H,
+        weights_HQK.max(axis=2).sum(axis=1),
+        np.full(heads, float(queries)),
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _statistics(name: str, total: Array) -> HeadStatistics:
+    entropy, even, distance, *offsets_and_ends, confidence = (total[:-1] / total[-1]).tolist()
+    offsets, ends = offsets_and_ends[: len(OFFSETS)], offsets_and_ends[len(OFFSETS) :]
+    best = int(np.argmax(offsets))
+    return HeadStatistics(name, entropy, even, distance, OFFSETS[best], offsets[best], max(ends), confidence)
+
+
+def rank_heads(translator: Translator, inspection: Inspection) -> list[HeadCost]:
+    """Every head by what the translation's log-probability loses without it, the dearest first."""
+    model = translator.engine.model
+    source_ids = [*translator.tokenizers.source.encode(inspection.source), EOS]
+    target_ids = [*translator.tokenizers.target.encode(inspection.translation), EOS]
+
+    def score(silent: Sequence[str]) -> float:
+        with without_heads(model, silent), torch.inference_mode():
+            log_prob_TV = translator.engine.log_probs(source_ids, [BOS, *target_ids[:-1]])
+        return float(log_prob_TV.gather(1, torch.tensor(target_ids, device=log_prob_TV.device)[:, None]).sum())
+
+    whole = score(())
+    names = [
+        f"{layer}.{head}"
+        for layer, attention in attentions(model).items()
+        for head in range(1, attention.num_heads + 1)
+    ]
+    return sorted((HeadCost(name, whole - score([name])) for name in names), key=lambda head: -head.cost)

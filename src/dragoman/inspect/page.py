@@ -1,0 +1,43 @@
+"""Data as one HTML file that needs nothing else: JSON, a style sheet and a script, all inside.
+
+Knows nothing of models. Text comes from anywhere and goes into the page as JSON only, never as markup.
+"""
+
+import html
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+
+def page(title: str, payload: Mapping[str, Any]) -> str:
+    """The whole file."""
+    folder = files("dragoman.inspect") / "assets"
+    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    # "</script>" and "<!--" inside a string would end the element that holds it
+    data = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return PAGE.format(title=html.escape(title), style=style, script=script, data=data)
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:">
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+<main id="app"></main>
+<noscript>This page shows its pictures with a script of its own; allow scripts to see them.</noscript>
+<script type="application/json" id="data">{data}</script>
+<script>
+{script}
+</script>
+</body>
+</html>
+"""

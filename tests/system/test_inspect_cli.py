@@ -1,0 +1,163 @@
+"""`dragoman inspect` and `dragoman report` as a person runs them."""
+
+import json
+import re
+import struct
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from dragoman.cli.main import app
+from dragoman.pictures import png_pixels, svg_grid
+from dragoman.train.looks import read_looks
+from dragoman.train.report import read_log
+
+SOURCE = "a b c d e"
+
+
+def run(*arguments: str | Path, code: int = 0) -> Result:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert (done.exit_code, type(done.exception)) == ((0, type(None)) if not code else (1, type(done.exception)))
+    return done
+
+
+def error_of(*arguments: str | Path) -> str:
+    return str(run(*arguments, code=1).exception)
+
+
+def data_of(page: Path) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found
+    data: dict[str, object] = json.loads(found[1])
+    return data
+
+
+# inspect
+
+
+def test_a_quick_look_in_the_terminal(quick_run: Path) -> None:
+    lines = run("inspect", "--model", quick_run, SOURCE).stdout.split("\n")
+    assert lines[0] == SOURCE
+    assert any(re.match(r"[ !] \S+ +\d+\.\d% █* +\S+ \d+%", line) for line in lines)
+    assert any("│" in line for line in lines)
+
+
+def test_one_file_with_all_in_it(quick_run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    hostile = "</script><script>alert(1)</script> <!-- a"
+    run("inspect", "--model", quick_run, SOURCE, hostile, "--out", page)
+    text = page.read_text()
+    assert text.count("<script") == 2, "the data and the page's own, none of the text's"
+    assert not re.search(
+        r"(src|href)=|url\\(|https?://(?!www\.w3\.org/)", text.split('<script type="application/json"')[0]
+    )
+    data = data_of(page)
+    assert [sentence["source"] for sentence in data["sentences"]] == [SOURCE, hostile]  # type: ignore[index, attr-defined]
+
+
+def test_many_sentences_of_a_file(quick_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a b\n\nc d e\nf\n")
+    run("inspect", "--model", quick_run, "--source", tmp_path / "in.txt", "--out", tmp_path / "x.html", "--most", "2")
+    data = data_of(tmp_path / "x.html")
+    assert (len(data["sentences"]), data["counted"]) == (2, 3)  # type: ignore[arg-type]
+
+
+def test_a_forced_translation_and_a_silent_head(quick_run: Path) -> None:
+    text = run("inspect", "--model", quick_run, SOURCE, "--target", "z z").stdout
+    assert "! the model itself would have said the first of the others" in text
+    text = run("inspect", "--model", quick_run, SOURCE, "--mask-head", "cross.1.1").stdout
+    assert re.search(r"without cross.1.1: score -[0-9.]+; with all heads -[0-9.]+", text)
+    data = json.loads(run("inspect", "--model", quick_run, SOURCE, "--mask-head", "cross.1.1", "--json").stdout)
+    assert data["sentences"][0]["masked"]["heads"] == ["cross.1.1"]
+
+
+def test_pictures_as_files(quick_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py")
+    run("inspect", "--model", quick_run, SOURCE, "--svg", tmp_path, "--png", tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 12
+    assert (tmp_path / "1-cross-heads.svg").read_text().startswith("<svg ")
+    assert (tmp_path / "1-cross-mean.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bad_requests_are_told(quick_run: Path, tmp_path: Path) -> None:
+    assert error_of("inspect", "--model", quick_run) == "inspect: give sentences as arguments, or a file with --source"
+    assert error_of("inspect", "--model", quick_run, "a", "b", "--target", "c") == (
+        "--target: is the translation of one sentence; give exactly one as an argument"
+    )
+    (tmp_path / "blank").write_text("\n \n")
+    assert error_of("inspect", "--model", quick_run, "--source", tmp_path / "blank") == (
+        f"{tmp_path / 'blank'}: no sentence in it; give a file with text"
+    )
+
+
+# report
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not any(name in ("src", "onload", "onclick") for name, _ in attrs)
+
+
+def test_training_leaves_a_report_and_the_attention_of_every_validation(quick_run: Path) -> None:
+    text = (quick_run / "report.html").read_text()
+    tags = _Tags()
+    tags.feed(text)
+    assert "script" not in tags.tags
+    for heading in (
+        "Validation",
+        "Curves",
+        "One translation over time",
+        "Attention over time",
+        "Data",
+        "Every setting",
+    ):
+        assert f"<h2>{heading}</h2>" in text
+    steps = [record["step"] for record in read_log(quick_run) if record["kind"] == "valid"]
+    looks = read_looks(quick_run, last_step=60)
+    assert [look.step for look in looks] == steps
+    np.testing.assert_allclose(looks[-1].weights.sum(axis=-1), 1.0, atol=0.05)
+    assert not np.array_equal(looks[0].weights, looks[-1].weights), "it forms"
+    assert [look.step for look in read_looks(quick_run, last_step=40)] == [step for step in steps if step <= 40]
+
+
+def test_a_report_of_any_run_anywhere(quick_run: Path, tmp_path: Path) -> None:
+    done = run("report", quick_run, "--out", tmp_path / "r.html")
+    assert done.stdout == f"{tmp_path / 'r.html'}: open it in a browser\n"
+    assert (tmp_path / "r.html").read_text() == (quick_run / "report.html").read_text()
+    assert error_of("report", tmp_path) == f"{tmp_path}: no log of a run here; give the --out of a training run"
+
+
+# Pixels
+
+
+def test_pixels_are_a_png_with_one_for_each_value() -> None:
+    weights = np.array([[0.0, 0.5, 1.0], [np.nan, 2.0, -1.0]])
+    content = png_pixels(weights)
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", content[16:24]) == (3, 2)
+    chunks, place = {}, 8
+    while place < len(content):
+        (size,) = struct.unpack(">I", content[place : place + 4])
+        kind, body = content[place + 4 : place + 8], content[place + 8 : place + 8 + size]
+        assert struct.unpack(">I", content[place + 8 + size : place + 12 + size])[0] == zlib.crc32(kind + body)
+        chunks[kind], place = body, place + 12 + size
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(2, 4)[:, 1:]
+    assert rows.tolist() == [[0, 128, 255], [0, 255, 0]]
+
+
+def test_a_grid_leaves_blanks_blank() -> None:
+    weights = np.random.default_rng(0).random((2, 2, 3, 5))
+    weights[1, 1] = np.nan
+    picture = svg_grid(weights, [["a", "<b>"], ["c", ""]], title="t", caption="c")
+    assert picture.count("<image ") == 3
+    assert "&lt;b&gt;" in picture

@@ -1,0 +1,264 @@
+"""Capture: what is taken down is what the model did; a silent head is silent; heads are measured by hand-made cases."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import dragoman
+from dragoman import bundle
+from dragoman.config import Config, DecodeConfig
+from dragoman.decode.search import BeamStep, beam_search
+from dragoman.decode.translator import Attention, Translator
+from dragoman.errors import ConfigError, DataError
+from dragoman.inspect.capture import Inspection, attentions, inspect_sentence, parse_head, without_heads
+from dragoman.inspect.gallery import pictures_of
+from dragoman.inspect.heads import HeadTally, rank_heads
+from dragoman.inspect.payload import inspect_many, sentence_payload
+from dragoman.train.loop import train
+from tests.conftest import QUICK
+
+SOURCE = "a b c d e f"
+
+
+@pytest.fixture(scope="module")
+def translator(quick_run: Path) -> Translator:
+    return dragoman.load(str(quick_run), "cpu")
+
+
+@pytest.fixture(scope="module")
+def inspected(translator: Translator) -> Inspection:
+    return inspect_sentence(translator, SOURCE)
+
+
+# One sentence
+
+
+def test_it_is_the_translators_own_translation(translator: Translator, inspected: Inspection) -> None:
+    result = translator.translate(SOURCE, attention=True)
+    assert (inspected.translation, inspected.tokens) == (result.text, result.tokens)
+    assert inspected.score == pytest.approx(result.score, abs=1e-4)
+    assert result.attention is not None
+    np.testing.assert_array_equal(inspected.attention.cross, result.attention.cross)
+
+
+def test_probabilities_are_those_of_one_step_at_a_time(translator: Translator, inspected: Inspection) -> None:
+    """Training's view, all positions at once, and inference's, one by one, are the same numbers."""
+    ids = translator.tokenizers.target.encode(inspected.translation)
+    with torch.inference_mode():
+        decoding = translator.engine.start([[*translator.tokenizers.source.encode(SOURCE), 3]])
+        fed = 2  # <s>
+        for step, token in zip(inspected.steps, [*ids, 3], strict=False):
+            log_prob_V = decoding.step(torch.tensor([fed]))[0]
+            assert step.probability == pytest.approx(float(log_prob_V[token].exp()), abs=1e-5)
+            assert step.candidates[0][1] == pytest.approx(float(log_prob_V.max().exp()), abs=1e-5)
+            assert step.rank == 1 + int((log_prob_V > log_prob_V[token]).sum())
+            fed = token
+
+
+def test_a_forced_translation_shows_where_the_model_disagrees(translator: Translator, inspected: Inspection) -> None:
+    forced = inspect_sentence(translator, SOURCE, "z z z")
+    assert forced.forced
+    assert forced.translation == "z z z"
+    assert not forced.beam
+    assert forced.disagreements
+    assert forced.score < inspected.score
+    assert forced.score == pytest.approx(translator.score([SOURCE], ["z z z"])[0], abs=1e-4)
+    for place in forced.disagreements:
+        assert forced.steps[place].candidates[0][0] != forced.tokens[place]
+    again = inspect_sentence(translator, SOURCE, inspected.translation)
+    assert [step.probability for step in again.steps] == [step.probability for step in inspected.steps]
+
+
+def test_what_cannot_be_inspected_is_said(translator: Translator) -> None:
+    with pytest.raises(DataError, match=r"^inspect: the text is blank; give a sentence$"):
+        inspect_sentence(translator, " \t")
+    with pytest.raises(DataError, match=r"^inspect: \d+ pieces, and this model holds 256; give a shorter sentence$"):
+        inspect_sentence(translator, "a " * 300)
+
+
+# The beam
+
+
+def test_the_tree_holds_every_candidate_and_its_best_path_spells_the_translation(inspected: Inspection) -> None:
+    best = [node for node in inspected.beam if node.fate == "best"]
+    assert tuple(node.token for node in best) == inspected.tokens
+    assert best[-1].score == pytest.approx(inspected.score, abs=1e-4)
+    for index, node in enumerate(inspected.beam):
+        assert node.parent < index
+        if node.parent >= 0:
+            parent = inspected.beam[node.parent]
+            assert parent.depth == node.depth - 1
+            assert parent.fate in ("kept", "best"), "what was dropped or finished does not go on"
+            assert parent.score >= node.score
+        else:
+            assert node.depth == 1
+    depths = [node.depth for node in inspected.beam]
+    for depth in set(depths):
+        here = [node for node in inspected.beam if node.depth == depth]
+        assert len(here) <= 8, "twice the beam"
+        gone_on = {node.parent for node in inspected.beam if node.depth == depth + 1}
+        assert len(gone_on) <= 4, "the beam"
+        kept = [node.score for node in here if node.fate in ("kept", "best") and node.token != "</s>"]
+        dropped = [node.score for node in here if node.fate == "dropped" and node.token != "</s>"]
+        assert not dropped or min(kept) >= max(dropped), "better ones go first"
+
+
+def test_watching_changes_nothing(translator: Translator) -> None:
+    steps: list[BeamStep] = []
+    ids = [*translator.tokenizers.source.encode(SOURCE), 3]
+
+    def found(watched: bool) -> object:
+        with torch.inference_mode():
+            decoding = translator.engine.start([ids, ids[2:]])
+            return beam_search(
+                decoding, [20, 20], DecodeConfig(n_best=3), start=2, end=3, watch=steps.append if watched else None
+            )
+
+    assert found(True) == found(False)
+    assert {int(sentence) for step in steps for sentence in step.sentence_B} == {0, 1}
+
+
+# Silent heads
+
+
+def test_a_silent_head_adds_nothing_and_comes_back(translator: Translator) -> None:
+    model = translator.engine.model
+    before = {name: tensor.clone() for name, tensor in bundle.named_weights(model).items()}
+    attention, head = parse_head("cross.1.2", model)
+    width = attention.output.in_features // attention.num_heads
+    x = torch.randn(1, 3, attention.query.in_features)
+    memory = attention.keys_values(torch.randn(1, 5, attention.key.in_features))
+    with torch.inference_mode():
+        whole, _ = attention(x, memory)
+        with without_heads(model, ["cross.1.2"]):
+            silent, _ = attention(x, memory)
+            memory.v_BHKE[:, head] = 1e6
+            assert torch.equal(attention(x, memory)[0], silent), "whatever its values are"
+    assert not torch.equal(whole, silent), "the control: it did add something"
+    assert width * attention.num_heads == attention.output.in_features
+    for name, tensor in bundle.named_weights(model).items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_it_comes_back_after_an_error_too(translator: Translator) -> None:
+    model = translator.engine.model
+    before = inspect_sentence(translator, SOURCE).score
+    with pytest.raises(RuntimeError), without_heads(model, ["encoder.1.1", "encoder.1.1"]):
+        raise RuntimeError
+    assert inspect_sentence(translator, SOURCE).score == before
+
+
+@pytest.mark.parametrize("name", ["cross.2.1", "cross.1.5", "cross.1.0", "cross", "cross.one.1", "output.1.1"])
+def test_a_head_that_is_not_there(translator: Translator, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_head(name, translator.engine.model)
+    assert str(caught.value) == (
+        f"--mask-head {name}: no such head; this model has encoder.1.1 to encoder.1.4, "
+        "decoder.1.1 to decoder.1.4, cross.1.1 to cross.1.4"
+    )
+
+
+def test_the_ranking_is_of_every_head_by_what_its_removal_costs(translator: Translator, inspected: Inspection) -> None:
+    ranking = rank_heads(translator, inspected)
+    heads = [
+        f"{name}.{head}"
+        for name, each in attentions(translator.engine.model).items()
+        for head in range(1, each.num_heads + 1)
+    ]
+    assert sorted(head.name for head in ranking) == sorted(heads)
+    assert [head.cost for head in ranking] == sorted((head.cost for head in ranking), reverse=True)
+    with without_heads(translator.engine.model, [ranking[0].name]):
+        without = inspect_sentence(translator, SOURCE, inspected.translation).score
+    assert ranking[0].cost == pytest.approx(inspected.score - without, abs=1e-3)
+
+
+# What heads are like
+
+
+def attention_of(weights: np.ndarray) -> Attention:
+    """One layer of self-attention in the encoder."""
+    none = np.zeros((0, 0, 0, 0), np.float32)
+    return Attention(weights[None].astype(np.float32), none, none, (), (), ())
+
+
+def test_heads_made_by_hand() -> None:
+    size = 8
+    following = np.eye(size, k=-1)
+    following[0, 0] = 1.0
+    sink = np.zeros((size, size))
+    sink[:, -1] = 1.0
+    even = np.full((size, size), 1 / size)
+    tally = HeadTally()
+    for _ in range(3):
+        tally.add(attention_of(np.stack([following, sink, even])))
+    one, two, three = tally.statistics()
+    assert (one.name, one.offset, one.dead) == ("encoder.1.1", -1, False)
+    assert [one.following, one.entropy, one.confidence, one.distance] == pytest.approx([7 / 8, 0.0, 1.0, 7 / 8])
+    assert two.dead
+    assert two.sink == pytest.approx(1.0)
+    assert [three.entropy, three.evenness] == pytest.approx([3.0, 1.0])
+    assert three.distance == pytest.approx(np.abs(np.subtract.outer(np.arange(8), np.arange(8))).mean())
+    assert tally.sentences == 3
+
+
+# What pages and pictures are made of
+
+
+def test_the_payload_is_json_and_tells_all(translator: Translator, inspected: Inspection) -> None:
+    payload = json.loads(json.dumps(sentence_payload(inspected)))
+    assert payload["tokens"] == list(inspected.tokens)
+    assert payload["attention"]["cross"]["shape"] == [1, 4, len(inspected.tokens), len(inspected.source_tokens)]
+    assert len(payload["beam"]) == len(inspected.beam)
+    assert payload["alignment"] is not None
+    many = inspect_many(translator, "reverse", [(SOURCE, None), ("c b a", None), ("d e", None)], most=2, ranked=1)
+    assert (len(many["sentences"]), many["counted"]) == (2, 3)
+    assert [bool(sentence["ranking"]) for sentence in many["sentences"]] == [True, False]
+    assert len(many["statistics"]) == 12
+    assert many["positions"]["kind"] == "sinusoidal"
+    json.dumps(many, allow_nan=False)
+
+
+def test_masking_shows_both(translator: Translator, inspected: Inspection) -> None:
+    (sentence,) = inspect_many(translator, "reverse", [(SOURCE, None)], masked=["cross.1.1", "cross.1.2"])["sentences"]
+    masked = sentence["masked"]
+    assert masked["heads"] == ["cross.1.1", "cross.1.2"]
+    assert masked["before"] == {"translation": inspected.translation, "score": pytest.approx(inspected.score, abs=1e-3)}
+    assert masked["after"]["translation"] == sentence["translation"]
+    assert masked["score_of_before"] != pytest.approx(inspected.score, abs=1e-3)
+
+
+def test_pictures_of_all_kinds(inspected: Inspection) -> None:
+    pictures = pictures_of(inspected)
+    assert list(pictures) == [
+        f"{kind}-{what}" for kind in ("encoder", "decoder", "cross") for what in ("heads", "mean")
+    ]
+    assert pictures["cross-heads"].count("<image ") == 4
+    assert "cross.1.4" in pictures["cross-heads"]
+
+
+# The recurrent ancestors
+
+
+@pytest.mark.parametrize("context", ["source", "self", "none"])
+def test_a_recurrent_model_goes_through_the_same_views(tmp_path: Path, context: str) -> None:
+    kept = [setting for setting in QUICK if not setting.startswith("model.")]
+    own = ["model.architecture=rnn", "model.d_model=16", f"model.context={context}", "train.max_steps=2"]
+    train(Config.build("tiny", None, [*kept, *own, "train.save_every=2"]), tmp_path / "run")
+    recurrent = dragoman.load(str(tmp_path / "run"), "cpu")
+    payload = inspect_many(recurrent, "rnn", [(SOURCE, None)])
+    (sentence,) = payload["sentences"]
+    heads = {
+        "source": {"cross": 1, "decoder": 0},
+        "self": {"cross": 0, "decoder": 1},
+        "none": {"cross": 0, "decoder": 0},
+    }
+    assert {kind: sentence["attention"][kind]["shape"][0] for kind in ("cross", "decoder")} == heads[context]
+    assert sentence["beam"]
+    assert sentence["ranking"] == []
+    assert payload["positions"] is None
+    assert len(pictures_of(inspect_sentence(recurrent, SOURCE))) == 2 * (context != "none")
+    with pytest.raises(ConfigError, match=r"^--mask-head cross.1.1: this model has no heads; only a Transformer does$"):
+        parse_head("cross.1.1", recurrent.engine.model)
