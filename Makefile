@@ -34,7 +34,9 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 bench: setup
-	$(BIN)/python benchmarks/train_cpu.py
+	$(BIN)/python -m benchmarks.train_cpu
+	$(BIN)/python -m benchmarks.scaling
+	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python benchmarks/complexity.py
 	$(BIN)/python benchmarks/long_range.py
 	$(BIN)/python -m benchmarks.claims

@@ -53,7 +53,7 @@ def test_one_file_with_all_in_it(quick_run: Path, tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count("<script") == 2, "the data and the page's own, none of the text's"
     assert not re.search(
-        r"(src|href)=|url\\(|https?://(?!www\.w3\.org/)", text.split('<script type="application/json"')[0]
+        r"(src|href)=|url\(|https?://(?!www\.w3\.org/)", text.split('<script type="application/json"')[0]
     )
     data = data_of(page)
     assert [sentence["source"] for sentence in data["sentences"]] == [SOURCE, hostile]  # type: ignore[index, attr-defined]

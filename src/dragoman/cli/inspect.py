@@ -72,9 +72,8 @@ def command(
         from dragoman.inspect.page import page
 
         write_file(out, page(f"{payload['model']['name']}: {sentences[0][0]}", payload).encode())
-        print(
-            f"{out}: {len(payload['sentences'])} of {len(sentences)} sentences; open it in a browser", file=sys.stderr
-        )
+        told = f"{out}: {len(payload['sentences'])} of {len(sentences)} sentences; open it in a browser"
+        print(told, file=sys.stderr if as_json else sys.stdout)
 
 
 def _lines(path: Path | None) -> Iterator[str]:

@@ -35,8 +35,6 @@ class Keeper:
             progress.validated = progress.step
             if run.ranks.main:
                 look = looked.pop("look")
-                if look is not None:
-                    write_look(run.directory, progress.step, look)
                 record = {"kind": "valid", "step": progress.step, "epoch": progress.epoch, **looked}
                 better = self._note_if_better(run.validation.metric(record))
                 run.log.write(record)
@@ -46,6 +44,8 @@ class Keeper:
             if run.ranks.main:
                 self._remove_old_checkpoints()
                 self._publisher.if_better(record, weights, progress)
+                if look is not None:
+                    write_look(run.directory, progress.step, look)
                 run.reporter.validated({**record, "best": better})
 
     def _look(self, weights: dict[str, Tensor]) -> dict[str, Any]:

@@ -18,11 +18,16 @@ from dragoman.train.loss import CHUNK_ROWS
 LIBRARIES = {"cpu": 600 << 20, "cuda": 300 << 20}  # what is taken before a model is there
 
 
-def predicted_peak(config: Config, store: Store, layout: str, device: torch.device, precision: torch.dtype) -> int:
-    """Bytes at the peak of a step: on the device, or of the whole process where that is the CPU."""
+def predicted_peak(
+    config: Config, store: Store, layout: str, device: torch.device, precision: torch.dtype, shards: int = 1
+) -> int:
+    """Bytes at the peak of a step: on the device, or of the whole process where that is the CPU.
+
+    `shards`: over so many processes weights, gradients and moments are shared out.
+    """
     settings, model = config.train, config.model
     parameters = sum(parameter_counts(model).values())
-    state = parameters * (16 + (4 if settings.ema else 0))
+    state = parameters * (16 + (4 if settings.ema else 0)) // shards
     half = precision != torch.float32
     if half:
         state += 2 * parameters  # autocast's copies

@@ -10,7 +10,7 @@ from torch import Tensor
 from dragoman.config import Config, TrainConfig
 from dragoman.model.build import Model
 from dragoman.train.checkpoint import Learner, Progress, random_state
-from dragoman.train.distributed import Ranks
+from dragoman.train.distributed import Ranks, is_sharded
 from dragoman.train.feed import Feed
 from dragoman.train.memory import predicted_peak
 from dragoman.train.prepare import Prepared
@@ -83,4 +83,6 @@ class Run:
 
     def predicted_peak(self) -> int:
         """Bytes."""
-        return predicted_peak(self.config, self.prepared.train, self.feed.layout.name, self.device, self.precision)
+        shards = self.ranks.world if is_sharded(self.model) else 1
+        layout = self.feed.layout.name
+        return predicted_peak(self.config, self.prepared.train, layout, self.device, self.precision, shards)
