@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dragoman.pictures import svg_plot
+from dragoman.pictures import svg_field, svg_plot
 from dragoman.reference.functions import Array, softmax
 
 DRAWS, KEYS = 2_000, 16
@@ -62,6 +62,27 @@ def softmax_saturation() -> str:
     return side_by_side(plots)
 
 
+POSITIONS, WIDTH = 100, 128
+
+
+def sinusoids() -> Array:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos of the same: [positions, d]."""
+    angles = np.arange(POSITIONS)[:, None] / 10_000 ** (np.arange(0, WIDTH, 2) / WIDTH)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(POSITIONS, WIDTH)
+
+
+def positional_encodings() -> str:
+    table = sinusoids()
+    dots = {f"position {place}": [(other - place, float(table[place] @ table[other])) for other in range(POSITIONS)]
+            for place in (20, 50)}  # fmt: skip
+    size = {"width": PANEL, "height": HEIGHT}
+    field = svg_field(table, low=-1, high=1, title="Sinusoids", x_label="dimension", y_label="position", **size)
+    plot = svg_plot(
+        dots, title="Dot products", x_label="distance to another position", y_label="PE(p)·PE(p + k)", **size
+    )
+    return side_by_side([field, plot])
+
+
 def side_by_side(plots: Sequence[str]) -> str:
     placed = [f'<g transform="translate({PANEL * index})">\n{plot}</g>\n' for index, plot in enumerate(plots)]
     size = f'viewBox="0 0 {PANEL * len(plots)} {HEIGHT}"'
@@ -72,6 +93,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "images"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "softmax-saturation.svg").write_text(softmax_saturation(), encoding="utf-8")
+    (folder / "positional-encodings.svg").write_text(positional_encodings(), encoding="utf-8")
 
 
 if __name__ == "__main__":

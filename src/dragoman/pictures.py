@@ -420,6 +420,34 @@ def svg_grid(weights: np.ndarray, names: Sequence[Sequence[str]], *, title: str,
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def svg_field(
+    values: np.ndarray, *, low: float, high: float, title: str, x_label: str, y_label: str, width: int, height: int
+) -> str:
+    """A table of numbers too large for labels of its own, from `low` to `high`, with counts along its sides."""
+    rows, columns = values.shape
+    left, top, right, bottom = 64, 60, width - 28, height - 96
+    pixels = base64.b64encode(png_pixels((values - low) / (high - low))).decode("ascii")
+    place = f'x="{left}" y="{top}" width="{right - left}" height="{bottom - top}" preserveAspectRatio="none"'
+    parts = [
+        *_card(width, height, title),
+        f'<image {place} style="image-rendering:pixelated" href="data:image/png;base64,{pixels}"/>',
+        _text(left, top - 8, y_label, size=13, color=INK),
+        _text((left + right) / 2, bottom + 38, x_label, size=13, color=INK, anchor="middle"),
+    ]
+    for tick in _axis([0.0, columns], log=False).ticks:
+        if tick < columns:
+            x = left + (right - left) * (tick + 0.5) / columns
+            parts.append(_text(x, bottom + 18, _number(tick), anchor="middle"))
+    for tick in _axis([0.0, rows], log=False).ticks:
+        if tick < rows:
+            parts.append(_text(left - 8, top + (bottom - top) * (tick + 0.5) / rows + 4, _number(tick), anchor="end"))
+    bar = [
+        part.replace(">0<", f">{_number(low)}<").replace(">1<", f">{_number(high)}<")
+        for part in _color_bar(40, height - 40)
+    ]
+    return "\n".join([*parts, *bar, "</svg>"]) + "\n"
+
+
 def png_pixels(weights: np.ndarray) -> bytes:
     """A PNG with one pixel for each of the values in 0..1."""
     palette = np.array([_color(level / 255) for level in range(256)], np.uint8)

@@ -262,3 +262,28 @@ def test_a_recurrent_model_goes_through_the_same_views(tmp_path: Path, context: 
     assert len(pictures_of(inspect_sentence(recurrent, SOURCE))) == 2 * (context != "none")
     with pytest.raises(ConfigError, match=r"^--mask-head cross.1.1: this model has no heads; only a Transformer does$"):
         parse_head("cross.1.1", recurrent.engine.model)
+
+
+# In a notebook
+
+
+def test_attention_draws_itself_in_a_notebook(translator: Translator) -> None:
+    attention = translator.translate(SOURCE, attention=True).attention
+    assert attention is not None
+    picture = attention._repr_html_()
+    assert picture.startswith("<svg ")
+    assert picture.count("<rect") > attention.alignment_weights.size
+    assert "layer 1" in picture
+    none = np.zeros((0, 0, 0, 0), np.float32)
+    assert Attention(none, none, none, (), (), ())._repr_html_() == "<p>This model does not look back at the source.</p>"
+
+
+def test_the_layer_that_aligns_is_the_one_whose_heads_agree() -> None:
+    sharp = np.tile(np.eye(4, 5), (2, 1, 1))  # both heads look at one and the same place
+    torn = np.stack([np.eye(4, 5), np.eye(4, 5)[::-1]])  # each at another
+    at_end = np.zeros((2, 4, 5))
+    at_end[:, :, -1] = 1.0  # both at </s>: no alignment
+    none = np.zeros((0, 0, 0, 0), np.float32)
+    attention = Attention(none, none, np.stack([torn, at_end, sharp, torn]).astype(np.float32), (), (), ())
+    assert attention.alignment_layer == 2
+    np.testing.assert_array_equal(attention.alignment_weights, np.eye(4, 5))

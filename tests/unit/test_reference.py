@@ -223,10 +223,11 @@ def test_the_derivation_names_no_other() -> None:
         assert hasattr(import_module(f"dragoman.reference.{module}"), function), f"{module}.{function}"
 
 
-def test_the_picture_of_the_derivation_can_be_drawn_again(tmp_path: Path) -> None:
+def test_the_pictures_can_be_drawn_again(tmp_path: Path) -> None:
     subprocess.run([sys.executable, PAGE.parent / "figures.py", tmp_path], check=True)
-    drawn, kept = (
-        ElementTree.parse(folder / "softmax-saturation.svg").getroot() for folder in (tmp_path, PAGE.parent / "images")
-    )
-    assert [element.tag for element in drawn.iter()] == [element.tag for element in kept.iter()]
-    assert [element.text for element in drawn.iter()] == [element.text for element in kept.iter()]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["positional-encodings.svg", "softmax-saturation.svg"]
+    for name in names:
+        drawn, kept = (ElementTree.parse(folder / name).getroot() for folder in (tmp_path, PAGE.parent / "images"))
+        assert [element.tag for element in drawn.iter()] == [element.tag for element in kept.iter()]
+        assert [element.text for element in drawn.iter()] == [element.text for element in kept.iter()]
