@@ -75,10 +75,16 @@ def positional_encodings() -> str:
     table = sinusoids()
     dots = {f"position {place}": [(other - place, float(table[place] @ table[other])) for other in range(POSITIONS)]
             for place in (20, 50)}  # fmt: skip
-    size = {"width": PANEL, "height": HEIGHT}
-    field = svg_field(table, low=-1, high=1, title="Sinusoids", x_label="dimension", y_label="position", **size)
+    field = svg_field(
+        table, low=-1, high=1, title="Sinusoids", x_label="dimension", y_label="position", width=PANEL, height=HEIGHT
+    )
     plot = svg_plot(
-        dots, title="Dot products", x_label="distance to another position", y_label="PE(p)·PE(p + k)", **size
+        dots,
+        title="Dot products",
+        x_label="distance to another position",
+        y_label="PE(p)·PE(p + k)",
+        width=PANEL,
+        height=HEIGHT,
     )
     return side_by_side([field, plot])
 

@@ -56,7 +56,7 @@ def test_one_file_with_all_in_it(quick_run: Path, tmp_path: Path) -> None:
         r"(src|href)=|url\(|https?://(?!www\.w3\.org/)", text.split('<script type="application/json"')[0]
     )
     data = data_of(page)
-    assert [sentence["source"] for sentence in data["sentences"]] == [SOURCE, hostile]  # type: ignore[index, attr-defined]
+    assert [sentence["source"] for sentence in data["sentences"]] == [SOURCE, hostile]  # type: ignore[attr-defined]
 
 
 def test_many_sentences_of_a_file(quick_run: Path, tmp_path: Path) -> None:

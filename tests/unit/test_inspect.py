@@ -275,7 +275,9 @@ def test_attention_draws_itself_in_a_notebook(translator: Translator) -> None:
     assert picture.count("<rect") > attention.alignment_weights.size
     assert "layer 1" in picture
     none = np.zeros((0, 0, 0, 0), np.float32)
-    assert Attention(none, none, none, (), (), ())._repr_html_() == "<p>This model does not look back at the source.</p>"
+    assert (
+        Attention(none, none, none, (), (), ())._repr_html_() == "<p>This model does not look back at the source.</p>"
+    )
 
 
 def test_the_layer_that_aligns_is_the_one_whose_heads_agree() -> None:

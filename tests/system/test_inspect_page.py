@@ -1,0 +1,539 @@
+"""The inspection page in a real browser: what it shows is what the data says, and nothing leaves the file.
+
+Needs playwright and Debian's chromium; skipped where either is missing. Every test leaves a screenshot in its tmp_path.
+"""
+
+import base64
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dragoman.inspect.page import page as whole_page
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path: apt-get install chromium")
+
+Payload = dict[str, Any]
+Open = Callable[..., Any]
+
+SOURCE = ("▁The", "▁cat", "▁sat", ".", "</s>")
+TARGET = ("▁Die", "▁Katze", "▁saß", "</s>")
+HEADS = 4
+SECONDS = 5.0  # for what should feel immediate; machines under test are busy
+NODES = 20_000
+
+
+# Payloads
+
+
+def packed(weights: npt.NDArray[np.float64]) -> Payload:
+    levels = np.rint(weights * 255).astype(np.uint8)
+    return {"shape": list(weights.shape), "bytes": base64.b64encode(levels.tobytes()).decode()}
+
+
+def unpacked(packed: Payload) -> npt.NDArray[np.float64]:
+    levels = np.frombuffer(base64.b64decode(packed["bytes"]), dtype=np.uint8)
+    return levels.reshape(packed["shape"]).astype(np.float64) / 255
+
+
+def weights(rng: np.random.Generator, layers: int, heads: int, queries: int, keys: int) -> Payload:
+    return packed(rng.dirichlet(np.full(keys, 0.3), size=(layers, heads, queries)))
+
+
+def beam(tokens: Sequence[str]) -> list[list[Any]]:
+    """A beam of two: the translation, a rival that ends early, and two that are dropped at each step."""
+    nodes: list[list[Any]] = []
+    live = [-1, -1]
+    for depth, token in enumerate(tokens, start=1):
+        first = len(nodes)
+        nodes.append([live[0], depth, token, -0.1 * depth, "best"])
+        nodes.append([live[1], depth, f"r{depth}", -0.3 * depth, "finished" if depth == len(tokens) else "kept"])
+        nodes += [[parent, depth, f"d{depth}", -2.0 * depth, "dropped"] for parent in live]
+        live = [first, first + 1]
+    return nodes
+
+
+def sentence(
+    source: Sequence[str] = SOURCE,
+    tokens: Sequence[str] = TARGET,
+    *,
+    text: str | None = None,
+    forced: bool = False,
+    layers: int = 2,
+    heads: int = HEADS,
+    kinds: Sequence[str] = ("encoder", "decoder", "cross"),
+    seed: int = 1,
+) -> Payload:
+    """Every third token is not the model's first choice."""
+    rng = np.random.default_rng(seed)
+    sizes = {
+        "encoder": (len(source), len(source)),
+        "decoder": (len(tokens), len(tokens)),
+        "cross": (len(tokens), len(source)),
+    }
+    empty = {"shape": [0, 0, 0, 0], "bytes": ""}
+    attention = {kind: weights(rng, layers, heads, *size) if kind in kinds else empty for kind, size in sizes.items()}
+    steps = []
+    for place, token in enumerate(tokens):
+        likely = [[token, 0.6], ["▁other", 0.2]] if place % 3 else [["▁other", 0.6], [token, 0.2]]
+        steps.append({"p": 0.6 if place % 3 else 0.2, "rank": 1 if place % 3 else 2, "candidates": likely})
+    has_cross = "cross" in kinds
+    return {
+        "source": text or "".join(source[:-1]).replace("▁", " ").strip(),
+        "translation": "".join(tokens[:-1]).replace("▁", " ").strip(),
+        "forced": forced,
+        "score": -1.25,
+        "source_tokens": list(source),
+        "input_tokens": ["<s>", *tokens[:-1]],
+        "tokens": list(tokens),
+        "steps": steps,
+        "attention": attention,
+        "alignment": unpacked(attention["cross"]).mean(axis=(0, 1)).argmax(axis=1).tolist() if has_cross else None,
+        "beam": [] if forced else beam(tokens),
+        "ranking": [["cross.1.2", 1.5], ["encoder.2.1", 0.2], ["decoder.1.1", -0.4]] if has_cross else [],
+    }
+
+
+def payload(*sentences: Payload, **more: Any) -> Payload:
+    model = {"name": "tiny", "architecture": "transformer", "encoder_layers": 2, "decoder_layers": 2}
+    return {"kind": "inspection", "model": model, "sentences": list(sentences), **more}
+
+
+def statistics() -> list[Payload]:
+    rng = np.random.default_rng(3)
+    names = [f"encoder.{layer}.{head}" for layer in (1, 2, 10) for head in (1, 2)]
+    measures = ("entropy", "evenness", "distance", "following", "sink", "confidence")
+    rows = [{"name": name, "offset": 0, "dead": False, **{m: float(rng.random()) for m in measures}} for name in names]
+    rows[3] |= {"sink": 0.99, "dead": True}
+    return rows
+
+
+def long_sentence(seed: int) -> Payload:
+    source, tokens = ([f"▁{side}{number}" for number in range(199)] for side in "st")
+    return sentence([*source, "</s>"], [*tokens, "</s>"], layers=6, heads=8, seed=seed)
+
+
+# The browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Record:
+    """What a page did that it should not."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", self._dialog)
+        self._address = address
+
+    def _dialog(self, dialog: Any) -> None:
+        self.complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def check(self) -> None:
+        assert set(self.requests) == {self._address}
+        assert self.complaints == []
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Opens a payload; afterwards no page may have asked for anything but its file, nor complained."""
+    opened: list[tuple[Any, Any, Record]] = []
+
+    def open_page(data: Payload, width: int = 1200, scheme: str = "light") -> Any:
+        file = tmp_path / f"page{len(opened)}.html"
+        file.write_text(whole_page("tiny", data), encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        opened.append((context, page, Record(page, file.as_uri())))
+        page.goto(file.as_uri())
+        return page
+
+    yield open_page
+    for number, (context, page, record) in enumerate(opened):
+        page.screenshot(path=tmp_path / f"page{number}.png", full_page=True)
+        record.check()
+        context.close()
+
+
+def map_picture(page: Any) -> str:
+    return str(page.evaluate("document.getElementById('map').toDataURL()"))
+
+
+def choose(page: Any, layer: int, head: int) -> None:
+    page.click(f'.thumb[data-layer="{layer}"][data-head="{head}"]')
+
+
+def sections(page: Any) -> list[str]:
+    shown: list[str] = page.locator("#sections > section").evaluate_all(
+        "all => all.filter(part => !part.hidden).map(part => part.id)"
+    )
+    return shown
+
+
+# Safety
+
+
+def test_a_request_would_be_stopped_and_noticed(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    leak = "<script>fetch('https://example.org/').catch(() => {})</script></body>"
+    file.write_text(whole_page("tiny", payload(sentence())).replace("</body>", leak), encoding="utf-8")
+    page = browser.new_page()
+    record = Record(page, file.as_uri())
+    page.goto(file.as_uri())
+    page.wait_for_timeout(200)
+    page.close()
+    with pytest.raises(AssertionError):
+        record.check()
+
+
+def test_markup_in_text_stays_text(show: Open) -> None:
+    nasty = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+    tokens = ("▁<script>", "alert(1)", "</script>", "</s>")
+    data = payload(sentence(tokens, tokens, text=nasty), sentence())
+    masked = {"heads": [nasty], "before": {"translation": nasty, "score": -1.0}}
+    data["sentences"][0]["masked"] = {**masked, "after": {"translation": "<b>bold</b>", "score": -2.0}}
+    page = show(data)
+    assert page.inner_text("#source-text") == nasty
+    assert page.inner_text("#strip [data-side=source] [data-index='0']") == "<script>"
+    assert page.locator("#app script, #app img, #app b").count() == 0
+    assert nasty in page.inner_text("#masked")
+
+
+# Sentences
+
+
+def test_sentences_are_chosen_by_pointer_keyboard_and_search(show: Open) -> None:
+    texts = ["first one", "second one", "third thing"]
+    page = show(payload(*(sentence(text=text, seed=seed) for seed, text in enumerate(texts))))
+    source = page.locator("#source-text")
+    assert source.inner_text() == "first one"
+    page.click("#sentence-2")
+    assert source.inner_text() == "third thing"
+    page.focus("#sentences")
+    page.keyboard.press("ArrowUp")
+    assert source.inner_text() == "second one"
+    page.fill("#search", "THIRD")
+    assert page.locator("#sentences [role=option]").count() == 1
+    page.click("#sentences [role=option]")
+    assert source.inner_text() == "third thing"
+
+
+def test_thousands_of_sentences_are_a_few_rows(show: Open) -> None:
+    some = sentence()
+    page = show(payload(*({**some, "source": f"number {number}"} for number in range(3000))))
+    assert page.locator("#sentences [role=option]").count() < 60
+    page.focus("#sentences")
+    page.keyboard.press("End")
+    assert page.inner_text("#source-text") == "number 2999"
+    assert page.locator("#sentence-2999").get_attribute("aria-selected") == "true"
+
+
+def test_one_sentence_needs_no_list(show: Open) -> None:
+    assert show(payload(sentence())).locator("#sentences").count() == 0
+
+
+# Source and translation
+
+
+@pytest.mark.parametrize(("side", "axis"), [("target", 1), ("source", 0)])
+def test_hover_lights_what_the_weights_say(show: Open, side: str, axis: int) -> None:
+    data = sentence()
+    page = show(payload(data))
+    other = {"target": "source", "source": "target"}[side]
+    page.hover(f"#strip [data-side={side}] [data-index='2']")
+    glows = page.locator(f"#strip [data-side={other}] .token").evaluate_all(
+        "all => all.map(token => parseFloat(token.style.getPropertyValue('--glow')) || 0)"
+    )
+    mean_TS = unpacked(data["attention"]["cross"]).mean(axis=(0, 1))
+    assert int(np.argmax(glows)) == int(np.argmax(mean_TS[2] if axis else mean_TS[:, 2]))
+    page.hover("h1")
+    assert page.locator("#strip .token.active").count() == 0
+
+
+def test_focus_lights_as_hover_does(show: Open) -> None:
+    page = show(payload(sentence()))
+    page.hover("#strip [data-side=target] [data-index='1']")
+    said = page.inner_text("#link-readout")
+    page.hover("h1")
+    page.focus("#strip [data-side=target] [data-index='0']")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#link-readout") == said
+
+
+def test_a_line_for_each_target_token(show: Open) -> None:
+    page = show(payload(sentence(), sentence(SOURCE[2:], TARGET[2:])))
+    for number, tokens in enumerate((TARGET, TARGET[2:])):
+        page.click(f"#sentence-{number}")
+        assert page.locator("#lines .aligned").count() == len(tokens)
+        assert page.locator("#lines").is_visible()  # an svg without width would draw none
+    assert page.evaluate("document.querySelector('.strip-inner').offsetWidth") < 400  # no wider than its tokens
+
+
+# Attention
+
+
+def test_a_head_is_chosen_by_click_and_by_keyboard(show: Open) -> None:
+    page = show(payload(sentence()))
+    pictures = [map_picture(page)]
+    choose(page, 1, 2)
+    assert page.get_attribute("#map", "data-shown") == "layer 2, head 3"
+    pictures.append(map_picture(page))
+    page.keyboard.press("ArrowRight")
+    assert page.get_attribute("#map", "data-shown") == "layer 2, head 4"
+    pictures.append(map_picture(page))
+    page.keyboard.press("ArrowUp")
+    assert page.get_attribute("#map", "data-shown") == "layer 1, head 4"
+    pictures.append(map_picture(page))
+    page.select_option("#head", "1.2")
+    assert len(set(pictures)) == 4
+    assert map_picture(page) == pictures[1]
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+def test_the_map_and_the_table_give_the_data(show: Open, kind: str) -> None:
+    data = sentence()
+    page = show(payload(data))
+    page.check(f"#kind-{kind}", force=True)
+    choose(page, 0, 1)
+    weights_QK = unpacked(data["attention"][kind])[0, 1]
+    page.focus("#map-scroll")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    assert f"{weights_QK[1, 1]:.3f}" in page.inner_text("#map-readout")
+    page.check("#view-table", force=True)
+    cells = page.locator("#numbers td").all_inner_texts()
+    shown_QK = np.array(cells, dtype=float).reshape(weights_QK.shape)
+    np.testing.assert_allclose(shown_QK, weights_QK, atol=0.006)
+
+
+def test_another_sentence_brings_its_own_weights(show: Open) -> None:
+    both = [sentence(seed=seed) for seed in (1, 2)]
+    page = show(payload(*both))
+    choose(page, 0, 1)
+    for number, data in enumerate(both):
+        page.click(f"#sentence-{number}")
+        page.focus("#map-scroll")
+        page.keyboard.press("ArrowRight")
+        assert f"{unpacked(data['attention']['cross'])[0, 1, 0, 0]:.3f}" in page.inner_text("#map-readout")
+
+
+def test_pointing_at_a_cell_tells_its_value(show: Open) -> None:
+    data = sentence()
+    page = show(payload(data))
+    choose(page, 1, 0)
+    box = page.locator("#map").bounding_box()
+    queries, keys = len(TARGET), len(SOURCE)
+    page.mouse.move(box["x"] + box["width"] * 3.5 / keys, box["y"] + box["height"] * 2.5 / queries)
+    assert f"{unpacked(data['attention']['cross'])[1, 0, 2, 3]:.3f}" in page.inner_text("#tip")
+    assert page.locator(".map .lit").count() == 2
+
+
+def test_one_word_has_lines_of_every_head_and_of_a_chosen_one(show: Open) -> None:
+    page = show(payload(sentence()))
+    page.check("#view-word", force=True)
+    heads = "all => [...new Set(all.map(line => Number(line.dataset.head)))].sort()"
+    lines = page.locator("#word-lines path")
+    assert lines.evaluate_all(heads) == list(range(HEADS))
+    first = page.inner_text("#word-readout")
+    page.focus("#word-queries")
+    page.keyboard.press("ArrowDown")
+    assert page.inner_text("#word-readout") != first
+    page.click("#word-queries [data-index='0']")
+    assert page.inner_text("#word-readout") == first
+    choose(page, 0, 2)
+    assert lines.evaluate_all(heads) == [2]
+
+
+# Probabilities and steps
+
+
+def test_candidates_and_disagreements(show: Open) -> None:
+    data = sentence(forced=True)
+    page = show(payload(data))
+    unlikely = [place for place, step in enumerate(data["steps"]) if step["rank"] > 1]
+    places = "all => all.map(item => Number(item.dataset.index))"
+    assert page.locator("#probabilities .unlikely").evaluate_all(places) == unlikely
+    assert page.locator("#disagreements button").evaluate_all(places) == unlikely
+    assert "Where the model disagrees" in page.inner_text("#disagreements")
+    page.click("#probabilities [data-index='1']")
+    assert page.locator("#candidates li").count() == 2
+    assert "Katze" in page.inner_text("#candidates .taken")
+    assert "60.0%" in page.inner_text("#candidates .taken")
+    page.keyboard.press("ArrowRight")
+    assert "saß" in page.inner_text("#candidates .taken")
+
+
+def test_steps_of_training_and_inference(show: Open) -> None:
+    page = show(payload(sentence()))
+    rows = page.locator("#training tr")
+    assert rows.nth(1).locator("td").all_inner_texts() == ["<s>", "Die", "Katze", "saß"]
+    assert rows.nth(2).locator("td").all_inner_texts() == ["Die", "Katze", "saß", "</s>"]
+    page.check("#mode-inference", force=True)
+    for place, token in enumerate(TARGET):
+        assert page.inner_text("#step-token") == token.removeprefix("▁")
+        assert page.locator("#fed .token:not(.future)").count() == place + 1
+        page.click("#step-on")
+    page.focus("#step")
+    page.keyboard.press("ArrowLeft")
+    assert page.inner_text("#step-token") == "saß"
+
+
+# Beam
+
+
+def test_the_tree_has_every_node_of_the_search(show: Open) -> None:
+    data = sentence()
+    page = show(payload(data))
+    fates = page.locator("#tree [data-fate]").evaluate_all("all => all.map(node => node.dataset.fate)")
+    assert Counter(fates) == Counter(node[4] for node in data["beam"])
+    page.hover("#tree [data-node='0']")
+    assert "−0.10" in page.inner_text("#beam-readout")
+    page.uncheck("#dropped")
+    left = page.locator("#tree [data-fate]").evaluate_all("all => all.map(node => node.dataset.fate)")
+    assert Counter(left) == Counter(fate for fate in fates if fate != "dropped")
+
+
+def test_arrows_walk_the_tree(show: Open) -> None:
+    page = show(payload(sentence()))
+    page.focus("#tree [data-node='0']")
+    page.keyboard.press("ArrowRight")
+    focused = page.evaluate("document.activeElement.dataset.node")
+    assert sentence()["beam"][int(focused)][:3] == [0, 2, "▁Katze"]
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.dataset.node") == "0"
+
+
+# Heads and positions
+
+
+def test_ranking_leads_to_its_head(show: Open) -> None:
+    page = show(payload(sentence()))
+    assert page.locator("#ranking li").count() == 3
+    assert page.locator("#ranking .below").count() == 1
+    page.click("#ranking [data-head='encoder.2.1'] button")
+    assert page.get_attribute("#map", "data-shown") == "layer 2, head 1"
+    assert page.is_checked("#kind-encoder")
+
+
+def test_statistics_are_sorted_by_click_and_keyboard(show: Open) -> None:
+    rows = statistics()
+    page = show(payload(sentence(), statistics=rows))
+    order = "all => all.map(row => row.dataset.head)"
+    shown = page.locator("#heads tbody tr")
+    assert shown.evaluate_all(order) == [row["name"] for row in rows]
+    page.click("#heads [data-key=entropy] button")
+    falling = [row["name"] for row in sorted(rows, key=lambda row: -row["entropy"])]
+    assert shown.evaluate_all(order) == falling
+    assert page.get_attribute("#heads [data-key=entropy]", "aria-sort") == "descending"
+    page.keyboard.press("Enter")
+    assert shown.evaluate_all(order) == falling[::-1]
+    page.click("#heads [data-key=name] button")  # layer 10 comes after layer 2
+    assert shown.evaluate_all(order) == [row["name"] for row in rows]
+    assert page.locator("#heads .badge.dead").count() == 1
+
+
+def test_masked_heads_mark_what_changed(show: Open) -> None:
+    masked: Payload = {"heads": ["cross.1.1"], "before": {"translation": "Die Katze saß", "score": -1.0}}
+    masked |= {"after": {"translation": "Die Maus saß", "score": -1.5}, "score_of_before": -3.25}
+    page = show(payload({**sentence(), "masked": masked}, sentence()))
+    assert page.locator("#comparison mark").all_inner_texts() == ["Katze", "Maus"]
+    assert "−0.50" in page.inner_text("#masked")
+    assert "−3.25" in page.inner_text("#masked")
+    page.locator("[role=option]").nth(1).click()
+    assert page.locator("#masked").is_hidden()
+
+
+def test_positions_are_drawn(show: Open) -> None:
+    table = {"shape": [6, 16], "bytes": base64.b64encode(bytes(range(96))).decode()}
+    page = show(payload(sentence(), positions={"table": table, "dots": [8.0, 6.0, 3.0, -1.0]}))
+    canvas = page.locator("#position-map")
+    assert (canvas.get_attribute("width"), canvas.get_attribute("height")) == ("16", "6")
+    assert page.locator("#dots .curve").get_attribute("d").count("L") == 3
+
+
+# The page as a whole
+
+
+def test_the_theme_cycles(show: Open) -> None:
+    page = show(payload(sentence()), scheme="dark")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    papers = [page.evaluate(paper)]
+    for _ in range(3):
+        page.click("#theme")
+        papers.append(page.evaluate(paper))
+    auto, light, dark, again = papers
+    assert auto == dark == again != light
+
+
+def test_sections_without_data_are_not_shown(show: Open) -> None:
+    assert sections(show(payload())) == []
+    assert sections(show(payload(sentence(forced=True)))) == [
+        "translation", "probability", "attention", "steps", "ranking",
+    ]  # fmt: skip
+    whole = payload(statistics=statistics())
+    assert sections(show(whole)) == ["statistics"]
+
+
+def test_a_model_without_attention(show: Open) -> None:
+    page = show(payload(sentence(kinds=())))
+    assert sections(page) == ["translation", "probability", "steps", "beam"]
+    page.hover("#strip [data-side=target] [data-index='1']")
+    assert "no attention" in page.inner_text("#translation")
+
+
+def test_a_recurrent_model_with_one_head(show: Open) -> None:
+    data = sentence(kinds=("cross",), layers=1, heads=1)
+    page = show(payload(data, {**data, "source": "again"}))
+    assert page.locator(".thumb").count() == 1
+    assert page.get_attribute("#map", "data-shown") == "layer 1, head 1"
+    for view in ("word", "table", "map"):
+        page.check(f"#view-{view}", force=True)
+    page.click("#sentence-1")
+    page.hover("#strip [data-side=target] [data-index='1']")
+    assert page.locator("#lines .looks path").count() > 0
+
+
+@pytest.mark.parametrize("width", [360, 800, 1600])
+def test_any_script_fits_any_width(show: Open, width: int) -> None:
+    source = ("▁مرحبا", "▁بالعالم", "▁ภาษาไทยที่ยาวมากโดยไม่มีช่องว่าง", "日本語の文", "▁" + "long" * 20, "</s>")
+    page = show(payload(sentence(source, source, text="x" * 300), statistics=statistics()), width=width)
+    for view in ("word", "table", "map"):
+        page.check(f"#view-{view}", force=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_two_hundred_tokens_stay_quick_and_few(show: Open) -> None:
+    page = show(payload(long_sentence(1), long_sentence(2)))
+    page.check("#kind-encoder", force=True)
+    for act in (
+        lambda: choose(page, 3, 4),
+        lambda: page.check("#view-table", force=True),
+        lambda: page.check("#view-word", force=True),
+        lambda: page.check("#view-map", force=True),
+        lambda: page.click("#sentence-1"),
+    ):
+        start = time.perf_counter()
+        act()
+        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert time.perf_counter() - start < SECONDS
+        assert page.evaluate("document.querySelectorAll('*').length") < NODES
