@@ -27,13 +27,13 @@ from dragoman.config import Config, TransformerConfig
 from dragoman.data.batching import BatchPlan, Ids, collate, pad_rows
 from dragoman.data.packing import Shape, pack
 from dragoman.decode.translator import Translator
-from dragoman.model.device import choose_device, choose_precision
+from dragoman.model.device import choose_device, choose_precision, kernels_run
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
 from dragoman.pictures import svg_plot
 from dragoman.text.tokenizer import EOS
 from dragoman.train.graph import GradientGraph
-from dragoman.train.layout import PackedLoss, PaddedLoss, kernels_run
+from dragoman.train.layout import PackedLoss, PaddedLoss
 from dragoman.train.loss import smoothed_cross_entropy
 from dragoman.train.prepare import Prepared, prepare
 from dragoman.train.report import Silent

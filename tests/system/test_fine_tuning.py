@@ -1,6 +1,7 @@
 """Beginning with another model, freezing, a moving average, R-Drop, memory told ahead."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 import dragoman
 from dragoman import bundle
 from dragoman.cli.train import build_config
+from dragoman.config import TransformerConfig
 from dragoman.errors import ConfigError, ModelError
 from dragoman.model.transformer import Transformer
 from dragoman.train.layout import divergence
@@ -195,3 +197,19 @@ def test_too_large_a_batch_is_warned_of(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("dragoman.train.begin.available", lambda device: 1 << 20)
     train(quick_config("train.max_steps=1", "train.save_every=1"), tmp_path, Listener())
     assert any(note.startswith("train.batch_tokens: 512 may be too many for this memory; if it runs") for note in notes)
+
+
+def test_a_file_is_listened_to_as_options_are(quick_run: Path, tmp_path: Path) -> None:
+    config = bundle.load_config(quick_run)
+    file = tmp_path / "more.toml"
+    assert isinstance(config.model, TransformerConfig)
+    file.write_text(f'[model]\ndropout = 0.25\nd_ff = {config.model.d_ff}\n[train]\nstart_from = "{quick_run}"\n')
+    built = build_config(file, tmp_path / "out", None, {}, [])
+    assert built.model == replace(config.model, dropout=0.25)
+    assert built.text == config.text
+    file.write_text("[model]\nd_ff = 99\n")
+    with pytest.raises(ConfigError) as caught:
+        build_config(file, tmp_path / "out", None, {}, [], str(quick_run))
+    assert str(caught.value) == (
+        f"{file}: model.d_ff: a run that starts from {quick_run} keeps its model.d_ff; leave it out"
+    )

@@ -1,6 +1,7 @@
 """Runs from end to end: what they leave behind, how they go on, when they stop."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -403,3 +404,24 @@ def test_out_of_memory_names_the_setting_and_the_lines(tmp_path: Path, monkeypat
 def test_deterministic_is_for_the_run_alone(tmp_path: Path) -> None:
     train(quick_config("train.deterministic=true", "train.max_steps=2"), tmp_path)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("train.patience=1", "train.learning_rate=0.0", "train.max_steps=8"), ("train.average=1", "train.max_steps=4")],
+)
+def test_any_finished_run_is_left_as_it_is(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    """However it ended: by patience, or without an average."""
+    first = train(quick_config("train.save_every=2", *settings), tmp_path)
+    kept = (tmp_path / "log.jsonl").read_bytes(), (tmp_path / "summary.md").stat().st_mtime_ns
+    again = train(quick_config("train.save_every=2", *settings), tmp_path)
+    assert again.reason == f"already finished at step {first.steps}"
+    assert again.averaged == first.averaged
+    assert ((tmp_path / "log.jsonl").read_bytes(), (tmp_path / "summary.md").stat().st_mtime_ns) == kept
+
+
+def test_a_validation_that_is_not_finite_is_logged_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.train.validation.Validation._loss", lambda self, model: math.nan)
+    train(quick_config("train.max_steps=4", "train.save_every=2", "train.valid_metric=loss"), tmp_path)
+    assert [record["loss"] for record in read_log(tmp_path) if record["kind"] == "valid"] == ["nan", "nan"]
+    assert bundle.checkpoints(tmp_path)

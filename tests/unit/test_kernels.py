@@ -72,7 +72,10 @@ def test_attention_and_its_gradients_within_each_sentence(
     found, right = (torch.autograd.grad(result, (q, k, v), upstream) for result in (out, expected))
     for one, two in zip(found, right, strict=True):
         torch.testing.assert_close(one, two, atol=tolerance, rtol=0)
-    other = plain(q, k, v, q_lengths, k_lengths, not causal) if q_lengths == k_lengths else out + 1
+    if q_lengths == k_lengths:
+        other = plain(q, k, v, q_lengths, k_lengths, not causal)
+    else:  # as if sentences looked at one another's source
+        other = plain(q, k, v, q_lengths, k_lengths[::-1], causal)
     assert (out - other).abs().max() > 10 * tolerance, "the control"
 
 
@@ -122,6 +125,18 @@ def test_dropout_in_the_residual_keeps_the_share_it_should_and_goes_back_the_sam
         torch.testing.assert_close(one, two, atol=1e-4, rtol=0)
     other = kernels.residual_norm(*inputs, NORM[0], 0, 0.3, 1e-5)[1] - inputs[0]
     assert ((other.abs() > 1e-6) != kept).float().mean() > 0.3, "another seed, another mask"
+
+
+def test_masks_of_other_seeds_are_not_one_sequence_shifted() -> None:
+    """The control of the mask's hash: with the seed added to the place, these two would be the same but for a token."""
+    tokens, width = 40, 64
+    inputs = norm_inputs(tokens, width)
+    shift = width * 0x9E3779B9 % 2**32  # what a hash linear in place and seed would take for one token further
+    seeds = torch.tensor([11, (11 + shift) % 2**32], device=DEVICE)
+    masks = [
+        (kernels.residual_norm(*inputs, seeds, number, 0.5, 1e-5)[1] - inputs[0]).abs() > 1e-6 for number in (0, 1)
+    ]
+    assert ((masks[0][1:] == masks[1][:-1]).float().mean() - 0.5).abs() < 0.1
 
 
 def test_a_linear_map_and_its_relu_in_one() -> None:

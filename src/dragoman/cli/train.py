@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dragoman.config import Config
+from dragoman.config import Config, read_toml
 from dragoman.errors import ConfigError
 
 DEFAULT_PRESET = "small"
@@ -68,10 +68,11 @@ def command(
     from dragoman.cli.progress import TrainingReporter
     from dragoman.train.loop import train
 
-    with TrainingReporter(quiet=int(os.environ.get("RANK", "0")) > 0) as reporter:
+    silent = not _alone() and os.environ["RANK"] != "0"  # one of several processes speaks
+    with TrainingReporter(quiet=silent) as reporter:
         result = train(built, out, reporter)
-    if os.environ.get("RANK", "0") != "0":
-        return  # one of several processes speaks
+    if silent:
+        return
     best = "" if result.best is None else f", best {result.metric} {abs(result.best):.2f} at step {result.best_step}"
     averaged = ", averaged over the last checkpoints" if result.averaged else ""
     print(f"{result.directory}: {result.reason} at step {result.steps}{best}{averaged}")
@@ -80,11 +81,15 @@ def command(
 
 def _one_voice() -> AbstractContextManager[None]:
     """Under torchrun an error is told once; a process alone need not wait for torch to tell it."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
+    if _alone():
         return nullcontext()
     from dragoman.train.distributed import told_once
 
     return told_once()
+
+
+def _alone() -> bool:
+    return os.environ.get("WORLD_SIZE", "1") == "1"
 
 
 def build_config(
@@ -104,22 +109,27 @@ def build_config(
     saved = out / "config.toml"
     if file is None and preset is None and saved.exists():
         return Config.build(None, saved, settings, data=data)
-    if start_from is None:
-        return Config.build(preset or (None if file else DEFAULT_PRESET), file, settings, data=data)
+    asked = Config.build(preset or (None if file else DEFAULT_PRESET), file, settings, data=data)
+    start_from = start_from or asked.train.start_from
+    if not start_from:
+        return asked
 
     from dragoman.bundle import load_config, located
 
     before = load_config(located(start_from))
-    asked = Config.build(preset or (None if file else DEFAULT_PRESET), file, settings, data=data)
-    for setting in settings:
-        name = setting.partition("=")[0].strip()
-        if name.startswith(("model.", "text.")) and name not in FREE_WHEN_STARTING_FROM:
-            raise ConfigError(f"--set {name}: a run that starts from {start_from} keeps its {name}; leave it out")
+    document = read_toml(file) if file else {}
+    given = {f"{section}.{key}": f"{file}: " for section in ("model", "text") for key in document.get(section, ())}
+    given |= {setting.partition("=")[0].strip(): "--set " for setting in settings}
     changed: dict[str, dict[str, Any]] = {"model": {}, "text": {}}
-    for name in FREE_WHEN_STARTING_FROM:
+    for name, place in given.items():
         section, _, key = name.partition(".")
-        if any(setting.startswith(name) for setting in settings):
-            changed[section][key] = getattr(getattr(asked, section), key)
+        if section not in changed:
+            continue
+        wanted, had = (getattr(getattr(config, section), key, None) for config in (asked, before))
+        if name in FREE_WHEN_STARTING_FROM:
+            changed[section][key] = wanted
+        elif wanted != had:
+            raise ConfigError(f"{place}{name}: a run that starts from {start_from} keeps its {name}; leave it out")
     return replace(
         asked,
         model=replace(before.model, **changed["model"]),

@@ -1,5 +1,10 @@
 """Which device and which precision a model runs in, chosen by itself and overridable. Knows nothing of models."""
 
+import functools
+import os
+import shutil
+from importlib.util import find_spec
+
 import torch
 
 from dragoman.errors import ConfigError, suggestion
@@ -34,6 +39,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
         words in str(error) for words in ("can't allocate memory", "not enough memory")
     )
+
+
+@functools.cache
+def kernels_run() -> bool:
+    """Whether Triton's kernels do: it builds a small launcher with a C compiler when one is first used."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
+    return torch.cuda.is_available() and find_spec("triton") is not None and compiler is not None
 
 
 def choose_precision(name: str, device: torch.device) -> torch.dtype:

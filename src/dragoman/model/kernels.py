@@ -347,8 +347,9 @@ NORM_PROGRAMS = 1056  # of the backward pass, each with its own sum of the weigh
 def _kept(seed, places, dropout):
     """Which elements stay: a hash of (seed, place) in place of a counter-based generator, which would take longer
     than all the rest of the layer norm."""
-    x = places.to(tl.uint32) * 0x9E3779B9 + seed.to(tl.uint32)
-    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = places.to(tl.uint32) * 0x9E3779B9
+    # the seed comes in after a round: added to the product, it would only shift one and the same sequence
+    x = (x ^ (x >> 16)) * 0x7FEB352D + seed.to(tl.uint32)
     x = (x ^ (x >> 15)) * 0x846CA68B
     x = x ^ (x >> 16)
     return (x >> 8).to(tl.float32) * (1.0 / 16777216.0) >= dropout

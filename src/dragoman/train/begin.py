@@ -1,5 +1,6 @@
 """How a run begins, or goes on from its newest checkpoint: from prepared data to a Run. Takes no step."""
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dragoman.train.feed import EpochStores, Feed
 from dragoman.train.layout import choose_layout
 from dragoman.train.memory import available
 from dragoman.train.prepare import Prepared
-from dragoman.train.report import NoLog, Reporter, RunLog
+from dragoman.train.report import NoLog, Reporter, RunLog, has_ended
 from dragoman.train.run import Run
 from dragoman.train.signals import Signals
 from dragoman.train.starting import MovingAverage, freeze, start_from
@@ -39,22 +40,34 @@ def begin(
     longest = int(max(prepared.train.source_lengths.max(), prepared.train.target_lengths.max())) + 1  # </s>
     longest = config.text.max_length if config.text.sampling else longest
     stores = EpochStores(prepared, directory, ranks, reporter)
-    layout = choose_layout(settings, stores, longest, model, device, precision, ranks)
-    feed = Feed(stores, layout, settings.accumulate, ranks)
     validation = Validation(prepared, device, precision)
-    identity = {
-        **lasting_settings(config),
-        **prepared.identity,
-        "training data": prepared.train.key,
-        "train.layout": layout.name,
-    }
-    made_by = provenance.describe(config, prepared.corpora, device, ranks.world)
-    run = Run(
-        prepared, directory, device, precision, reporter, ranks, signals, model, learner, feed, validation, identity,
-        made_by, Progress(judge=validation.judge),
-    )  # fmt: skip
-    _resume(run)
-    run.log = _open_log(run)
+    with ExitStack() as undo:
+        layout = choose_layout(settings, stores, prepared.train, longest, model, device, precision, ranks)
+        undo.callback(layout.close)
+        run = Run(
+            prepared=prepared,
+            directory=directory,
+            device=device,
+            precision=precision,
+            reporter=reporter,
+            ranks=ranks,
+            signals=signals,
+            model=model,
+            learner=learner,
+            feed=Feed(stores, layout, settings.accumulate, ranks),
+            validation=validation,
+            identity={
+                **lasting_settings(config),
+                **prepared.identity,
+                "training data": prepared.train.key,
+                "train.layout": layout.name,
+            },
+            made_by=provenance.describe(config, prepared.corpora, device, ranks.world),
+            progress=Progress(judge=validation.judge),
+        )
+        _resume(run)
+        run.log = _open_log(run)
+        undo.pop_all()  # from now on the run closes it
     run.mark()
     return run
 
@@ -72,7 +85,7 @@ def lasting_settings(config: Config) -> dict[str, Any]:
 def _build(config: Config, device: torch.device) -> Model:
     try:
         return build_model(config.model).to(device)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         size = sum(parameter_counts(config.model).values())
@@ -144,9 +157,11 @@ def _announce(run: Run) -> None:
 
 
 def _open_log(run: Run) -> RunLog | NoLog:
+    step = run.progress.step
+    (ended,) = run.ranks.from_main([float(run.ranks.main and has_ended(run.directory, step))])
+    run.ended = bool(ended)
     if not run.ranks.main:
         return NoLog()
-    step = run.progress.step
     provenance.record(run.directory, run.made_by, step)
     trackers = open_trackers(run.settings.trackers, run.directory, run.config, step, run.reporter.note)
-    return RunLog(run.directory, step, trackers, validated=not run.unmeasured())
+    return RunLog(run.directory, step, trackers, validated=not run.unmeasured(), ended=run.ended)

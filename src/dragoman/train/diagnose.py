@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 
-def where_it_began(model: nn.Module, loss_of: Callable[[], Tensor]) -> str:
+def where_it_began(model: nn.Module, loss_of: Callable[[], Tensor]) -> str | None:
     """Go through one batch again, forward and backward, and name the first thing that is not finite.
 
-    The gradients that `model` holds are put back afterwards; weights are not touched.
+    None: nothing was, this time. The gradients that `model` holds are put back afterwards; weights are not touched.
     """
     kept = {parameter: parameter.grad for parameter in model.parameters()}
     try:
@@ -25,9 +25,9 @@ def where_it_began(model: nn.Module, loss_of: Callable[[], Tensor]) -> str:
                 return "the loss itself: every layer's output is finite"
             loss.backward()  # type: ignore[no-untyped-call]
         broken = [name for name, parameter in model.named_parameters() if _broken(parameter.grad)]
-        if faults and len(broken) != 1:
+        if faults and len(broken) != 1:  # one parameter alone: its own gradient broke, nothing that flowed to it
             return faults[0]
-        return f"the gradient of {broken[-1]}" if broken else "nothing that shows when the batch is run again"
+        return f"the gradient of {broken[-1]}" if broken else None
     finally:
         for parameter, gradient in kept.items():
             parameter.grad = gradient

@@ -84,7 +84,7 @@ class Keeper:
 
     def _save(self) -> None:
         run = self.run
-        random = checkpoint.gathered_random_state(run.done.random, run.ranks)
+        random = checkpoint.gathered_random_state(run.random, run.ranks)
         if run.ranks.main or is_sharded(run.model):
             files = checkpoint.pack(run.learner, run.progress, random, run.identity, run.made_by)
         if run.ranks.main:
@@ -112,15 +112,15 @@ class Keeper:
                 if record["kind"] == "valid" and record["step"] == progress.step:
                     self._publisher.if_better(record, weights, progress)
 
-    def average(self) -> bool:
+    def average(self) -> None:
         """The mean of the last checkpoints' weights, published if it scores higher than what is."""
         run = self.run
         if not run.ranks.main:
-            return False
+            return
         self._remove_old_checkpoints()  # a kill after the last save may have left some
         mean, count = mean_weights(self._scheduled()[-run.settings.average :], run.reporter)
         if count < 2:
-            return False
+            return
         if is_sharded(run.model):
             model = self._judged(mean)
         else:
@@ -130,9 +130,8 @@ class Keeper:
         del looked["look"]
         record = {"kind": "average", "step": run.progress.step, "checkpoints": count, **looked}
         better = self._publisher.if_better(record, mean, run.progress)
-        run.log.write(record)  # last: a run whose log holds it is finished
+        run.log.write(record)
         run.reporter.validated({**record, "best": better})
-        return better
 
     def stopped(self, stop: Stop) -> Stopped:
         """Save where the run stands, if that is not saved, and say how to go on."""
@@ -144,7 +143,7 @@ class Keeper:
             self._save()
             weights = run.learner.judged()
             if run.ranks.main and not (run.directory / bundle.WEIGHTS).exists():
-                self._publisher.unmeasured(weights, progress)
+                self._publisher.write(weights, progress)
             run.ranks.wait()  # when one process leaves, torchrun ends the others
         message = f"{run.directory}: stopped by {stop} and saved at step {progress.step}; the same command goes on"
         return Stopped(message, stop.number)

@@ -3,10 +3,7 @@
 Both give the same loss and gradients for the same pairs. The loop sees only `epoch`, `tokens`, `make` and `gradients`.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +18,7 @@ from dragoman.data.packing import PackedBatch, PackingPlan, Shape, pack
 from dragoman.data.store import Store
 from dragoman.errors import ConfigError
 from dragoman.model.build import Model
+from dragoman.model.device import kernels_run
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import PAD
@@ -54,28 +52,32 @@ class Layout(Protocol):
 
 
 def choose_layout(
-    settings: TrainConfig, stores: Stores, longest: int, model: Model, device: torch.device, precision: torch.dtype,
-    ranks: Ranks,
+    settings: TrainConfig, stores: Stores, typical: Store, longest: int, model: Model, device: torch.device,
+    precision: torch.dtype, ranks: Ranks,
 ) -> Layout:  # fmt: skip
-    """`auto` packs where it pays: on CUDA, for a Transformer, with Triton and the compiler it needs."""
+    """`auto` packs where it pays: on CUDA, for a Transformer that the kernels can run, and where they can.
+
+    `typical`: pairs whose lengths are like those of every epoch.
+    """
     name = settings.layout
     plain = is_sharded(model) or settings.r_drop > 0  # both need the model's own forward pass
     if name == "auto":
-        fast = device.type == "cuda" and isinstance(model, Transformer) and kernels_run() and not plain
-        name = "packed" if fast else "padded"
+        name = "packed" if _fits_kernels(model, device) and not plain else "padded"
     if name == "padded":
         return Padded(settings, stores, model, device, precision, ranks)
     if not isinstance(model, Transformer):
         raise ConfigError("train.layout: only the Transformer runs packed; use padded or auto")
     if plain:
         raise ConfigError("train.layout: packed does not go with train.parallel = fsdp; use padded or auto")
-    return Packed(settings, stores, longest, model, device, precision, ranks)
+    return Packed(settings, stores, typical, longest, model, device, precision, ranks)
 
 
-def kernels_run() -> bool:
-    """Triton builds a small launcher with a C compiler when a kernel is first used."""
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
-    return torch.cuda.is_available() and find_spec("triton") is not None and compiler is not None
+def _fits_kernels(model: Model, device: torch.device) -> bool:
+    if device.type != "cuda" or not isinstance(model, Transformer) or not kernels_run():
+        return False
+    from dragoman.model.kernels import fits
+
+    return fits(model.config)
 
 
 class _Layout:
@@ -178,12 +180,11 @@ class Packed(_Layout):
     name = "packed"
 
     def __init__(
-        self, settings: TrainConfig, stores: Stores, longest: int, model: Transformer, device: torch.device,
-        precision: torch.dtype, ranks: Ranks,
+        self, settings: TrainConfig, stores: Stores, typical: Store, longest: int, model: Transformer,
+        device: torch.device, precision: torch.dtype, ranks: Ranks,
     ) -> None:  # fmt: skip
-        store = stores(0)
         target_tokens = settings.batch_tokens
-        means = (store.source_lengths.mean() + 1, store.target_lengths.mean() + 1)
+        means = (typical.source_lengths.mean() + 1, typical.target_lengths.mean() + 1)
         source_tokens = int(target_tokens * means[0] / means[1] * 1.03)  # so that both sides fill up together
         source_tokens = -(-source_tokens // 128) * 128
         sentences = int(1.25 * target_tokens / means[1]) + 8
@@ -196,12 +197,11 @@ class Packed(_Layout):
         self._shape: Shape | None = None
         self._graph: GradientGraph | None = None
         run: nn.Module = PackedTransformer(model, longest)
-        if device.type == "cuda" and kernels_run():
-            from dragoman.model.kernels import BLOCK, LONGEST_WHOLE, fits
+        if _fits_kernels(model, device):
+            from dragoman.model.kernels import BLOCK, LONGEST_WHOLE
 
-            if fits(model.config):
-                self._shape = Shape(**self._budget, whole=LONGEST_WHOLE, block=BLOCK)
-                run = torch.compile(run, dynamic=False)  # type: ignore[assignment]
+            self._shape = Shape(**self._budget, whole=LONGEST_WHOLE, block=BLOCK)
+            run = torch.compile(run, dynamic=False)  # type: ignore[assignment]
         loss = PackedLoss(model, run, precision, settings.label_smoothing)
         super().__init__(settings, stores, model, device, loss, ranks)
 

@@ -20,7 +20,8 @@ from dragoman.train.distributed import Ranks, joined
 from dragoman.train.keeping import Keeper
 from dragoman.train.memory import measured_peak
 from dragoman.train.prepare import Prepared, prepare
-from dragoman.train.report import Reporter, Silent, read_log
+from dragoman.train.publish import holds_average
+from dragoman.train.report import ENDED, Reporter, Silent
 from dragoman.train.run_page import write_run_page
 from dragoman.train.signals import Signals, Stop
 from dragoman.train.step import Stepper
@@ -48,7 +49,8 @@ def train(config: Config, run: Path, reporter: Reporter | None = None) -> TrainR
             with joined(config.train) as (ranks, device), _determinism(config.train.deterministic):
                 return _train(config, run, device, reporter if reporter and ranks.main else Silent(), ranks, signals)
         except Stop as stop:
-            raise Stopped(f"{run}: stopped by {stop} before the first step; nothing to save", stop.number) from None
+            taken = "another" if bundle.checkpoints(run) else "the first"
+            raise Stopped(f"{run}: stopped by {stop} before {taken} step; nothing to save", stop.number) from None
 
 
 def _train(
@@ -102,7 +104,6 @@ class Trainer:
             return self._train()
         except Stop as stop:
             signals.deferred = True
-            self.run.rewind()
             self.stepper.settle()
             raise self.keeper.stopped(stop) from None
 
@@ -110,11 +111,11 @@ class Trainer:
         run, progress, settings = self.run, self.run.progress, self.run.settings
         started = time.perf_counter() - progress.seconds
         self.keeper.publish_what_was_not()
-        if progress.step >= settings.max_steps and self._averaged_already():
+        if (progress.step >= settings.max_steps or self._gave_up()) and run.ended:
             self._test()
             if not (run.directory / SUMMARY).exists():
                 self._summarise(f"reached train.max_steps={settings.max_steps}")
-            return self._result(f"already finished at step {progress.step}", averaged=False)
+            return self._result(f"already finished at step {progress.step}")
         if run.unmeasured():
             self._validate_and_save()
         with closing(made_ahead(run.feed.plans(progress), run.feed.make, settings.loader_workers)) as steps:
@@ -129,10 +130,11 @@ class Trainer:
             reason = f"no better {settings.valid_metric} in {progress.without_better} validations"
         else:
             reason = f"reached train.max_steps={settings.max_steps}"
-        result = self._result(reason, averaged=self.keeper.average())
+        self.keeper.average()
         self._test()
         self._summarise(reason)
-        return result
+        run.log.write({"kind": ENDED, "step": progress.step})  # last: a run whose log holds it is finished
+        return self._result(reason)
 
     def close(self) -> None:
         """However it ended."""
@@ -151,13 +153,9 @@ class Trainer:
     def _gave_up(self) -> bool:
         return 0 < self.run.settings.patience <= self.run.progress.without_better
 
-    def _averaged_already(self) -> bool:
-        step = self.run.progress.step
-        return "average" in [record["kind"] for record in read_log(self.run.directory) if record["step"] == step]
-
-    def _result(self, reason: str, averaged: bool) -> TrainResult:
+    def _result(self, reason: str) -> TrainResult:
         run, progress = self.run, self.run.progress
-        metric, best = run.settings.valid_metric, progress.best_metric
+        metric, best, averaged = run.settings.valid_metric, progress.best_metric, holds_average(run.directory)
         return TrainResult(run.directory, progress.step, metric, best, progress.best_step, averaged, reason)
 
     def _test(self) -> None:

@@ -31,7 +31,7 @@ class Publisher:
             published = json.loads(path.read_bytes())
             if published["judge"] == self._validation.judge and published["metric"] >= metric:
                 return False
-        self.unmeasured(weights, progress, record)
+        self.write(weights, progress, record)
         told = {
             "judge": self._validation.judge,
             "metric": max(metric, -1e300),
@@ -41,12 +41,16 @@ class Publisher:
         bundle.write_file(path, json.dumps(told, indent=1).encode())
         return True
 
-    def unmeasured(
-        self, weights: Mapping[str, Tensor], progress: Progress, record: Mapping[str, Any] | None = None
-    ) -> None:
+    def write(self, weights: Mapping[str, Tensor], progress: Progress, scores: Mapping[str, Any] | None = None) -> None:
         """Make these weights the directory's, whatever they score."""
-        card = model_card(self._prepared, progress, record or {})
+        card = model_card(self._prepared, progress, scores or {})
         bundle.save_bundle(self._run, self._prepared.config, self._prepared.tokenizers, weights, card)
+
+
+def holds_average(run: Path) -> bool:
+    """Whether the directory's weights are the mean of the last checkpoints'."""
+    path = run / PUBLISHED
+    return path.exists() and json.loads(path.read_bytes())["kind"] == "average"
 
 
 def mean_weights(paths: list[Path], reporter: Reporter) -> tuple[dict[str, Tensor], int]:

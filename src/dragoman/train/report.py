@@ -4,6 +4,7 @@ Knows nothing of terminals nor of any tracker: the command line brings its own R
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,8 @@ from dragoman.bundle import disk_error, write_file
 from dragoman.errors import ModelError
 
 LOG = "log.jsonl"
+ENDED = "end"  # the kind of the record that a finished run writes last
+AT_THE_END = ("average", "memory", ENDED)  # kinds of what comes after the last step
 
 
 class Reporter(Protocol):
@@ -54,11 +57,13 @@ class RunLog:
     """DIR/log.jsonl, one object a line; each goes to the trackers too. Closing the log closes them."""
 
     def __init__(
-        self, run: Path, resume_step: int, trackers: Sequence[Tracker] = (), *, validated: bool = True
-    ) -> None:
+        self, run: Path, resume_step: int, trackers: Sequence[Tracker] = (), *, validated: bool = True,
+        ended: bool = True,
+    ) -> None:  # fmt: skip
         self._path, self._trackers = run / LOG, trackers
         # what came after the checkpoint will be logged again; that may be the validation of its own step
         last = {"valid": resume_step - (not validated)}
+        last |= dict.fromkeys(AT_THE_END, resume_step - (not ended))
         kept = [record for record in read_log(run) if record["step"] <= last.get(record["kind"], resume_step)]
         write_file(self._path, "".join(_line(record) for record in kept).encode())
         self._file = self._path.open("a", encoding="utf-8")
@@ -88,7 +93,17 @@ class NoLog:
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    """JSON has no word for numbers that are not finite: they go as text, which float() reads."""
+    told = {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
+    return json.dumps(told, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def has_ended(run: Path, step: int) -> bool:
+    """Whether all that comes after the last step was done at this one."""
+    return any(record["kind"] == ENDED and record["step"] == step for record in read_log(run))
 
 
 def read_log(run: Path) -> list[dict[str, Any]]:

@@ -19,20 +19,9 @@ from dragoman.train.signals import Signals
 from dragoman.train.validation import Validation
 
 
-@dataclass(frozen=True)
-class Mark:
-    """Where a run stood after its last whole step."""
-
-    step: int
-    epoch: int
-    batch: int
-    tokens: int
-    random: dict[str, Tensor]
-
-
-@dataclass
+@dataclass(kw_only=True)
 class Run:
-    """One run in memory; on every rank the same but for the batches."""
+    """One run in memory; on every rank the same but for the batches, the log and what was best so far."""
 
     prepared: Prepared
     directory: Path
@@ -49,7 +38,8 @@ class Run:
     made_by: dict[str, Any]  # provenance
     progress: Progress
     log: RunLog | NoLog = field(default_factory=NoLog)
-    done: Mark = field(init=False)
+    ended: bool = False  # whether all was done, at this step, in an earlier start
+    random: dict[str, Tensor] = field(init=False)  # the state of chance after the last whole step
 
     def __post_init__(self) -> None:
         self.mark()
@@ -63,15 +53,8 @@ class Run:
         return self.prepared.config.train
 
     def mark(self) -> None:
-        """Remember where the run stands: a step cut short by a signal is as if it had not begun."""
-        progress = self.progress
-        random = random_state(self.device)
-        self.done = Mark(progress.step, progress.epoch, progress.batch, progress.tokens, random)
-
-    def rewind(self) -> None:
-        """Back to the last whole step."""
-        progress, done = self.progress, self.done
-        progress.step, progress.epoch, progress.batch, progress.tokens = done.step, done.epoch, done.batch, done.tokens
+        """Remember the state of chance: a step cut short by a signal is as if it had not begun."""
+        self.random = random_state(self.device)
 
     def due(self, step: int) -> bool:
         """Whether this step is validated and saved."""

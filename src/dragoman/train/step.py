@@ -47,16 +47,16 @@ class Stepper:
 
     def step(self, plan: Plan, batches: list[Any]) -> None:
         """One update from one or more batches, the loss normalised by all their tokens on all ranks."""
-        run = self.run
+        run, number = self.run, self.run.progress.step + 1
         try:
             loss = run.feed.layout.gradients(batches, plan.tokens)
             with run.signals.uninterrupted():
                 self._update(plan, loss)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             raise ConfigError(
-                f"train.batch_tokens: out of memory at step {run.progress.step + 1} in a batch with "
+                f"train.batch_tokens: out of memory at step {number} in a batch with "
                 f"{self._places(plan)}; {run.predicted_peak() / 2**30:.1f} GiB were expected; "
                 f"lower train.batch_tokens from {run.settings.batch_tokens} and raise train.accumulate"
             ) from None
@@ -65,7 +65,7 @@ class Stepper:
         """Adam's step, unless something is not finite: decided where the numbers are, so that nobody waits for them."""
         run = self.run
         progress, optimizer = run.progress, run.learner.optimizer
-        before = run.done.random
+        before = run.random
         progress.step += 1
         progress.epoch, progress.batch = plan.epoch, plan.following
         progress.tokens += plan.tokens
@@ -90,7 +90,7 @@ class Stepper:
         self._pending = Outcome(progress.step, plan, rate, *_on_its_way(numbers), before)
         if self._pending.ready is None:
             self.settle()
-        run.feed.stores.forget_before(plan.epoch)
+        run.feed.stores.forget_before(plan.batches[0][0])
         run.mark()
 
     def settle(self) -> None:
@@ -150,17 +150,17 @@ class Stepper:
         if run.ranks.world > 1:
             return "a layer that only a run in one process can name"
         plain = PaddedLoss(run.model, run.precision, run.settings.label_smoothing)
-        now, began = checkpoint.random_state(run.device), ""
+        now, began = checkpoint.random_state(run.device), None
         checkpoint.set_random_state(outcome.random, run.device)
         try:
             for epoch, rows in outcome.plan.batches:
                 batch = collate(run.feed.stores(epoch), rows).to(run.device)
                 began = where_it_began(run.model, lambda batch=batch: plain(batch))  # type: ignore[misc]
-                if not began.startswith("nothing"):
+                if began is not None:
                     break
         finally:
             checkpoint.set_random_state(now, run.device)
-        return began
+        return began or "nothing that shows when the batch is run again"
 
     def _places(self, plan: Plan) -> str:
         rows = [row for _, rows in plan.batches for row in rows]

@@ -16,6 +16,8 @@ from dragoman.train.looks import take_look
 from dragoman.train.loss import smoothed_cross_entropy
 from dragoman.train.prepare import Prepared
 
+MOST_TOKENS = 4_096  # of a batch: all its logits are held at once here, which packed training never does
+
 
 class Validation:
     """Looks at a model in training, always at the same sentences."""
@@ -49,7 +51,8 @@ class Validation:
     def _loss(self, model: Model) -> float:
         """Per token, without smoothing, over all validation pairs."""
         store = self.prepared.valid
-        plan = BatchPlan(store.source_lengths, store.target_lengths, batch_tokens=self.settings.batch_tokens, seed=0)
+        budget = min(self.settings.batch_tokens, MOST_TOKENS)
+        plan = BatchPlan(store.source_lengths, store.target_lengths, batch_tokens=budget, seed=0)
         total, tokens = 0.0, 0
         with torch.inference_mode():
             for rows in plan.epoch(0):
