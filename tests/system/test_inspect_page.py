@@ -537,3 +537,17 @@ def test_two_hundred_tokens_stay_quick_and_few(show: Open) -> None:
         page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         assert time.perf_counter() - start < SECONDS
         assert page.evaluate("document.querySelectorAll('*').length") < NODES
+
+
+def test_the_report_of_a_run_is_a_page_without_a_script(browser: Any, quick_run: Path, tmp_path: Path) -> None:
+    file = quick_run / "report.html"
+    page = browser.new_page(viewport={"width": 900, "height": 700}, color_scheme="dark")
+    record = Record(page, file.as_uri())
+    page.goto(file.as_uri())
+    assert page.locator("script").count() == 0
+    assert page.locator("section").count() >= 5
+    assert page.locator("svg image").count() >= 3, "attention at each validation"
+    page.screenshot(path=tmp_path / "report.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "wide parts scroll by themselves"
+    record.check()
+    page.close()

@@ -8,6 +8,7 @@ its first column is the source, its second the target.
 
 import bz2
 import codecs
+import functools
 import gzip
 import hashlib
 import io
@@ -197,7 +198,14 @@ def content_hash(paths: Sequence[Path]) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's raw bytes, as sha256sum prints it."""
+    """SHA-256 of a file's raw bytes, as sha256sum prints it; read once as long as the file stays as it is."""
+    with _reading(path, raw=True):  # whatever keeps it from being read is told
+        status = path.stat()
+    return _digest(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(path: Path, size: int, changed: int) -> str:
     with _reading(path, raw=True) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
