@@ -33,7 +33,6 @@ from benchmarks.training_peers import (
 from dragoman.config import TransformerConfig
 from dragoman.data.batching import Batch
 from dragoman.data.packing import PackedBatch, Shape, pack_sentences
-from dragoman.model.kernels import BLOCK, LONGEST_WHOLE
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
 from dragoman.train.graph import GradientGraph
@@ -44,6 +43,8 @@ WARM_UP = 12
 
 def packed_batches(sentences: Sentences, tokens: int, count: int) -> list[PackedBatch]:
     """As the training loop makes them: random order, filled up to one shape."""
+    from dragoman.model.kernels import BLOCK, LONGEST_WHOLE
+
     shape = Shape(tokens, tokens, tokens // 16, LONGEST_WHOLE, BLOCK)
     batches: list[PackedBatch] = []
     start = 0

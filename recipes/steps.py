@@ -117,8 +117,7 @@ def train_model(config: Config, run: Path) -> None:
     """Train into `run`, go on with the run it holds, or find it finished."""
     with TrainingReporter() as reporter:
         result = train(config, run, reporter)
-    best = "" if result.best is None else f", best {result.metric} {abs(result.best):.2f} at step {result.best_step}"
-    say(f"    {run}: {result.reason}{best}")
+    say(f"    {result.describe()}")
 
 
 def provide_model(what: str, given: Path | None, config: Config, place: Path) -> Path:

@@ -1,6 +1,7 @@
 """Beginning with another model, freezing, a moving average, R-Drop, memory told ahead."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import dragoman
 from dragoman import bundle
 from dragoman.cli.train import build_config
 from dragoman.config import TransformerConfig
+from dragoman.data.corpus import file_hash
 from dragoman.errors import ConfigError, ModelError
 from dragoman.model.transformer import Transformer
 from dragoman.train.layout import divergence
@@ -213,3 +215,17 @@ def test_a_file_is_listened_to_as_options_are(quick_run: Path, tmp_path: Path) -
     assert str(caught.value) == (
         f"{file}: model.d_ff: a run that starts from {quick_run} keeps its model.d_ff; leave it out"
     )
+
+
+def test_a_run_that_has_begun_does_not_need_its_starting_model(quick_run: Path, tmp_path: Path) -> None:
+    start = Path(shutil.copytree(quick_run, tmp_path / "start", ignore=shutil.ignore_patterns("checkpoints", "data")))
+    train(from_run(start, tmp_path / "run"), tmp_path / "run")
+    origin = json.loads((tmp_path / "run" / "provenance.json").read_text())["starts"][0]["start_from"]
+    assert origin == {"model": str(start), "sha256": file_hash(start / "weights.safetensors")}
+    assert (
+        f"- fine-tuned: began with the weights and the vocabulary of {start}"
+        in (tmp_path / "run" / "card.md").read_text()
+    )
+    shutil.rmtree(start)
+    result = train(from_run(start, tmp_path / "run", "train.max_steps=3"), tmp_path / "run")
+    assert result.steps == 3

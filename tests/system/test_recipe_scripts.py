@@ -161,7 +161,7 @@ def test_the_same_command_again_does_nothing_anew(
     assert run(back_translation(corpus, back_translated, "--repeat", "2", "--max-ratio", "20")) == 0
     told = capsys.readouterr().out
     assert f"{LINES} lines translated, {LINES} of them found in place" in told
-    assert told.count(f"already finished at step {STEPS}") == 2
+    assert told.count(f"finished already, at step {STEPS}") == 2
     assert before == {path: path.read_bytes() for path in before}
 
 

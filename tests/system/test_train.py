@@ -364,7 +364,7 @@ def test_another_judge_starts_anew(tmp_path: Path) -> None:
 
 def test_a_finished_run_is_left_as_it_is(quick_run: Path) -> None:
     before = (quick_run / "log.jsonl").read_bytes()
-    assert train(quick_config(), quick_run).reason == "already finished at step 60"
+    assert train(quick_config(), quick_run).reason == "finished already, at step 60"
     assert (quick_run / "log.jsonl").read_bytes() == before
 
 
@@ -415,7 +415,7 @@ def test_any_finished_run_is_left_as_it_is(tmp_path: Path, settings: tuple[str, 
     first = train(quick_config("train.save_every=2", *settings), tmp_path)
     kept = (tmp_path / "log.jsonl").read_bytes(), (tmp_path / "summary.md").stat().st_mtime_ns
     again = train(quick_config("train.save_every=2", *settings), tmp_path)
-    assert again.reason == f"already finished at step {first.steps}"
+    assert again.reason == f"finished already, at step {first.steps}"
     assert again.averaged == first.averaged
     assert ((tmp_path / "log.jsonl").read_bytes(), (tmp_path / "summary.md").stat().st_mtime_ns) == kept
 

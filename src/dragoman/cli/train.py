@@ -73,9 +73,7 @@ def command(
         result = train(built, out, reporter)
     if silent:
         return
-    best = "" if result.best is None else f", best {result.metric} {abs(result.best):.2f} at step {result.best_step}"
-    averaged = ", averaged over the last checkpoints" if result.averaged else ""
-    print(f"{result.directory}: {result.reason} at step {result.steps}{best}{averaged}")
+    print(result.describe())
     print(f'next: dragoman translate --model {result.directory} "some text"')
 
 
@@ -116,7 +114,8 @@ def build_config(
 
     from dragoman.bundle import load_config, located
 
-    before = load_config(located(start_from))
+    # a run that has begun has all it began with, and its starting model may be gone
+    before = load_config(out if saved.exists() else located(start_from))
     document = read_toml(file) if file else {}
     given = {f"{section}.{key}": f"{file}: " for section in ("model", "text") for key in document.get(section, ())}
     given |= {setting.partition("=")[0].strip(): "--set " for setting in settings}

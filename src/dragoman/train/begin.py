@@ -127,6 +127,7 @@ def _resume(run: Run) -> None:
     else:
         checkpoint.set_random_state(own, run.device)
     run.reporter.note(f"resuming from {path}")
+    _announce(run)
     judge = run.validation.judge
     if progress.judge != judge:
         run.reporter.note(f"judged by {judge} from now on, not by {progress.judge}")
@@ -148,7 +149,14 @@ def _announce(run: Run) -> None:
     together = f", {ranks.world} processes ({settings.parallel})" if ranks.world > 1 else ""
     note(f"{size:,} parameters on {run.device} in {precision}, {run.feed.layout.name} batches{together}")
     needed, room = run.predicted_peak(), available(run.device)
-    note(f"expected peak memory {needed / 2**30:.1f} GiB of {room / 2**30:.1f} GiB")
+    each = " for each process" if ranks.world > 1 else ""
+    note(f"expected peak memory {needed / 2**30:.1f} GiB{each} of {room / 2**30:.1f} GiB")
+    longest = int(max(run.prepared.train.source_lengths.max(), run.prepared.train.target_lengths.max())) + 1  # </s>
+    if run.feed.layout.name == "padded" and longest > settings.batch_tokens:
+        note(
+            f"train.batch_tokens: the longest pair has {longest} pieces, more than {settings.batch_tokens}: "
+            "such a pair is a batch of its own"
+        )
     if needed > room:
         note(
             f"train.batch_tokens: {settings.batch_tokens} may be too many for this memory; "
@@ -162,6 +170,6 @@ def _open_log(run: Run) -> RunLog | NoLog:
     run.ended = bool(ended)
     if not run.ranks.main:
         return NoLog()
-    provenance.record(run.directory, run.made_by, step)
     trackers = open_trackers(run.settings.trackers, run.directory, run.config, step, run.reporter.note)
+    provenance.record(run.directory, run.made_by, step)
     return RunLog(run.directory, step, trackers, validated=not run.unmeasured(), ended=run.ended)

@@ -1,16 +1,25 @@
 """A model's card: what it is, made of what, and how good, for people. Knows nothing of training itself."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dragoman.config import TrainConfig
 from dragoman.model.footprint import parameter_table
 from dragoman.train.checkpoint import Progress
 from dragoman.train.prepare import Prepared
 
 
+def _beginnings(settings: TrainConfig) -> Iterator[str]:
+    if settings.start_from:
+        yield f"- fine-tuned: began with the weights and the vocabulary of {settings.start_from}"
+    if settings.freeze:
+        yield f"- left as they were: {', '.join(settings.freeze)}"
+
+
 def model_card(prepared: Prepared, progress: Progress, scores: Mapping[str, Any]) -> str:
     config, data = prepared.config, prepared.config.data
-    corpus = f"the generated corpus `{data.generated}`" if data.generated else ", ".join((*data.source, *data.target))
+    files = dict.fromkeys((*data.source, *data.target))  # one may be given twice
+    corpus = f"the generated corpus `{data.generated}`" if data.generated else ", ".join(files)
     measured = [f"| {name} | {value:.4g} |" for name, value in scores.items() if isinstance(value, float)]
     lines = [
         "# A dragoman translation model",
@@ -18,6 +27,7 @@ def model_card(prepared: Prepared, progress: Progress, scores: Mapping[str, Any]
         f"- trained on {corpus}: {len(prepared.train):,} pairs (data key `{prepared.train.key[:16]}`)",
         f"- {config.text.model} vocabulary: {prepared.tokenizers.source.size:,} source and "
         f"{prepared.tokenizers.target.size:,} target pieces{', shared' if config.text.joint else ''}",
+        *_beginnings(config.train),
         f"- {progress.step:,} steps, {progress.tokens:,} target tokens, {progress.seconds / 60:.1f} minutes, "
         f"seed {config.train.seed}",
         "",

@@ -25,9 +25,13 @@ def where_it_began(model: nn.Module, loss_of: Callable[[], Tensor]) -> str | Non
                 return "the loss itself: every layer's output is finite"
             loss.backward()  # type: ignore[no-untyped-call]
         broken = [name for name, parameter in model.named_parameters() if _broken(parameter.grad)]
+        gradients = [parameter.grad for parameter in model.parameters()]
         if faults and len(broken) != 1:  # one parameter alone: its own gradient broke, nothing that flowed to it
             return faults[0]
-        return f"the gradient of {broken[-1]}" if broken else None
+        if broken:
+            return f"the gradient of {broken[-1]}"
+        norm = torch.nn.utils.get_total_norm([grad for grad in gradients if grad is not None])
+        return None if torch.isfinite(norm) else "the norm of the gradients: each is finite, their squares overflow"
     finally:
         for parameter, gradient in kept.items():
             parameter.grad = gradient

@@ -20,7 +20,7 @@ from dragoman.train.distributed import Ranks, joined
 from dragoman.train.keeping import Keeper
 from dragoman.train.memory import measured_peak
 from dragoman.train.prepare import Prepared, prepare
-from dragoman.train.publish import holds_average
+from dragoman.train.publish import published
 from dragoman.train.report import ENDED, Reporter, Silent
 from dragoman.train.run_page import write_run_page
 from dragoman.train.signals import Signals, Stop
@@ -39,7 +39,16 @@ class TrainResult:
     best: float | None  # of single checkpoints
     best_step: int
     averaged: bool  # whether the model directory holds the average of the last checkpoints
+    kept: float | None  # what the directory's weights scored
     reason: str  # why it stopped
+
+    def describe(self) -> str:
+        """One line for people."""
+        line = f"{self.directory}: {self.reason}"
+        if self.kept is None:
+            return line
+        what = "the average of the last checkpoints" if self.averaged else f"the weights of step {self.best_step}"
+        return f"{line}; kept {what}, {self.metric} {self.kept:.2f}"
 
 
 def train(config: Config, run: Path, reporter: Reporter | None = None) -> TrainResult:
@@ -115,7 +124,7 @@ class Trainer:
             self._test()
             if not (run.directory / SUMMARY).exists():
                 self._summarise(f"reached train.max_steps={settings.max_steps}")
-            return self._result(f"already finished at step {progress.step}")
+            return self._result(f"finished already, at step {progress.step}")
         if run.unmeasured():
             self._validate_and_save()
         with closing(made_ahead(run.feed.plans(progress), run.feed.make, settings.loader_workers)) as steps:
@@ -155,8 +164,17 @@ class Trainer:
 
     def _result(self, reason: str) -> TrainResult:
         run, progress = self.run, self.run.progress
-        metric, best, averaged = run.settings.valid_metric, progress.best_metric, holds_average(run.directory)
-        return TrainResult(run.directory, progress.step, metric, best, progress.best_step, averaged, reason)
+        kind, kept = published(run.directory)
+        return TrainResult(
+            directory=run.directory,
+            steps=progress.step,
+            metric=run.settings.valid_metric,
+            best=progress.best_metric,
+            best_step=progress.best_step,
+            averaged=kind == "average",
+            kept=kept,
+            reason=reason,
+        )
 
     def _test(self) -> None:
         """The finished model on the test sets, where there are any and they are not measured already."""

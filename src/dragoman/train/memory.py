@@ -31,7 +31,8 @@ def predicted_peak(
     half = precision != torch.float32
     if half:
         state += 2 * parameters  # autocast's copies
-    tokens = settings.batch_tokens * (2 if settings.r_drop else 1)
+    whole_corpus = int(max(store.source_lengths.sum(), store.target_lengths.sum())) + len(store.target_lengths)
+    tokens = min(settings.batch_tokens, whole_corpus) * (2 if settings.r_drop else 1)
     if layout == "packed":
         source_tokens = round(tokens * (store.source_lengths.mean() + 1) / (store.target_lengths.mean() + 1))
         logits = min(tokens, CHUNK_ROWS) * model.target_vocabulary * (3 if half else 4)

@@ -121,7 +121,8 @@ def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter)
     tokenizers = load_tokenizers(kept, config)
     for tokenizer in dict.fromkeys((tokenizers.source, tokenizers.target)):
         if tokenizer.size < config.text.vocab_size:
-            reporter.note(f"the text supports {tokenizer.size:,} pieces; text.vocab_size={config.text.vocab_size:,}")
+            wanted = f"text.vocab_size={config.text.vocab_size:,}"
+            reporter.note(f"the text supports {tokenizer.size:,} pieces, fewer than {wanted}; it gets as many")
     return tokenizers
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import dragoman
-from dragoman.bundle import write_file
+from dragoman.bundle import WEIGHTS, located, write_file
 from dragoman.config import Config, DataConfig
 from dragoman.data.corpus import file_hash
 from dragoman.train.checkpoint import PROVENANCE
@@ -31,6 +31,7 @@ def describe(config: Config, corpora: DataConfig, device: torch.device, world: i
         "git_commit": _commit(Path(dragoman.__file__).parent),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "seed": config.train.seed,
+        "start_from": _origin(config.train.start_from),
         "configuration": config.to_toml(),
         "data": {side: {name: file_hash(Path(name)) for name in getattr(corpora, side)} for side in sides},
         "machine": {
@@ -41,6 +42,14 @@ def describe(config: Config, corpora: DataConfig, device: torch.device, world: i
         },
         "command": sys.argv,
     }
+
+
+def _origin(start_from: str) -> dict[str, str] | None:
+    """The model that a run began with, by what its weights are: the directory may change or go."""
+    path = located(start_from) / WEIGHTS if start_from else None
+    if path is None:
+        return None
+    return {"model": start_from, "sha256": file_hash(path) if path.exists() else "no longer there"}
 
 
 def record(run: Path, described: dict[str, Any], step: int) -> None:

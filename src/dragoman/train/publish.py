@@ -47,10 +47,13 @@ class Publisher:
         bundle.save_bundle(self._run, self._prepared.config, self._prepared.tokenizers, weights, card)
 
 
-def holds_average(run: Path) -> bool:
-    """Whether the directory's weights are the mean of the last checkpoints'."""
+def published(run: Path) -> tuple[str, float | None]:
+    """Whether the directory's weights are of one step ("valid") or an "average", and what they scored."""
     path = run / PUBLISHED
-    return path.exists() and json.loads(path.read_bytes())["kind"] == "average"
+    if not path.exists():
+        return "", None
+    told = json.loads(path.read_bytes())
+    return told["kind"], abs(told["metric"])  # a loss is kept as its negative, to be maximised
 
 
 def mean_weights(paths: list[Path], reporter: Reporter) -> tuple[dict[str, Tensor], int]:

@@ -135,7 +135,7 @@ class Stepper:
         lines = [run.prepared.train.place(int(row)) for _, rows in plan.batches for row in rows]
         what = f"loss ({loss})" if not math.isfinite(loss) else f"gradient (norm {norm})"
         began = self._diagnose(outcome)
-        record = {"kind": "nonfinite", "step": outcome.step, "loss": str(loss), "gradient_norm": str(norm)}
+        record = {"kind": "nonfinite", "step": outcome.step, "loss": loss, "gradient_norm": norm}
         run.log.write({**record, "began": began, "lines": lines})
         message = f"step {outcome.step}: non-finite {what} in a batch with {self._places(plan)}; it began in {began}"
         run.reporter.note(f"{message}; no weight was changed")
@@ -160,7 +160,7 @@ class Stepper:
                     break
         finally:
             checkpoint.set_random_state(now, run.device)
-        return began or "nothing that shows when the batch is run again"
+        return began or "a place that does not show when the batch is run again"
 
     def _places(self, plan: Plan) -> str:
         rows = [row for _, rows in plan.batches for row in rows]
