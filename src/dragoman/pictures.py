@@ -131,6 +131,13 @@ def _pad(text: str, width: int) -> str:
     return text + " " * (width - _columns(text))
 
 
+def aligned_left(labels: Sequence[str]) -> list[str]:
+    """Labels made safe to print, and of one width in a terminal's columns."""
+    printable = [_printable(label) for label in labels]
+    width = max(map(_columns, printable), default=0)
+    return [_pad(label, width) for label in printable]
+
+
 def _aligned_right(labels: Sequence[str]) -> list[str]:
     width = max(map(_columns, labels), default=0)
     return [" " * (width - _columns(label)) + label for label in labels]
@@ -379,13 +386,13 @@ def _square(x: float, y: float, side: float, value: float, name: str) -> str:
     return f"<rect {shape}><title>{_escaped(name)}: {value:.2f}</title></rect>"
 
 
-def _color_bar(x: float, y: float) -> Iterator[str]:
-    """What the colours mean, from 0 to 1."""
-    yield _text(x, y + 12, "0")
+def _color_bar(x: float, y: float, low: float = 0.0, high: float = 1.0) -> Iterator[str]:
+    """What the colours mean."""
+    yield _text(x + 8, y + 12, _number(low), anchor="end")
     for step in range(11):
         place = f'x="{x + 14 + 11 * step:.1f}" y="{y:.1f}" width="11" height="15"'
         yield f'<rect {place} fill="rgb{_color(step / 10)}"/>'
-    yield _text(x + 14 + 11 * 11 + 6, y + 12, "1")
+    yield _text(x + 14 + 11 * 11 + 6, y + 12, _number(high))
 
 
 # Many heat maps at once, and pixels
@@ -441,10 +448,7 @@ def svg_field(
     for tick in _axis([0.0, rows], log=False).ticks:
         if tick < rows:
             parts.append(_text(left - 8, top + (bottom - top) * (tick + 0.5) / rows + 4, _number(tick), anchor="end"))
-    bar = [
-        part.replace(">0<", f">{_number(low)}<").replace(">1<", f">{_number(high)}<")
-        for part in _color_bar(40, height - 40)
-    ]
+    bar = _color_bar(40, height - 40, low, high)
     return "\n".join([*parts, *bar, "</svg>"]) + "\n"
 
 

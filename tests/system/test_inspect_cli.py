@@ -60,8 +60,11 @@ def test_one_file_with_all_in_it(quick_run: Path, tmp_path: Path) -> None:
 
 
 def test_many_sentences_of_a_file(quick_run: Path, tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("a b\n\nc d e\nf\n")
-    run("inspect", "--model", quick_run, "--source", tmp_path / "in.txt", "--out", tmp_path / "x.html", "--most", "2")
+    (tmp_path / "in.txt").write_text("a b\n\nc d e\n" + "a " * 300 + "\nf\n")
+    done = run(
+        "inspect", "--model", quick_run, "--source", tmp_path / "in.txt", "--out", tmp_path / "x.html", "--most", "2"
+    )
+    assert f"{tmp_path / 'in.txt'}:4: left out: " in done.stderr
     data = data_of(tmp_path / "x.html")
     assert (len(data["sentences"]), data["counted"]) == (2, 3)  # type: ignore[arg-type]
 
@@ -88,6 +91,12 @@ def test_bad_requests_are_told(quick_run: Path, tmp_path: Path) -> None:
     assert error_of("inspect", "--model", quick_run) == "inspect: give sentences as arguments, or a file with --source"
     assert error_of("inspect", "--model", quick_run, "a", "b", "--target", "c") == (
         "--target: is the translation of one sentence; give exactly one as an argument"
+    )
+    assert error_of("inspect", "--model", quick_run, "a", "--source", "f") == (
+        "--source: sentences were given as arguments too; give one or the other"
+    )
+    assert error_of("inspect", "--model", quick_run, "a", "--out", tmp_path / "no" / "x.html") == (
+        f"--out {tmp_path / 'no' / 'x.html'}: is a directory, or lies in none; give a file in a directory that exists"
     )
     (tmp_path / "blank").write_text("\n \n")
     assert error_of("inspect", "--model", quick_run, "--source", tmp_path / "blank") == (

@@ -96,7 +96,7 @@ def sentence(
         "tokens": list(tokens),
         "steps": steps,
         "attention": attention,
-        "alignment": unpacked(attention["cross"]).mean(axis=(0, 1)).argmax(axis=1).tolist() if has_cross else None,
+        "alignment_layer": layers - 1 if has_cross else None,
         "beam": [] if forced else beam(tokens),
         "ranking": [["cross.1.2", 1.5], ["encoder.2.1", 0.2], ["decoder.1.1", -0.4]] if has_cross else [],
     }
@@ -537,6 +537,40 @@ def test_two_hundred_tokens_stay_quick_and_few(show: Open) -> None:
         page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         assert time.perf_counter() - start < SECONDS
         assert page.evaluate("document.querySelectorAll('*').length") < NODES
+
+
+def test_the_tab_key_goes_through_all_of_it(show: Open) -> None:
+    page = show(payload(sentence(), sentence(seed=2), statistics=statistics()))
+    stops = []
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        page.keyboard.press("ArrowRight")
+        stops.append(
+            page.evaluate(
+                "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
+            )
+        )
+    assert "BODY" not in stops[:20], "no stop leads nowhere"
+    assert stops.count("head-name") <= 2 * 120 // 20, "a list of heads is one stop"
+
+
+def test_lines_join_what_the_chosen_head_looks_at_most(show: Open) -> None:
+    own = sentence()
+    cross = unpacked(own["attention"]["cross"])
+    page = show(payload(own))
+    ends = "Array.from(document.querySelectorAll('#lines .aligned'), (line) => line.getAttribute('d').split(' ')[0])"
+    starts = page.evaluate(
+        "Array.from(document.querySelectorAll('#strip [data-side=source] .token'),"
+        " (token) => `M${token.offsetLeft + token.offsetWidth / 2}`)"
+    )
+
+    def joined(weights: Any) -> list[str]:
+        return [starts[at] for at in weights.argmax(axis=1)]
+
+    assert page.evaluate(ends) == joined(cross[-1].mean(axis=0)), "at first the layer that aligns"
+    page.select_option("#link-head", "0.1")
+    assert page.evaluate(ends) == joined(cross[0, 1])
+    assert joined(cross[0, 1]) != joined(cross[-1].mean(axis=0)), "the control"
 
 
 def test_the_report_of_a_run_is_a_page_without_a_script(browser: Any, quick_run: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dragoman.config import Config, DecodeConfig
 from dragoman.decode.search import BeamStep, beam_search
 from dragoman.decode.translator import Attention, Translator
 from dragoman.errors import ConfigError, DataError
-from dragoman.inspect.capture import Inspection, attentions, inspect_sentence, parse_head, without_heads
+from dragoman.inspect.capture import Inspection, attentions, inspect_sentence, parse_head, score_of, without_heads
 from dragoman.inspect.gallery import pictures_of
 from dragoman.inspect.heads import HeadTally, rank_heads
 from dragoman.inspect.payload import inspect_many, sentence_payload
@@ -46,11 +46,10 @@ def test_it_is_the_translators_own_translation(translator: Translator, inspected
 
 def test_probabilities_are_those_of_one_step_at_a_time(translator: Translator, inspected: Inspection) -> None:
     """Training's view, all positions at once, and inference's, one by one, are the same numbers."""
-    ids = translator.tokenizers.target.encode(inspected.translation)
     with torch.inference_mode():
         decoding = translator.engine.start([[*translator.tokenizers.source.encode(SOURCE), 3]])
         fed = 2  # <s>
-        for step, token in zip(inspected.steps, [*ids, 3], strict=False):
+        for step, token in zip(inspected.steps, inspected.target_ids, strict=True):
             log_prob_V = decoding.step(torch.tensor([fed]))[0]
             assert step.probability == pytest.approx(float(log_prob_V[token].exp()), abs=1e-5)
             assert step.candidates[0][1] == pytest.approx(float(log_prob_V.max().exp()), abs=1e-5)
@@ -75,6 +74,10 @@ def test_a_forced_translation_shows_where_the_model_disagrees(translator: Transl
 def test_what_cannot_be_inspected_is_said(translator: Translator) -> None:
     with pytest.raises(DataError, match=r"^inspect: the text is blank; give a sentence$"):
         inspect_sentence(translator, " \t")
+    with pytest.raises(DataError, match=r"^inspect: invalid UTF-8 at character 3; give a sentence$"):
+        inspect_sentence(translator, "a \udcff")
+    with pytest.raises(DataError, match=r"^--target: \d+ pieces, and 1024 can be shown; give a shorter one$"):
+        inspect_sentence(translator, SOURCE, "a " * 1200)
     with pytest.raises(DataError, match=r"^inspect: \d+ pieces, and this model holds 256; give a shorter sentence$"):
         inspect_sentence(translator, "a " * 300)
 
@@ -170,8 +173,10 @@ def test_the_ranking_is_of_every_head_by_what_its_removal_costs(translator: Tran
     ]
     assert sorted(head.name for head in ranking) == sorted(heads)
     assert [head.cost for head in ranking] == sorted((head.cost for head in ranking), reverse=True)
+    ids = inspected.source_ids, inspected.target_ids
+    assert score_of(translator, *ids) == pytest.approx(inspected.score, abs=1e-4)
     with without_heads(translator.engine.model, [ranking[0].name]):
-        without = inspect_sentence(translator, SOURCE, inspected.translation).score
+        without = score_of(translator, *ids)
     assert ranking[0].cost == pytest.approx(inspected.score - without, abs=1e-3)
 
 
@@ -212,7 +217,7 @@ def test_the_payload_is_json_and_tells_all(translator: Translator, inspected: In
     assert payload["tokens"] == list(inspected.tokens)
     assert payload["attention"]["cross"]["shape"] == [1, 4, len(inspected.tokens), len(inspected.source_tokens)]
     assert len(payload["beam"]) == len(inspected.beam)
-    assert payload["alignment"] is not None
+    assert payload["alignment_layer"] == 0
     many = inspect_many(translator, "reverse", [(SOURCE, None), ("c b a", None), ("d e", None)], most=2, ranked=1)
     assert (len(many["sentences"]), many["counted"]) == (2, 3)
     assert [bool(sentence["ranking"]) for sentence in many["sentences"]] == [True, False]

@@ -21,7 +21,7 @@ BAR = 20  # columns of a probability's bar
 
 def command(
     model: Model,
-    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Sentences to look into.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Sentences to look into.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write one HTML file that needs nothing else.")] = None,
     source: Annotated[Path | None, typer.Option(help="Sentences in a file, one a line.")] = None,
     target: Annotated[
@@ -38,18 +38,23 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Look inside a translation: attention of every head, probabilities, the beam. Without --out, in the terminal."""
-    if bool(text) == bool(source):
+    if text and source:
+        raise ConfigError("--source: sentences were given as arguments too; give one or the other")
+    if not text and not source:
         raise ConfigError("inspect: give sentences as arguments, or a file with --source")
     if target is not None and (source or len(text or ()) != 1):
         raise ConfigError("--target: is the translation of one sentence; give exactly one as an argument")
-    sentences = [(line, target) for line in (text or list(_lines(source)))]
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+        raise ConfigError(f"--out {out}: is a directory, or lies in none; give a file in a directory that exists")
 
     import dragoman
+    from dragoman.bundle import located
     from dragoman.cli.progress import counting
     from dragoman.inspect.capture import inspect_sentence, parse_head, without_heads
     from dragoman.inspect.payload import inspect_many
 
     translator = dragoman.load(str(model), device)
+    sentences = [(line, target) for line in (text or _lines(source, translator))]
     masked = mask_head or []
     for name in masked:
         parse_head(name, translator.engine.model)
@@ -63,7 +68,7 @@ def command(
         return
     with counting("inspecting", len(sentences), len(sentences) > 1) as advance:
         payload = inspect_many(
-            translator, Path(model).name, sentences, masked=masked, most=most, ranked=rank, advance=advance
+            translator, located(model).resolve().name, sentences, masked=masked, most=most, ranked=rank, advance=advance
         )
     if as_json:
         print(json.dumps(payload, ensure_ascii=False))
@@ -76,20 +81,27 @@ def command(
         print(told, file=sys.stderr if as_json else sys.stdout)
 
 
-def _lines(path: Path | None) -> Iterator[str]:
+def _lines(path: Path | None, translator: "Translator") -> list[str]:
+    """The sentences of a file; those that cannot be inspected are left out, and told of."""
     from dragoman.data.corpus import read_lines
+    from dragoman.inspect.capture import encoded
     from dragoman.text.normalize import is_blank
 
     assert path is not None
-    found = False
+    lines = []
     for line in read_lines(path):
-        if line.problem:
-            raise DataError(f"{path}:{line.number}: {line.problem}; mend the line")
-        if not is_blank(line.text):
-            found = True
-            yield line.text
-    if not found:
+        if is_blank(line.text) and not line.problem:
+            continue
+        try:
+            if line.problem:
+                raise DataError(f"inspect: {line.problem}; mend the line")
+            encoded(translator, line.text)
+            lines.append(line.text)
+        except DataError as error:
+            print(f"{path}:{line.number}: left out: {str(error).removeprefix('inspect: ')}", file=sys.stderr)
+    if not lines:
         raise DataError(f"{path}: no sentence in it; give a file with text")
+    return lines
 
 
 def _print(translator: "Translator", sentences: list[tuple[str, str | None]], masked: list[str]) -> None:
@@ -110,12 +122,13 @@ def _print(translator: "Translator", sentences: list[tuple[str, str | None]], ma
 
 def _table(found: "Inspection") -> Iterator[str]:
     """A line for each target token: how likely the model found it, and what else it thought of."""
-    width = max(map(len, found.tokens))
-    for token, step in zip(found.tokens, found.steps, strict=True):
+    from dragoman.pictures import aligned_left
+
+    for token, label, step in zip(found.tokens, aligned_left(found.tokens), found.steps, strict=True):
         bar = "█" * round(step.probability * BAR)
         others = [f"{other} {probability:.0%}" for other, probability in step.candidates if other != token][:3]
         mark = " " if step.rank == 1 else "!"
-        yield f"{mark} {token.ljust(width)} {step.probability:6.1%} {bar.ljust(BAR)}  {'  '.join(others)}"
+        yield f"{mark} {label} {step.probability:6.1%} {bar.ljust(BAR)}  {'  '.join(others)}"
     if found.disagreements:
         yield "! the model itself would have said the first of the others, given what stands before"
 

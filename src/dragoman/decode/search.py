@@ -37,7 +37,7 @@ class BeamStep(NamedTuple):
     score_BC: Array  # of candidates, best first
     parent_BC: Array  # the place, in the step before, of the hypothesis that a candidate continues
     id_BC: Array
-    ends_BC: Array  # whether it is a hypothesis that ends here and was admitted among the finished
+    ends_BC: Array  # whether it ends here and was offered to the finished, which keep the best few
     kept_BC: Array  # whether it is gone on with, and in which place: -1 if not
 
 

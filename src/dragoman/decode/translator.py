@@ -218,9 +218,9 @@ class Translator:
         results: dict[int, Translation] = {}
         pieces: list[_Piece] = []
         for number, (line, text) in enumerate(zip(lines, texts, strict=True)):
-            fault = (line.problem if isinstance(line, Line) else "") or _fault(text)
-            if fault:
-                results[number] = Translation(text, "", "failed", reason=fault)
+            problem = (line.problem if isinstance(line, Line) else "") or fault(text)
+            if problem:
+                results[number] = Translation(text, "", "failed", reason=problem)
             elif is_blank(text):
                 results[number] = Translation(text, "", "empty")
             else:
@@ -298,14 +298,14 @@ class Translator:
             source_tokens=tuple(self.tokenizers.source.pieces(source_ids)),
             tokens=tuple(token for part in chosen for token in part.tokens),
             alternatives=alternatives,
-            attention=self.attention(source_ids, _produced(best[0]))
+            attention=self.attention(source_ids, produced(best[0]))
             if attention and len(parts) == 1 and chosen[0].tokens
             else None,
         )
 
     def _alternative(self, hypothesis: Hypothesis) -> Alternative:
         target = self.tokenizers.target
-        tokens = target.pieces(_produced(hypothesis))
+        tokens = target.pieces(produced(hypothesis))
         return Alternative(
             target.decode(list(hypothesis.ids)), hypothesis.score, hypothesis.normalized_score, tuple(tokens)
         )
@@ -339,11 +339,13 @@ def windows(lines: Iterable[T], batch_size: int) -> Iterator[list[T]]:
         yield window
 
 
-def _produced(hypothesis: Hypothesis) -> list[int]:
+def produced(hypothesis: Hypothesis) -> list[int]:
+    """All its ids, </s> among them if it ended."""
     return [*hypothesis.ids, EOS] if hypothesis.finished else list(hypothesis.ids)
 
 
-def _fault(line: str) -> str:
+def fault(line: str) -> str:
+    """Why a line is no text; nothing if it is."""
     try:
         line.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -4,6 +4,7 @@ An `Inspection` is plain data. Token rows: `tokens` are the translation's, </s> 
 decoder was fed to produce each of them, which starts with <s>.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch import nn
 
 from dragoman.config import DecodeConfig
 from dragoman.decode.search import BeamStep, Hypothesis, beam_search
-from dragoman.decode.translator import Attention, Translator
+from dragoman.decode.translator import Attention, Translator, fault, produced
 from dragoman.errors import ConfigError, DataError
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.text.normalize import is_blank
@@ -30,9 +31,13 @@ class Step:
     """One target token: what the model thought of it, and what else it thought of."""
 
     token: str
-    probability: float
+    log_probability: float
     rank: int  # 1: the model's own first choice, given what stands before
     candidates: list[tuple[str, float]]  # the likeliest and their probabilities
+
+    @property
+    def probability(self) -> float:
+        return math.exp(self.log_probability)
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,19 @@ class Inspection:
     source: str
     translation: str
     forced: bool  # whether the translation was given
-    score: float
+    source_ids: tuple[int, ...]  # </s> among them
+    target_ids: tuple[int, ...]  # </s> among them, unless the search stopped at its limit
     source_tokens: tuple[str, ...]
     input_tokens: tuple[str, ...]
     tokens: tuple[str, ...]
     steps: list[Step]
     attention: Attention
     beam: list[Node]  # none where the translation was given
+
+    @property
+    def score(self) -> float:
+        """Total log-probability."""
+        return sum(step.log_probability for step in self.steps)
 
     @property
     def disagreements(self) -> list[int]:
@@ -70,27 +81,22 @@ class Inspection:
 def inspect_sentence(
     translator: Translator, source: str, target: str | None = None, options: DecodeConfig | None = None
 ) -> Inspection:
-    """The model's own translation by beam search; or `target`, forced on it."""
-    if is_blank(source):
-        raise DataError("inspect: the text is blank; give a sentence")
-    source_ids = [*translator.tokenizers.source.encode(source), EOS]
-    longest = translator.config.text.max_length
-    if len(source_ids) > longest:
-        raise DataError(f"inspect: {len(source_ids)} pieces, and this model holds {longest}; give a shorter sentence")
-    options = options or translator.config.decode
+    """What beam search makes of a sentence; or `target`, forced on the model."""
+    source_ids = encoded(translator, source)
     nodes: list[Node] = []
     if target is None:
-        found, nodes = _searched(translator, source_ids, options)
-        target_ids = [*found.ids, EOS] if found.finished else list(found.ids)
+        found, nodes = _searched(translator, source_ids, options or translator.config.decode)
+        target_ids = produced(found)
     else:
-        target_ids = [*translator.tokenizers.target.encode(target), EOS]
+        target_ids = _forced(translator, target)
     pieces = translator.tokenizers.target.pieces
     steps = _steps(translator, source_ids, target_ids)
     return Inspection(
         source,
         translator.tokenizers.target.decode([token for token in target_ids if token != EOS]),
         target is not None,
-        float(sum(np.log(max(step.probability, 1e-300)) for step in steps)),
+        tuple(source_ids),
+        tuple(target_ids),
         tuple(translator.tokenizers.source.pieces(source_ids)),
         tuple(pieces([BOS, *target_ids[:-1]])),
         tuple(pieces(target_ids)),
@@ -98,6 +104,37 @@ def inspect_sentence(
         translator.attention(source_ids, target_ids),
         nodes,
     )
+
+
+def encoded(translator: Translator, source: str) -> list[int]:
+    """A sentence's ids, </s> among them, or why it cannot be inspected."""
+    problem = fault(source) or ("the text is blank" if is_blank(source) else "")
+    if problem:
+        raise DataError(f"inspect: {problem}; give a sentence")
+    ids = [*translator.tokenizers.source.encode(source), EOS]
+    longest = translator.config.text.max_length
+    if len(ids) > longest:
+        raise DataError(f"inspect: {len(ids)} pieces, and this model holds {longest}; give a shorter sentence")
+    return ids
+
+
+def _forced(translator: Translator, target: str) -> list[int]:
+    problem = fault(target)
+    if problem:
+        raise DataError(f"--target: {problem}; give text")
+    ids = [*translator.tokenizers.target.encode(target), EOS]
+    longest = translator.config.model.longest or 4 * translator.config.text.max_length
+    if len(ids) > longest:
+        raise DataError(f"--target: {len(ids)} pieces, and {longest} can be shown; give a shorter one")
+    return ids
+
+
+def score_of(translator: Translator, source_ids: Sequence[int], target_ids: Sequence[int]) -> float:
+    """log P of exactly these ids: the same text may be spelled by others."""
+    with torch.inference_mode():
+        log_prob_TV = translator.engine.log_probs(source_ids, [BOS, *target_ids[:-1]])
+    places_T1 = torch.tensor(target_ids, device=log_prob_TV.device)[:, None]
+    return float(log_prob_TV.gather(1, places_T1).double().sum())
 
 
 def _searched(translator: Translator, source_ids: list[int], options: DecodeConfig) -> tuple[Hypothesis, list[Node]]:
@@ -148,7 +185,7 @@ class _BeamRecord:
 
     def _path(self, best: Hypothesis) -> set[int]:
         """The nodes that spell the translation."""
-        wanted = [*best.ids, EOS] if best.finished else list(best.ids)
+        wanted = produced(best)
         path: set[int] = set()
         parent = -1
         for depth, token in enumerate(wanted, start=1):
@@ -172,7 +209,7 @@ def _steps(translator: Translator, source_ids: list[int], target_ids: list[int])
         steps.append(
             Step(
                 pieces([token])[0],
-                float(own.exp()),
+                float(own),
                 1 + int((log_prob_TV[row] > own).sum()),
                 list(zip(pieces(ids_TC[row].tolist()), values_TC[row].tolist(), strict=True)),
             )

@@ -12,7 +12,10 @@ TITLES = {
 
 
 def pictures_of(inspection: Inspection) -> dict[str, str]:
-    """SVG by name: of each kind of attention the grid of all heads, and the mean of the layer that aligns best."""
+    """SVG by name: of each kind of attention the grid of all heads, and the mean over heads of one layer.
+
+    Of the cross-attention that is the layer that aligns best; elsewhere the last but one, as the last is often diffuse.
+    """
     pictures = {}
     for kind in KINDS:
         weights = getattr(inspection.attention, kind)

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from dragoman.decode.translator import Attention, Translator
-from dragoman.inspect.capture import KINDS, Inspection, attentions, without_heads
-from dragoman.text.tokenizer import BOS, EOS
+from dragoman.inspect.capture import KINDS, Inspection, attentions, score_of, without_heads
 
 Array = npt.NDArray[np.float64]
 
@@ -100,14 +98,11 @@ def _statistics(name: str, total: Array) -> HeadStatistics:
 
 def rank_heads(translator: Translator, inspection: Inspection) -> list[HeadCost]:
     """Every head by what the translation's log-probability loses without it, the dearest first."""
-    model = translator.engine.model
-    source_ids = [*translator.tokenizers.source.encode(inspection.source), EOS]
-    target_ids = [*translator.tokenizers.target.encode(inspection.translation), EOS]
+    model, source_ids, target_ids = translator.engine.model, inspection.source_ids, inspection.target_ids
 
     def score(silent: Sequence[str]) -> float:
-        with without_heads(model, silent), torch.inference_mode():
-            log_prob_TV = translator.engine.log_probs(source_ids, [BOS, *target_ids[:-1]])
-        return float(log_prob_TV.gather(1, torch.tensor(target_ids, device=log_prob_TV.device)[:, None]).sum())
+        with without_heads(model, silent):
+            return score_of(translator, source_ids, target_ids)
 
     whole = score(())
     names = [

@@ -5,7 +5,6 @@ Numbers are rounded, and attention goes as bytes, so that a page with many sente
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 
 from dragoman.config import TransformerConfig
 from dragoman.decode.translator import Translator
-from dragoman.inspect.capture import KINDS, Inspection, inspect_sentence, without_heads
+from dragoman.inspect.capture import KINDS, Inspection, inspect_sentence, score_of, without_heads
 from dragoman.inspect.heads import HeadCost, HeadStatistics, HeadTally, rank_heads
 
 POSITIONS = 64  # drawn
@@ -44,17 +43,14 @@ def inspect_many(
     shown: list[Payload] = []
     for source, target in sentences:
         before = inspect_sentence(translator, source, target) if masked else None
-        with ExitStack() as stack:
-            if before is not None:
-                stack.enter_context(without_heads(translator.engine.model, masked))
+        with without_heads(translator.engine.model, masked):
             found = inspect_sentence(translator, source, target)
             tally.add(found.attention)
             if len(shown) < most:
                 ranking = rank_heads(translator, found) if len(shown) < ranked else []
                 masking = None
                 if before is not None:
-                    (score,) = translator.score([source], [before.translation])
-                    masking = Masking(masked, before, score)
+                    masking = Masking(masked, before, score_of(translator, before.source_ids, before.target_ids))
                 shown.append(sentence_payload(found, ranking, masking))
         advance()
     return {
@@ -88,9 +84,7 @@ def sentence_payload(
             for step in inspection.steps
         ],
         "attention": {kind: _packed(getattr(inspection.attention, kind)) for kind in KINDS},
-        "alignment": inspection.attention.alignment_weights.argmax(axis=1).tolist()
-        if len(inspection.attention.cross)
-        else None,
+        "alignment_layer": inspection.attention.alignment_layer if len(inspection.attention.cross) else None,
         "beam": [[node.parent, node.depth, node.token, round(node.score, 4), node.fate] for node in inspection.beam],
         "ranking": [[head.name, round(head.cost, 4)] for head in ranking],
     }

@@ -58,16 +58,20 @@ def _length(pair: tuple[list[int], list[int]]) -> int:
 
 def write_look(run: Path, step: int, look: dict[str, Any]) -> None:
     bundle.make_directory(run / FOLDER)
-    bundle.write_file(run / FOLDER / f"step-{step:06d}.json", json.dumps(look, ensure_ascii=False).encode())
+    bundle.write_file(_path(run, step), json.dumps(look, ensure_ascii=False).encode())
+
+
+def _path(run: Path, step: int) -> Path:
+    return run / FOLDER / f"step-{step:06d}.json"
 
 
 def read_looks(run: Path, last_step: int) -> list[Look]:
     """In the order of steps, up to the last that the run has taken."""
     looks = []
-    for path in sorted((run / FOLDER).glob("step-*.json")):
-        step = bundle.checkpoint_step(path.with_suffix(""))
+    steps = sorted(bundle.checkpoint_step(path.with_suffix("")) for path in (run / FOLDER).glob("step-*.json"))
+    for step in steps:
         if step <= last_step:
-            look = json.loads(path.read_bytes())
+            look = json.loads(_path(run, step).read_bytes())
             levels = np.frombuffer(base64.b64decode(look["bytes"]), np.uint8).reshape(look["shape"])
             looks.append(Look(step, look["source_tokens"], look["tokens"], levels / 255))
     return looks

@@ -16,7 +16,7 @@ from dragoman.errors import ModelError
 from dragoman.train.checkpoint import PROVENANCE
 from dragoman.train.looks import Look, read_looks
 from dragoman.train.report import read_log
-from dragoman.train.summary import METRICS, SUMMARY, curves
+from dragoman.train.summary import METRICS, SUMMARY, best_of, curves
 from dragoman.train.testing import RESULT
 
 PAGE = "report.html"
@@ -31,6 +31,8 @@ def write_run_page(run: Path, out: Path | None = None) -> Path:
     """Write DIR/report.html, or `out`."""
     records = read_log(run)
     if not records:
+        if (run / PROVENANCE).exists():
+            raise ModelError(f"{run}: no step of this run is logged yet; wait a little")
         raise ModelError(f"{run}: no log of a run here; give the --out of a training run")
     config = bundle.load_config(run)
     parts = [
@@ -61,18 +63,20 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _facts(run: Path, records: Sequence[Record]) -> Iterator[str]:
-    """The last validation, and the best of every metric."""
-    valid = [record for record in records if record["kind"] in ("valid", "average")]
+    """The best validation by every measure, the last one, and the average of checkpoints if there is one."""
+    valid = [record for record in records if record["kind"] == "valid"]
+    average = [record for record in records if record["kind"] == "average"][-1:]
     rows = []
     for name, label in METRICS.items():
-        found = [record for record in valid if isinstance(record.get(name), int | float)]
-        if found:
-            best = (min if name == "loss" else max)(found, key=lambda record: float(record[name]))
-            rows.append((label, f"{best[name]:.4g}", f"{best['step']:,}", f"{found[-1][name]:.4g}"))
+        best = best_of(valid, name)
+        if best is not None:
+            others = [f"{float(one[name]):.4g}" for one in (valid[-1], *average)]
+            rows.append((label, f"{best[name]:.4g}", f"{best['step']:,}", *others))
+    headings = ("measure", "best", "at step", "last", *["average of checkpoints"][: len(average)])
     if rows:
-        yield from _section("Validation", _table(("measure", "best", "at step", "last"), rows))
+        yield from _section("Validation", _table(headings, rows))
     if (run / SUMMARY).exists():
-        yield "<p>In words, with more samples: summary.md beside this file.</p>"
+        yield f"<p>In words, with more samples: {html.escape(str(run / SUMMARY))}.</p>"
 
 
 def _tests(run: Path) -> Iterator[str]:
@@ -132,7 +136,7 @@ def _data(run: Path) -> str:
         return ""
     start = json.loads((run / PROVENANCE).read_bytes())["starts"][-1]
     rows = [
-        (side.replace("_", " "), name, digest[:16])
+        (side.replace("_", " "), name, digest)
         for side, found in start["data"].items()
         for name, digest in found.items()
     ]
@@ -160,9 +164,10 @@ section { margin: 1.5rem 0; padding: 1rem 1.25rem; background: var(--card); bord
   border-radius: 8px; overflow-x: auto; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin: 0 0 .75rem; }
 table { border-collapse: collapse; } th, td { text-align: left; padding: .3rem .8rem .3rem 0; vertical-align: top;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; } th { font-weight: 600; white-space: nowrap; }
+  border-bottom: 1px solid var(--line); overflow-wrap: break-word; } th { font-weight: 600; white-space: nowrap; }
 pre { margin: 0; font-size: .85rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-svg { max-width: 100%; height: auto; }
+svg { max-width: 100%; min-width: 34rem; height: auto; }
+p { overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 """
 

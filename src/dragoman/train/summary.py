@@ -77,7 +77,7 @@ def _translations(run: Path, device: torch.device, sources: Sequence[str]) -> li
 def _result(prepared: Prepared, published: Record | None, records: Sequence[Record], reason: str) -> Iterator[str]:
     yield f"- **Weights**: {_weights(prepared, published, records)}"
     metric = prepared.config.train.valid_metric
-    best = _best([record for record in records if record["kind"] == "valid"], metric)
+    best = best_of([record for record in records if record["kind"] == "valid"], metric)
     if best:
         yield f"- **Best validation**: step {best['step']:,}, {METRICS[metric]} {best[metric]:.4g}"
     yield f"- **Stopped**: {_text(reason)}"
@@ -98,7 +98,7 @@ def _weights(prepared: Prepared, published: Record | None, records: Sequence[Rec
     return f"{weights}; {METRICS.get(metric, metric)} {score:.4g} on {sentences}"
 
 
-def _best(records: Iterable[Record], metric: str) -> Record | None:
+def best_of(records: Iterable[Record], metric: str) -> Record | None:
     """The first of the highest; of the lowest for a loss."""
     scored = [record for record in records if _is_number(record.get(metric))]
     if metric == "loss":
@@ -146,7 +146,7 @@ def _scores(published: Record | None, records: Sequence[Record]) -> Iterator[str
     yield "| validation | best | at step | these weights |"
     yield "| --- | --- | --- | --- |"
     for metric, name in METRICS.items():
-        best = _best(valid, metric)
+        best = best_of(valid, metric)
         if best:
             own = f"{chosen[metric]:.4g}" if _is_number(chosen.get(metric)) else ""
             yield f"| {name} | {best[metric]:.4g} | {best['step']:,} | {own} |"

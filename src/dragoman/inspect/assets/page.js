@@ -77,7 +77,7 @@
   // Actions by the names of keys
   function onKeys(element, actions) {
     element.addEventListener("keydown", (event) => {
-      if (!Object.hasOwn(actions, event.key)) return;
+      if (!Object.hasOwn(actions, event.key) || event.altKey || event.ctrlKey || event.metaKey) return;
       event.preventDefault();
       actions[event.key](event);
     });
@@ -93,6 +93,11 @@
     const back = to((at) => Math.max(0, at - 1));
     const on = to((at, count) => Math.min(count - 1, at + 1));
     onKeys(container, { ArrowLeft: back, ArrowUp: back, ArrowRight: on, ArrowDown: on, Home: to(() => 0), End: to(() => -1) });
+  }
+
+  // Of many buttons the first alone is a stop for the Tab key
+  function oneStop(container, selector) {
+    for (const [place, item] of container.querySelectorAll(selector).entries()) item.setAttribute("tabindex", place ? "-1" : "0");
   }
 
   function moveStop(container, selector, next, focus = true) {
@@ -220,7 +225,8 @@
 
   function defaultChoice(sentence, kind) {
     const [layers, heads] = shapeOf(sentence, kind);
-    return { layer: layers > 1 ? ALL : 0, head: heads > 1 ? ALL : 0 };
+    const aligning = kind === "cross" ? sentence.alignment_layer : null;
+    return { layer: layers > 1 ? aligning ?? ALL : 0, head: heads > 1 ? ALL : 0 };
   }
 
   function choiceName({ layer, head }) {
@@ -255,6 +261,7 @@
     const go = () => {
       choose(kind, layer - 1, head - 1);
       document.getElementById("attention").scrollIntoView();
+      document.querySelector('#attention .thumb[aria-checked="true"]')?.focus({ preventScroll: true });
     };
     return make("button", { class: "head-name", type: "button", title: "Show this head's attention", onclick: go }, name);
   }
@@ -330,7 +337,8 @@
       if (chosen) list.setAttribute("aria-activedescendant", chosen.id);
       else list.removeAttribute("aria-activedescendant");
       const all = found.length === sentences.length;
-      count.textContent = all ? `${found.length} sentences` : `${found.length} of ${sentences.length}`;
+      const more = data.counted > sentences.length ? `, of ${data.counted} looked at` : "";
+      count.textContent = all ? `${found.length} sentences${more}` : `${found.length} of ${sentences.length}`;
     }
 
     function pick(place) {
@@ -403,7 +411,10 @@
     }
 
     function drawLines() {
-      const { alignment, source_tokens: source, tokens } = current();
+      const { source_tokens: source, tokens } = current();
+      const chosen = tied ? chosenWeights("cross") : null;
+      const most = (shares) => shares.reduce((best, share, at) => (share > shares[best] ? at : best), 0);
+      const alignment = chosen && tokens.map((_, target) => most(rowOf(chosen, target)));
       // many tokens look at the source's end when they need nothing from it: drawn faint
       const faint = (target) => alignment[target] === source.length - 1 && target < tokens.length - 1;
       lines.replaceChildren(
@@ -490,6 +501,7 @@
     listeners.choice.push(() => {
       const select = document.getElementById("link-head");
       if (tied) select.value = `${state.choice.cross.layer}.${state.choice.cross.head}`;
+      drawLines();
       restore();
     });
   }
@@ -701,9 +713,9 @@
   function wordView(view) {
     const ROW = 26;
     const { kind } = state;
-    const [layers, heads] = shapeOf(current(), kind);
+    const [, heads] = shapeOf(current(), kind);
     const choice = state.choice[kind];
-    const layer = choice.layer === ALL ? layers - 1 : choice.layer;
+    const { layer } = choice;
     const on = new Set(choice.head === ALL ? Array(heads).keys() : [choice.head]);
     const [queryTokens, keyTokens] = axesOf(kind);
     const word = (token, index) => tokenElement(token, { "data-index": index });
@@ -770,7 +782,7 @@
       Home: () => pickWord(0),
       End: () => pickWord(Infinity),
     });
-    const chips = make("div", { class: "controls chips", role: "group", "aria-label": "Heads" }, `Layer ${layer + 1}, heads`);
+    const chips = make("div", { class: "controls chips", role: "group", "aria-label": "Heads" }, `${layer === ALL ? "All layers" : `Layer ${layer + 1}`}, heads`);
     chips.append(...Array.from({ length: heads }, (_, head) => headChip(head)));
     state.word = Math.min(state.word, queryTokens.length - 1);
     view.replaceChildren(chips, said, scroll);
@@ -905,13 +917,18 @@
     const body = section("steps", "Training and inference");
     const note = make("p", { class: "note" });
     const view = make("div", { id: "step-view" });
+    const recurrent = data.model?.architecture === "rnn";
     const modes = {
-      training: ["Training (all positions at once)", training,
-        "In training all positions are computed at once; each sees only the input up to itself, " +
-          "as later positions are masked, so the numbers are those of inference."],
+      training: [recurrent ? "Training" : "Training (all positions at once)", training,
+        recurrent
+          ? "In training the right token goes in at each step, whatever came out before; here that is the translation itself."
+          : "In training all positions are computed at once; each sees only the input up to itself, " +
+            "as later positions are masked, so the numbers are those of inference."],
       inference: ["Inference (one by one)", inference,
-        "In inference each token that comes out goes in next; what is later does not exist yet, " +
-          "just as the mask hides it in training, so the numbers are the same."],
+        recurrent
+          ? "In inference each token that comes out goes in next."
+          : "In inference each token that comes out goes in next; what is later does not exist yet, " +
+            "just as the mask hides it in training, so the numbers are the same."],
     };
     let mode = "training";
     const titles = Object.entries(modes).map(([name, [title]]) => [name, title]);
@@ -997,12 +1014,12 @@
     const [COLUMN, ROW, WIDTH, HEIGHT] = [132, 32, 102, 24];
     const body = section("beam", "Beam search",
       "Every continuation the search considered, a column for each step; children stand in their parents' order.");
-    const keys = make("div", { class: "controls", id: "fates" });
+    const fates = make("div", { class: "controls", id: "fates" });
     const dropped = make("input", { id: "dropped", type: "checkbox", checked: true, onchange: () => draw() });
     const said = readout("beam-readout");
     const tree = svg("svg", { id: "tree", role: "group", "aria-label": "Tree of continuations" });
     const scroll = box("scroll", tree);
-    body.append(keys, said, scroll);
+    body.append(box("controls", fates, make("label", {}, dropped, " Show dropped")), said, scroll);
     let nodes = [];
     let byIndex = new Map();
 
@@ -1062,7 +1079,7 @@
       tree.querySelector(".node[data-node]").setAttribute("tabindex", "0");
       const count = (fate) => beam.filter((node) => node[4] === fate).length;
       const key = ([fate, [mark, meaning]]) => make("span", { class: `fate ${fate}` }, `${mark} ${meaning} (${count(fate)})`);
-      keys.replaceChildren(...Object.entries(FATES).map(key), make("label", {}, dropped, " Show dropped"));
+      fates.replaceChildren(...Object.entries(FATES).map(key));
       said.textContent = "Point at a node, or use the arrow keys.";
       scroll.scrollLeft = 0;
     }
@@ -1085,9 +1102,14 @@
       showTip(event, describe(node));
     });
     tree.addEventListener("pointerleave", hideTip);
-    tree.addEventListener("focusin", ({ target }) => (said.textContent = describe(nodeAt(target))));
+    // on the frame: a browser lets an SVG that listens for focus take it
+    scroll.addEventListener("focusin", ({ target }) => {
+      const node = nodeAt(target);
+      if (node) said.textContent = describe(node);
+    });
     const walk = ({ target, key }) => {
-      const next = neighbour(nodeAt(target), key);
+      const node = nodeAt(target);
+      const next = node && neighbour(node, key);
       if (!next) return;
       moveStop(tree, ".node", elementOf(next));
       elementOf(next).scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -1103,6 +1125,7 @@
       "What log-probability this translation loses when one head is silent; below zero, it is likelier without the head.");
     const list = make("ol", { class: "ranking scroll", tabindex: "0", "aria-label": "Heads by cost of removal" });
     body.append(list);
+    roving(list, "button.head-name");
     listeners.sentence.push(() => {
       const ranking = current().ranking ?? [];
       body.hidden = ranking.length === 0;
@@ -1118,6 +1141,7 @@
           return make("li", { "data-head": name }, headButton(name), track, make("span", { class: "value" }, signed(cost)));
         }),
       );
+      oneStop(list, "button.head-name");
     });
   }
 
@@ -1176,7 +1200,9 @@
   };
 
   function statisticsSection() {
-    const body = section("statistics", "What heads are like", "Means over all queries of all sentences looked at.");
+    const counted = data.counted ?? sentences.length;
+    const looked = counted === 1 ? "the one sentence" : `all ${counted} sentences`;
+    const body = section("statistics", "What heads are like", `Means over all queries of ${looked} looked at.`);
     const rows = make("tbody");
     const headers = Object.entries(MEASURES).map(([key, [title, meaning]]) => {
       const button = make("button", { type: "button", title: meaning, onclick: () => sort(key) }, title);
@@ -1214,7 +1240,9 @@
         return make("tr", { "data-head": head.name, class: head.dead ? "dead" : null }, ...cells);
       };
       rows.replaceChildren(...order.map(row));
+      oneStop(rows, "button.head-name");
     }
+    roving(rows, "button.head-name");
 
     const meanings = Object.values(MEASURES).flatMap(([title, meaning]) => [make("dt", {}, title), make("dd", {}, meaning)]);
     body.append(
@@ -1230,7 +1258,8 @@
     const body = section("positions", "Positional encodings", "What is added to a token's embedding to say where it stands.");
     const { table, dots, largest = 1 } = data.positions;
     if (table?.shape?.[0]) body.append(...positionPicture(table, largest));
-    if (dots?.length > 1) body.append(make("h3", {}, "Dot product of two positions by their distance"), fittedPlot(dots));
+    const said = data.positions.kind === "learned" ? "Dot product of position 0 with the others" : "Dot product of two positions by their distance";
+    if (dots?.length > 1) body.append(make("h3", {}, said), fittedPlot(dots));
   }
 
   function positionPicture({ shape: [positions, width], bytes }, largest) {
