@@ -180,11 +180,11 @@ def test_train_with_one_command_and_no_configuration_file(generated: Path, tmp_p
         "--set", "train.valid_sentences=5",
     ]  # fmt: skip
     done = run(*arguments)
-    assert f"{tmp_path / 'run'}: reached train.max_steps=3 at step 3" in done.stdout.decode()
+    assert f"{tmp_path / 'run'}: reached train.max_steps=3; kept the weights of step 3, chrf " in done.stdout.decode()
     assert "valid  step 3: loss " in done.stderr.decode()
     again = run("train", "--out", tmp_path / "run", "--set", "train.max_steps=5")
     assert "resuming from" in again.stderr.decode()
-    assert "at step 5" in again.stdout.decode()
+    assert "reached train.max_steps=5; kept " in again.stdout.decode()
 
 
 def test_train_refuses_typos_with_a_suggestion(tmp_path: Path) -> None:
