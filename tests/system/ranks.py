@@ -22,7 +22,7 @@ from torch import Tensor
 from dragoman.config import Config
 from dragoman.data.sampled import sampled_store
 from dragoman.errors import DragomanError
-from dragoman.train import checkpoint, loop
+from dragoman.train import checkpoint, feed, loop
 from dragoman.train.layout import _Layout
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -116,7 +116,7 @@ def changes(names: Sequence[str], rows: list[list[list[int]]]) -> list[Any]:
         "no memory in rank 1": lambda: patch.object(_Layout, "gradients", out_of_memory),
         "nan in rank 1": lambda: patch.object(_Layout, "gradients", not_a_number),
         "old picture": lambda: patch.object(checkpoint, "newest", sees_no_newest),
-        "slow to open": lambda: patch.object(loop, "sampled_store", slowly_opened),
+        "slow to open": lambda: patch.object(feed, "sampled_store", slowly_opened),
     }
     return [known[name]() for name in names]
 

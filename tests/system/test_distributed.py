@@ -453,7 +453,7 @@ def test_one_rank_speaks_and_another_setting_is_refused_once(tmp_path: Path) -> 
     passed(done)
     assert said["1"] == ""
     assert "parameters on cpu in float32, padded batches, 2 processes (ddp)" in said["0"]
-    assert f"{place['run']}: reached train.max_steps=12 at step 12" in said["0"]
+    assert f"{place['run']}: reached train.max_steps=12; kept " in said["0"]
     done, said = redirected(tmp_path / "again", place.command("run", "model.d_ff=96"))
     assert done.returncode != 0
     told = "".join(said.values())
@@ -496,7 +496,7 @@ def test_two_hosts_are_as_one(tmp_path: Path) -> None:
         passed(host)
     spoke = [host.stdout for host in hosts if host.stdout]
     assert len(spoke) == 1
-    assert f"{place['hosts']}: reached train.max_steps=12 at step 12" in spoke[0]
+    assert f"{place['hosts']}: reached train.max_steps=12; kept " in spoke[0]
     assert_same_run(place["hosts"], place.alone("alone", "train.accumulate=4"))
 
 

@@ -49,10 +49,10 @@ def test_kill_9_at_random_moments(runs: Runs, whole: tuple[dict[str, Any], int],
             assert ended.code in (KILLED, 0), ended.errors
             kills -= ended.code == KILLED
             check_what_a_kill_left(run)
-            if "parameters on cpu" in ended.errors:
-                assert not before, "it began anew"
-            elif "resuming from" in ended.errors:
+            if "resuming from" in ended.errors:
                 assert f"resuming from {bundle.checkpoint_path(run, before)}" in ended.lines
+            elif "parameters on cpu" in ended.errors:
+                assert not before, "it began anew"
             assert "damaged" not in ended.errors
         runs.finish(run, *SAVES)
         assert outcome(run) == expected
