@@ -93,12 +93,13 @@ class PackingPlan:
         return self._batches
 
     def _cut(self, order: Ids) -> list[Ids]:
-        # a row for each side: searching a column would copy it, for every batch of an epoch
-        totals = np.ascontiguousarray(np.cumsum(self._sizes[order], axis=0).T)
+        totals = np.cumsum(self._sizes[order], axis=0)
         batches, start = [], 0
         while start < len(order):
-            before = totals[:, start - 1] if start else np.zeros(2, dtype=np.int64)
-            ends = [int(np.searchsorted(totals[side], before[side] + self._budget[side], "right")) for side in (0, 1)]
+            before = totals[start - 1] if start else np.zeros(2, dtype=np.int64)
+            ends = [
+                int(np.searchsorted(totals[:, side], before[side] + self._budget[side], "right")) for side in (0, 1)
+            ]
             end = max(start + 1, min(*ends, start + self._sentences))
             batches.append(order[start:end])
             start = end

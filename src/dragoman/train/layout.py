@@ -80,6 +80,16 @@ def _fits_kernels(model: Model, device: torch.device) -> bool:
     return fits(model.config)
 
 
+def _spare_the_compiler_its_words() -> None:
+    """PyTorch before 2.13 writes out, for its log, all that led to an operator it does not know, such as ours.
+
+    That text doubles with every sub-layer: eight layers took minutes. The operator's name says enough.
+    """
+    from torch._inductor import exc
+
+    exc.OperatorIssue.operator_str = staticmethod(lambda target, args, kwargs: f"  target: {target}")  # type: ignore[method-assign]
+
+
 class _Layout:
     """What both share: which store an epoch has, backward over the batches of a step."""
 
@@ -201,6 +211,7 @@ class Packed(_Layout):
             from dragoman.model.kernels import BLOCK, LONGEST_WHOLE
 
             self._shape = Shape(**self._budget, whole=LONGEST_WHOLE, block=BLOCK)
+            _spare_the_compiler_its_words()
             run = torch.compile(run, dynamic=False)  # type: ignore[assignment]
         loss = PackedLoss(model, run, precision, settings.label_smoothing)
         super().__init__(settings, stores, model, device, loss, ranks)
