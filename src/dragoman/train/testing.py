@@ -31,7 +31,8 @@ def write_result(run: Run) -> None:
         name = _name(source, taken=tests)
         tests[name] = _test(run, translator, name, Path(source), Path(target))
         bleu = tests[name]["bleu"]
-        run.reporter.note(f"test {name}: BLEU {bleu['score']:.1f} ({bleu['low']:.1f} to {bleu['high']:.1f})")
+        others = f"chrF {tests[name]['chrf']['score']:.1f}, exact {tests[name]['exact_match']:.1%}"
+        run.reporter.note(f"test {name}: BLEU {bleu['score']:.1f} ({bleu['low']:.1f} to {bleu['high']:.1f}), {others}")
     progress, made_by = run.progress, run.made_by
     result = {
         "tests": tests,
