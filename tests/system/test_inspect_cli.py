@@ -64,7 +64,7 @@ def test_many_sentences_of_a_file(quick_run: Path, tmp_path: Path) -> None:
     done = run(
         "inspect", "--model", quick_run, "--source", tmp_path / "in.txt", "--out", tmp_path / "x.html", "--most", "2"
     )
-    assert f"{tmp_path / 'in.txt'}:4: left out: " in done.stderr
+    assert f"{tmp_path / 'in.txt'}: 1 lines left out, too long for this model, the first: 4" in done.stderr
     data = data_of(tmp_path / "x.html")
     assert (len(data["sentences"]), data["counted"]) == (2, 3)  # type: ignore[arg-type]
 
@@ -97,6 +97,10 @@ def test_bad_requests_are_told(quick_run: Path, tmp_path: Path) -> None:
     )
     assert error_of("inspect", "--model", quick_run, "a", "--out", tmp_path / "no" / "x.html") == (
         f"--out {tmp_path / 'no' / 'x.html'}: is a directory, or lies in none; give a file in a directory that exists"
+    )
+    (tmp_path / "binary").write_bytes(b"a b\n\x7fELF\0\1\nc\n")
+    assert error_of("inspect", "--model", quick_run, "--source", tmp_path / "binary") == (
+        f"{tmp_path / 'binary'}:2: NUL at byte 5; mend the line"
     )
     (tmp_path / "blank").write_text("\n \n")
     assert error_of("inspect", "--model", quick_run, "--source", tmp_path / "blank") == (

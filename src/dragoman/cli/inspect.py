@@ -32,7 +32,7 @@ def command(
     ] = None,
     svg: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures as SVG files.")] = None,
     png: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures as PNG files.")] = None,
-    most: Annotated[int, typer.Option(min=1, help="Sentences shown in the page; all count for the statistics.")] = 100,
+    most: Annotated[int, typer.Option(min=1, help="Sentences shown; all count for the statistics.")] = 100,
     rank: Annotated[int, typer.Option(min=0, help="Rank the heads of so many sentences by what each is worth.")] = 10,
     device: Device = "auto",
     as_json: Json = False,
@@ -64,7 +64,7 @@ def command(
                 _write_pictures(folder, kind, [inspect_sentence(translator, *pair) for pair in sentences[:most]])
     if out is None and not as_json:
         if svg is None and png is None:
-            _print(translator, sentences, masked)
+            _print(translator, sentences[:most], masked)
         return
     with counting("inspecting", len(sentences), len(sentences) > 1) as advance:
         payload = inspect_many(
@@ -82,23 +82,28 @@ def command(
 
 
 def _lines(path: Path | None, translator: "Translator") -> list[str]:
-    """The sentences of a file; those that cannot be inspected are left out, and told of."""
+    """The sentences of a file; those too long for the model are left out, and counted."""
     from dragoman.data.corpus import read_lines
     from dragoman.inspect.capture import encoded
     from dragoman.text.normalize import is_blank
 
     assert path is not None
-    lines = []
+    lines, too_long = [], []
     for line in read_lines(path):
-        if is_blank(line.text) and not line.problem:
+        if line.problem:
+            raise DataError(f"{path}:{line.number}: {line.problem}; mend the line")
+        if is_blank(line.text):
             continue
         try:
-            if line.problem:
-                raise DataError(f"inspect: {line.problem}; mend the line")
             encoded(translator, line.text)
             lines.append(line.text)
-        except DataError as error:
-            print(f"{path}:{line.number}: left out: {str(error).removeprefix('inspect: ')}", file=sys.stderr)
+        except DataError:
+            too_long.append(line.number)
+    if too_long:
+        print(
+            f"{path}: {len(too_long)} lines left out, too long for this model, the first: {too_long[0]}",
+            file=sys.stderr,
+        )
     if not lines:
         raise DataError(f"{path}: no sentence in it; give a file with text")
     return lines
