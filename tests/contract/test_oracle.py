@@ -168,14 +168,14 @@ def agree(data: st.DataObject) -> None:
         assert gradients < AGREEMENT
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(st.data())
 def test_every_activation_and_gradient_agrees(data: st.DataObject) -> None:
     agree(data)
 
 
 @pytest.mark.slow
-@settings(max_examples=2_000, deadline=None)
+@settings(max_examples=2_000)
 @given(st.data())
 def test_every_activation_and_gradient_agrees_at_length(data: st.DataObject) -> None:
     agree(data)

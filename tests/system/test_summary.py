@@ -216,7 +216,7 @@ def test_samples_of_files_stay_text(tmp_path: Path) -> None:
     assert len(re.findall("<img", MarkdownIt("commonmark").render(text))) == 2
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cf")), min_size=1))
 def test_any_text_is_shown_as_it_is(text: str) -> None:
     markdown = f"| a | b |\n| --- | --- |\n| {summary._text(text)} | end |\n"

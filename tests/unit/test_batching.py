@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.data.batching import BatchPlan, pad_rows, teacher_forcing
@@ -16,7 +16,6 @@ def plan_of(lengths: list[tuple[int, int]], budget: int, seed: int = 1) -> Batch
     return BatchPlan(source, target, batch_tokens=budget, seed=seed)
 
 
-@settings(deadline=None)
 @given(LENGTHS, st.integers(10, 500), st.integers(0, 5))
 def test_every_pair_once_and_within_the_budget(lengths: list[tuple[int, int]], budget: int, epoch: int) -> None:
     batches = plan_of(lengths, budget).epoch(epoch)

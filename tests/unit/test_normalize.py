@@ -1,4 +1,5 @@
 import re
+import sys
 import unicodedata
 
 import pytest
@@ -17,6 +18,14 @@ GAPS_AND_MARKS = st.text(st.sampled_from("ae \t\n\r\0\x1c\x85\xa0\u0301\u0308\u0
 def test_normalising_twice_changes_nothing(form: Normalization, text: str) -> None:
     once = normalize(text, form)
     assert normalize(once, form) == once
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_normalising_any_character_twice_changes_nothing(form: Normalization) -> None:
+    every_character = map(chr, range(sys.maxunicode + 1))
+    characters = (one for one in every_character if one.lower() != one or unicodedata.normalize("NFKC", one) != one)
+    once = [normalize(f"a{character}\u0307", form) for character in characters]
+    assert [text for text in once if normalize(text, form) != text] == []
 
 
 @given(text=ANY_TEXT | GAPS_AND_MARKS)
@@ -42,6 +51,7 @@ def test_every_gap_is_one_space(text: str) -> None:
 
 def test_what_it_does() -> None:
     assert normalize("Straße IN İzmir", "nfc-lowercase") == "straße in i̇zmir"
+    assert normalize("𝕬 ﬁne", "nfkc-lowercase") == "a fine"
     assert normalize("  cafe\u0301\t\u2028 au\x00\x85lait \r") == "caf\u00e9 au lait"
     assert normalize("a\u2581b") == "a_b"
     assert normalize("ﬁne ２") == "ﬁne ２"

@@ -91,7 +91,7 @@ def test_a_long_row_label_is_cut_between_letters() -> None:
 texts = st.text(max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(texts, max_size=5), st.lists(texts, max_size=30), st.booleans(), st.integers(20, 90))
 def test_never_wider_than_the_terminal(rows: list[str], columns: list[str], color: bool, width: int) -> None:
     weights = np.linspace(0, 1, len(rows) * len(columns)).reshape(len(rows), len(columns))
@@ -101,7 +101,7 @@ def test_never_wider_than_the_terminal(rows: list[str], columns: list[str], colo
         assert line.isprintable()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text("aกี่漢é</", max_size=8), min_size=2, max_size=5))
 def test_the_bars_stand_in_one_column(rows: list[str]) -> None:
     picture = terminal_heatmap(np.zeros((len(rows), 2)), rows, ["x", "y"], color=False, width=60)
@@ -147,7 +147,7 @@ numbers = st.floats(1e-6, 1e6)
 lines = st.dictionaries(texts, st.lists(st.tuples(numbers, numbers), min_size=1, max_size=5), min_size=1, max_size=9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lines, st.booleans(), st.booleans())
 def test_a_plot_is_xml_with_every_point_inside_the_card(
     series: dict[str, list[tuple[float, float]]], log_x: bool, log_y: bool

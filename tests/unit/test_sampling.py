@@ -96,13 +96,13 @@ def test_with_nothing_random_it_is_encode(text: str) -> None:
     check_nothing_random(text)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_with_nothing_random_it_is_encode_on_any_text(text: str) -> None:
     check_nothing_random(text)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(text=st.text("aehnorst dieKind. 日本語テ42<s>/Ж"))
 def test_with_nothing_random_it_is_encode_on_text_like_the_vocabulary(text: str) -> None:
     check_nothing_random(text)
@@ -129,7 +129,6 @@ def test_an_unknown_character_without_byte_fallback_is_as_encode_has_it(model: M
 
 
 @BOTH
-@settings(deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])), strength=st.floats(0, 1), seed=st.integers(0, 99))
 @example(text="<s> a </s> <pad> <unk> <0x41> <0x0A> ▁ ▅ ⁇", strength=0.5, seed=1)
 @example(text="日本語のテスト" * 40, strength=0.5, seed=1)

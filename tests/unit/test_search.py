@@ -265,7 +265,7 @@ def test_equals_go_by_the_lower_id() -> None:
         assert found[0][0].ids == (2, 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 5000), st.integers(1, 40), st.integers(1, 300), st.integers(0, 2**32 - 1))
 def test_best_is_a_stable_sort(columns: int, count: int, different: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -2,7 +2,7 @@ from functools import cache
 from typing import Literal
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.config import TextConfig
@@ -30,7 +30,6 @@ def tokenizer(model: Model, byte_fallback: bool = True) -> Tokenizer:
 
 
 @EVERY_MODEL
-@settings(deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 @example("<s> a </s> <pad> <unk> <0x41> <0x0A> ▁ ▅ ⁇")
 @example("a\n\u2028b \u2581 c\x85 d\r")

@@ -1,6 +1,6 @@
 """The one normalisation every text passes through. Knows nothing of vocabularies.
 
-In this order: lower case, if asked for; Unicode NFC (or NFKC); U+2581, sentencepiece's own mark for a space, becomes
+In this order: Unicode NFC (or NFKC), and lower case, if asked for; U+2581, sentencepiece's own mark for a space, becomes
 an underscore; every run of white space and control characters, line and paragraph separators among them, becomes one
 space; the ends are stripped.
 Normalising twice changes nothing.
@@ -18,11 +18,14 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def normalize(text: str, form: Normalization = "nfc") -> str:
+    composition = "NFKC" if form.startswith("nfkc") else "NFC"
+    text = unicodedata.normalize(composition, text)
     if form.endswith("-lowercase"):
-        text = text.lower()
-    composed = unicodedata.normalize("NFKC" if form.startswith("nfkc") else "NFC", text).replace(SPACE_MARK, "_")
+        # composed first, since NFKC makes capitals of letters that have no lower case, as \U0001d56c; and again,
+        # since some capitals have a lower case of two characters
+        text = unicodedata.normalize(composition, text.lower())
     # split and join, which take white space as _GAP does, are several times as fast as a substitution
-    return " ".join(_CONTROL.sub(" ", composed).split())
+    return " ".join(_CONTROL.sub(" ", text.replace(SPACE_MARK, "_")).split())
 
 
 def is_blank(text: str) -> bool:
