@@ -19,6 +19,7 @@ from torch import Tensor
 import dragoman
 from dragoman import bundle
 from dragoman.errors import ConfigError, DataError, ModelError, NonFiniteError
+from dragoman.train import begin as beginning
 from dragoman.train import layout
 from dragoman.train.loop import Trainer, train
 from dragoman.train.loss import smoothed_cross_entropy
@@ -184,6 +185,32 @@ def test_packed_batches_train_resume_and_learn_too(tmp_path: Path) -> None:
     assert curve[-1][1] < curve[0][1]
     with pytest.raises(ModelError, match=r"train\.layout was 'packed' when this run began and is 'padded' now"):
         run_steps(tmp_path / "whole", 18, "train.layout=padded")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ((), "in float32, padded batches"),
+        (("train.precision=bfloat16",), "in bfloat16, packed batches"),
+        (("train.precision=bfloat16", "train.r_drop=1.0"), "in bfloat16, padded batches"),
+    ],
+)
+def test_batches_are_packed_by_themselves_where_it_pays(tmp_path: Path, settings: tuple[str, ...], told: str) -> None:
+    reporter = Notes()
+    train(quick_config(*settings, "train.max_steps=2", "train.save_every=2"), tmp_path, reporter)
+    assert [note for note in reporter.notes if "parameters on cpu" in note][0].endswith(told)
+
+
+@pytest.mark.parametrize(("quick", "large"), [(True, True), (True, False), (False, True)])
+def test_a_cpu_that_is_quick_in_bfloat16_is_told_of(
+    tmp_path: Path, quick: bool, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beginning, "quick_in_bfloat16", lambda device: quick)
+    monkeypatch.setattr(beginning, "LARGE_ON_A_CPU", 1 if large else 10**9)
+    reporter = Notes()
+    train(quick_config("train.max_steps=2", "train.save_every=2"), tmp_path, reporter)
+    hint = "this CPU is quicker in bfloat16: train.precision=bfloat16 may halve the time"
+    assert (hint in reporter.notes) == (quick and large)
 
 
 def test_a_packed_batch_must_hold_the_longest_pair(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from dragoman.config import TransformerConfig
 from dragoman.data.batching import collate
 from dragoman.data.packing import PackingPlan, Shape, pack
 from dragoman.data.store import Store, build_store
-from dragoman.model.packed import PackedTransformer, Segments
+from dragoman.model.packed import PackedTransformer, Rows, Segments, _kept, _PaddedAttention
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import PAD, Tokenizer
+from dragoman.train.layout import PackedLoss
 from dragoman.train.loss import projected_cross_entropy, smoothed_cross_entropy
 from tests.conftest import quick_config
 
@@ -62,6 +63,65 @@ def test_loss_and_gradients_are_those_of_the_padded_path(
         torch.testing.assert_close(found[name], gradient, atol=1e-9, rtol=1e-9, msg=name)
 
 
+def packed_attention(store: Store, dropout: float, seed: int = 0) -> Any:
+    """Self-attention over a few sentences as a function of queries, keys and values, and such values to try."""
+    batch = pack(store, np.argsort(store.source_lengths)[[20, 60, 90]])
+    torch.manual_seed(1)
+    inputs = [torch.randn(len(batch.source_ids_N), 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+
+    def attention(*qkv: torch.Tensor) -> Any:
+        torch.manual_seed(seed)
+        return _PaddedAttention.apply(*qkv, batch.source.rows, batch.source.rows, True, dropout)  # type: ignore[no-untyped-call]
+
+    return attention, inputs
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_the_gradient_of_attention_is_its_derivative(store: Store, dropout: float) -> None:
+    attention, inputs = packed_attention(store, dropout)
+    assert torch.autograd.gradcheck(attention, inputs)
+
+
+def test_attention_drops_what_it_says(store: Store) -> None:
+    (whole, inputs), (dropped, _) = (packed_attention(store, dropout) for dropout in (0.0, 0.5))
+    other, _ = packed_attention(store, 0.5, seed=1)
+    assert not torch.equal(whole(*inputs), dropped(*inputs))
+    assert not torch.equal(other(*inputs), dropped(*inputs))
+    many = torch.stack([packed_attention(store, 0.5, seed)[0](*inputs) for seed in range(400)])
+    torch.testing.assert_close(many.mean(dim=0), whole(*inputs), atol=0.4, rtol=0.0)
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.5])
+@pytest.mark.parametrize("shape", [(1_000, 301), (3,)])
+def test_dropout_loses_its_share_and_keeps_the_mean(dropout: float, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    kept = _kept(torch.empty(shape), dropout)
+    torch.manual_seed(0)
+    assert torch.equal(kept, _kept(torch.empty(shape), dropout))
+    assert kept.shape == shape
+    scale = pytest.approx(1 / (1 - dropout), rel=1e-4)
+    assert all(value in (0.0, scale) for value in set(kept.flatten().tolist()))
+    if kept.numel() > 1_000:
+        assert float((kept == 0).double().mean()) == pytest.approx(dropout, abs=0.003)
+        neighbours = (kept == 0).double().flatten()
+        together = float((neighbours[1:] * neighbours[:-1]).mean())
+        assert together == pytest.approx(dropout**2, abs=0.003), "each on its own"
+
+
+def test_bfloat16_is_near_float32(store: Store) -> None:
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig.tiny(vocab_size=300)).eval()
+    batch = pack(store, np.arange(40))
+    found = {}
+    for precision in (torch.float32, torch.bfloat16):
+        loss = PackedLoss(model, PackedTransformer(model, 64), precision, 0.1)(batch)
+        found[precision] = (loss.item(), torch.cat([part.flatten() for part in gradients(model, loss).values()]))
+    (exact, exactly), (near, nearly) = found[torch.float32], found[torch.bfloat16]
+    assert near == pytest.approx(exact, rel=2e-3)
+    assert float(torch.cosine_similarity(exactly, nearly, dim=0)) > 0.999
+    assert not torch.equal(exactly, nearly)
+
+
 def test_sentences_that_forgot_where_they_end_would_be_found_out(store: Store) -> None:
     """The control: all tokens of a batch as one sentence."""
     torch.manual_seed(0)
@@ -69,8 +129,9 @@ def test_sentences_that_forgot_where_they_end_would_be_found_out(store: Store) -
     packed = pack(store, np.arange(5))
 
     def merged(segments: Segments) -> Segments:
-        grid = torch.arange(len(segments.positions_N))[None]
-        return segments._replace(grid_BL=grid, real_BL=torch.ones_like(grid, dtype=torch.bool))
+        tokens_BL = torch.arange(len(segments.positions_N))[None]
+        real_BL = torch.ones_like(tokens_BL, dtype=torch.bool)
+        return segments._replace(rows=Rows((tokens_BL,), (real_BL,), tokens_BL[0]))
 
     run = PackedTransformer(model, 64)
     right = run(packed.source_ids_N, packed.target_input_N, packed.source, packed.target)
@@ -98,7 +159,7 @@ def test_a_fixed_shape_is_the_same_for_every_batch_and_its_blocks_cover_every_lo
     for rows in PackingPlan(store, source_tokens=200, target_tokens=220, sentences=12, seed=1).epoch(0)[:20]:
         batch = pack(store, rows, shape)
         tensors = [batch.source_ids_N, batch.target_input_N, batch.target_output_N, *batch.source, *batch.target]
-        sizes.add(tuple(tensor.shape for tensor in tensors if tensor is not None))
+        sizes.add(tuple(tensor.shape for tensor in tensors if isinstance(tensor, torch.Tensor)))
         assert int((batch.target_output_N != PAD).sum()) == batch.num_tokens
         lengths = [np.diff(segments.starts) for segments in (batch.source, batch.target)]
         long = np.flatnonzero(np.maximum(*lengths) > 24)

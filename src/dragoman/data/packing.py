@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from dragoman.data.store import Store
-from dragoman.model.packed import Segments
+from dragoman.model.packed import Rows, Segments
 from dragoman.text.tokenizer import BOS, EOS, PAD
 
 Ids = npt.NDArray[np.int64]
+
+LIKE_LENGTH = 16  # lengths are rounded up to a multiple of it to find sentences of like length
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class PackedBatch:
     def tensors(self) -> list[Tensor]:
         """All of them, in an order that is always the same."""
         parts = (self.source_ids_N, self.target_input_N, self.target_output_N, *self.source, *self.target)
-        return [part for part in parts if part is not None]
+        return [part for part in parts if isinstance(part, Tensor)]
 
     def to(self, device: torch.device) -> "PackedBatch":
         batch = self.pinned() if device.type == "cuda" else self
@@ -63,9 +65,16 @@ class PackedBatch:
         return self._map(lambda part: part.pin_memory())
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
+        def table(rows: Rows) -> Rows:
+            return Rows(tuple(map(change, rows.tokens)), tuple(map(change, rows.reals)), change(rows.places_N))
+
         def segments(each: Segments) -> Segments:
-            present = {name: part for name, part in each._asdict().items() if part is not None}
-            return each._replace(**{name: change(part) for name, part in present.items()})
+            return Segments(
+                change(each.positions_N),
+                change(each.starts),
+                blocks=None if each.blocks is None else change(each.blocks),
+                rows=None if each.rows is None else table(each.rows),
+            )
 
         return PackedBatch(
             self.rows, change(self.source_ids_N), change(self.target_input_N), change(self.target_output_N),
@@ -167,14 +176,9 @@ def _segments(lengths: Ids, other_lengths: Ids, shape: Shape | None, count: int)
     starts = ends - lengths
     positions = np.arange(ends[-1]) - np.repeat(starts, lengths)
     if shape is None:
-        grid = starts[:, None] + np.arange(lengths.max())
-        real = np.arange(lengths.max()) < lengths[:, None]
-        return Segments(
-            torch.from_numpy(positions),
-            torch.from_numpy(np.append(0, ends).astype(np.int32)),
-            grid_BL=torch.from_numpy(np.where(real, grid, 0)),
-            real_BL=torch.from_numpy(real),
-        )
+        all_starts = np.append(0, ends).astype(np.int32)
+        rows = _rows(starts, lengths, other_lengths)
+        return Segments(torch.from_numpy(positions), torch.from_numpy(all_starts), rows=rows)
     positions[ends[count - 1] :] = 0  # of the padding: nobody looks there, and it may be longer than any sentence
     all_starts = np.full(shape.sentences + 1, ends[-1], dtype=np.int32)
     all_starts[: len(lengths)] = starts
@@ -186,3 +190,19 @@ def _segments(lengths: Ids, other_lengths: Ids, shape: Shape | None, count: int)
     blocks[: len(sentence), 0] = sentence
     blocks[: len(sentence), 1] = np.arange(len(sentence)) - np.repeat(np.cumsum(counts) - counts, counts)
     return Segments(torch.from_numpy(positions), torch.from_numpy(all_starts), blocks=torch.from_numpy(blocks))
+
+
+def _rows(starts: Ids, lengths: Ids, other_lengths: Ids) -> Rows:
+    """Each sentence a row, in a table with those of like length; the other side's tables hold the same sentences."""
+    classes = (np.maximum(lengths, other_lengths) - 1) // LIKE_LENGTH
+    tokens, reals = [], []
+    for each in np.unique(classes):
+        starts_B, lengths_B = starts[classes == each], lengths[classes == each]
+        places_L = np.arange(lengths_B.max())
+        real_BL = places_L < lengths_B[:, None]
+        tokens.append(np.where(real_BL, starts_B[:, None] + places_L, 0))
+        reals.append(real_BL)
+    real_P = np.concatenate([real_BL.ravel() for real_BL in reals])
+    places_N = np.empty(int(lengths.sum()), dtype=np.int64)
+    places_N[np.concatenate([tokens_BL.ravel() for tokens_BL in tokens])[real_P]] = np.flatnonzero(real_P)
+    return Rows(tuple(map(torch.from_numpy, tokens)), tuple(map(torch.from_numpy, reals)), torch.from_numpy(places_N))

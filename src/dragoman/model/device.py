@@ -1,8 +1,12 @@
 """Which device and which precision a model runs in, chosen by itself and overridable. Knows nothing of models."""
 
+import ctypes
 import functools
 import os
+import platform
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import torch
@@ -53,3 +57,31 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def quick_in_bfloat16(device: torch.device) -> bool:
+    """Whether this is a CPU with a unit for products of bfloat16 matrices (AMX)."""
+    tells = hasattr(torch.cpu, "get_capabilities")  # PyTorch 2.11 and older do not
+    return device.type == "cpu" and tells and bool(torch.cpu.get_capabilities().get("amx_bf16"))
+
+
+@contextmanager
+def memory_kept(device: torch.device) -> Iterator[None]:
+    """What is freed in the CPU's memory stays with this process, for the next step to take.
+
+    Otherwise glibc hands every large tensor back to the system and has it again page by page, filled with zeros: a
+    tenth of a training step.
+    """
+    if device.type != "cpu" or platform.libc_ver()[0] != "glibc":
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
+    libc.mallopt(trim_threshold, -1)
+    libc.mallopt(mmap_max, 0)
+    try:
+        yield
+    finally:
+        libc.mallopt(trim_threshold, 128 * 1024)
+        libc.mallopt(mmap_max, 65_536)
+        libc.malloc_trim(0)

@@ -6,12 +6,13 @@ On CUDA a kernel for short sentences does (kernels.py); elsewhere attention alon
 Shapes: N packed tokens, B sentences, L longest sentence, M width of a position, H heads, D and E widths of a head.
 """
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.model.attention import MultiHeadAttention, attend, padding_mask
+from dragoman.model.attention import MultiHeadAttention, look_ahead_mask
 from dragoman.model.positions import rotate, rotation_at
 from dragoman.model.transformer import (
     Decoder,
@@ -27,14 +28,21 @@ from dragoman.model.transformer import (
 MOST_SUB_LAYERS = 5_000  # two a layer in the encoder, three in the decoder; a stack has at most 1,000 layers
 
 
+class Rows(NamedTuple):
+    """A padded view of packed tokens: each sentence a row, those of like length together in a table of their own."""
+
+    tokens: tuple[Tensor, ...]  # [B, L] each: the token at every place, any token in padding
+    reals: tuple[Tensor, ...]  # [B, L] each: which places are real
+    places_N: Tensor  # where each token is, counted through the places of all tables
+
+
 class Segments(NamedTuple):
     """Where sentences lie in a packed row of tokens. Every token belongs to one; what fills up a batch is one more."""
 
     positions_N: Tensor  # of each token within its sentence
     starts: Tensor  # [B + 1]: sentence b is tokens starts[b] to starts[b + 1]
     blocks: Tensor | None = None  # [G, 2], of long sentences, for the kernel: which, and which block of it; -1: none
-    grid_BL: Tensor | None = None  # for the padded view: the token at each place, any token in padding
-    real_BL: Tensor | None = None  # and which places are real
+    rows: Rows | None = None  # for attention without the kernel
 
 
 class PackedTransformer(nn.Module):
@@ -75,7 +83,7 @@ def _place(
     positions_N = segments.positions_N
     added_NM = stack.positions.vectors(positions_N, x_NM.dtype) if table_LM is None else table_LM[positions_N]
     turns = rotation_at(positions_N, stack.size.d_k) if stack.rotary else None
-    x_NM = stack.dropout(x_NM if added_NM is None else x_NM + added_NM.to(x_NM.dtype))
+    x_NM = _drop(stack.dropout, x_NM if added_NM is None else x_NM + added_NM.to(x_NM.dtype))
     return _stream(x_NM, pre_norm=stack.final_norm is not None), turns
 
 
@@ -100,7 +108,8 @@ class _Join:
 
     def __call__(self, residual: Residual, x_NM: Tensor, out_NM: Tensor) -> Tensor:
         if self.seeds is None or residual.pre_norm:
-            return _stream(residual.leave(x_NM, out_NM), pre_norm=residual.pre_norm)
+            sum_NM = x_NM + _drop(residual.dropout, out_NM)
+            return _stream(residual.settle(sum_NM), pre_norm=residual.pre_norm)
         from dragoman.model import kernels
 
         norm, dropout = residual.layer_norm, residual.dropout.p if residual.training else 0.0
@@ -204,58 +213,98 @@ def _plain(
     causal: bool,
 ) -> Tensor:
     dropout = attention.dropout if attention.training else 0.0
-    return attention.output(_padded_attention(q_NHD, k_NHD, v_NHE, queries, keys, causal, dropout).flatten(1))
+    heads_NHE: Tensor = _PaddedAttention.apply(q_NHD, k_NHD, v_NHE, queries.rows, keys.rows, causal, dropout)  # type: ignore[no-untyped-call]
+    return attention.output(heads_NHE.flatten(1))
 
 
-LIKE_LENGTH = 16  # lengths are rounded up to a multiple of it to find sentences of like length
+class _PaddedAttention(torch.autograd.Function):
+    """Attention in the padded view, in products written out.
+
+    In bfloat16 PyTorch's own takes ten times as long on the CPU to go backward through sentences this short.
+
+    Shapes within: each sentence and head a row X; Q queries, K keys.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q_NHD: Tensor, k_NHD: Tensor, v_NHE: Tensor, queries: Rows, keys: Rows, causal: bool, dropout: float
+    ) -> Tensor:
+        ctx.queries, ctx.keys, ctx.tables = queries, keys, []
+        heads = []
+        for table in range(len(queries.tokens)):
+            q_XQD = _unpack(q_NHD, queries.tokens[table])
+            k_XKD, v_XKE = (_unpack(part, keys.tokens[table]) for part in (k_NHD, v_NHE))
+            scores_XQK = torch.bmm(q_XQD, k_XKD.mT)
+            weights_XQK = _weights(scores_XQK, queries.reals[table], keys.reals[table], causal, q_XQD.size(-1) ** -0.5)
+            kept_XQK = _kept(weights_XQK, dropout) if dropout else None
+            dropped_XQK = weights_XQK if kept_XQK is None else weights_XQK * kept_XQK
+            heads.append(_rows_of_tokens(torch.bmm(dropped_XQK, v_XKE), len(queries.tokens[table])))
+            ctx.tables.append((q_XQD, k_XKD, v_XKE, weights_XQK, kept_XQK))
+        return torch.cat(heads).index_select(0, queries.places_N)
+
+    @staticmethod
+    def backward(ctx: Any, d_heads_NHE: Tensor) -> Any:
+        gradients: tuple[list[Tensor], ...] = ([], [], [])
+        for tokens_BL, (q_XQD, k_XKD, v_XKE, weights_XQK, kept_XQK) in zip(ctx.queries.tokens, ctx.tables, strict=True):
+            # padding takes some token's gradient here, and loses it again: the weights of its row are zero
+            d_heads_XQE = _unpack(d_heads_NHE, tokens_BL)
+            d_weights_XQK = torch.bmm(d_heads_XQE, v_XKE.mT)
+            dropped_XQK = weights_XQK
+            if kept_XQK is not None:
+                d_weights_XQK, dropped_XQK = d_weights_XQK * kept_XQK, weights_XQK * kept_XQK
+            d_scores_XQK = _softmax_gradient(d_weights_XQK, weights_XQK, q_XQD.size(-1) ** -0.5)
+            found = (
+                torch.bmm(d_scores_XQK, k_XKD),
+                torch.bmm(d_scores_XQK.mT, q_XQD),
+                torch.bmm(dropped_XQK.mT, d_heads_XQE),
+            )
+            for parts, part in zip(gradients, found, strict=True):
+                parts.append(_rows_of_tokens(part, len(tokens_BL)))
+        places = (ctx.queries.places_N, ctx.keys.places_N, ctx.keys.places_N)
+        packed = (torch.cat(parts).index_select(0, at_N) for parts, at_N in zip(gradients, places, strict=True))
+        return *packed, None, None, None, None
 
 
-def _padded_attention(
-    q_NHD: Tensor, k_NHD: Tensor, v_NHE: Tensor, queries: Segments, keys: Segments, causal: bool, dropout: float
-) -> Tensor:
-    """The plain way: each sentence a row, padded to the longest; on the CPU, to the longest of those of like length."""
-    assert queries.real_BL is not None
-    assert keys.real_BL is not None
-    groups = [torch.arange(len(queries.real_BL), device=q_NHD.device)]
-    if q_NHD.device.type == "cpu":
-        lengths_B = torch.maximum(queries.real_BL.sum(dim=1), keys.real_BL.sum(dim=1))
-        steps_B = (lengths_B - 1) // LIKE_LENGTH
-        groups = [(steps_B == step).nonzero()[:, 0] for step in torch.unique(steps_B)]
-    query_view = _PaddedView(queries, groups)
-    key_view = query_view if keys is queries else _PaddedView(keys, groups)
-
-    parts = (query_view.unpack(q_NHD), key_view.unpack(k_NHD), key_view.unpack(v_NHE))
-    heads = []
-    for q_BLHD, k_BLHD, v_BLHE, real_BL in zip(*parts, key_view.reals, strict=True):
-        # In causal self-attention padding comes after all that is real, so the look-ahead mask hides it already.
-        allowed = None if causal else padding_mask(real_BL)
-        q_BHLD, k_BHLD, v_BHLE = (part.transpose(1, 2) for part in (q_BLHD, k_BLHD, v_BLHE))
-        heads_BHLE, _ = attend(q_BHLD, k_BHLD, v_BHLE, allowed, causal=causal, dropout=dropout)
-        heads.append(heads_BHLE.transpose(1, 2))
-    return query_view.pack(heads)
+def _unpack(x_NHD: Tensor, tokens_BL: Tensor) -> Tensor:
+    """[B * H, L, D]: these tokens as rows, one for each sentence and head."""
+    x_BLHD = x_NHD.index_select(0, tokens_BL.flatten()).view(*tokens_BL.shape, *x_NHD.shape[1:])
+    return x_BLHD.transpose(1, 2).flatten(0, 1)
 
 
-class _PaddedView:
-    """Packed tokens as rows of sentences, one tensor for each group of them, and back; P places in all."""
+def _rows_of_tokens(x_XLD: Tensor, sentences: int) -> Tensor:
+    """Back to [B * L, H, D]."""
+    x_BHLD = x_XLD.view(sentences, -1, *x_XLD.shape[1:])
+    return x_BHLD.transpose(1, 2).flatten(0, 1)
 
-    def __init__(self, segments: Segments, groups: list[Tensor]) -> None:
-        assert segments.grid_BL is not None
-        assert segments.real_BL is not None
-        self.reals, tokens = [], []
-        for rows_B in groups:
-            real_BL = segments.real_BL[rows_B]
-            longest = int(real_BL.sum(dim=1).max()) if len(groups) > 1 else real_BL.size(1)
-            self.reals.append(real_BL[:, :longest])
-            tokens.append(segments.grid_BL[rows_B, :longest].flatten())
-        self.tokens_P = torch.cat(tokens)
-        real_P = torch.cat([real_BL.flatten() for real_BL in self.reals])
-        self.places_N = torch.empty_like(segments.positions_N)
-        self.places_N[self.tokens_P[real_P]] = real_P.nonzero()[:, 0]
 
-    # index_select, not []: the gradient of [] takes twenty times as long on two threads as on one
-    def unpack(self, x_NHD: Tensor) -> list[Tensor]:
-        parts = torch.split(x_NHD.index_select(0, self.tokens_P), [real_BL.numel() for real_BL in self.reals])
-        return [part.view(*real_BL.shape, *x_NHD.shape[1:]) for part, real_BL in zip(parts, self.reals, strict=True)]
+def _weights(scores_XQK: Tensor, real_BQ: Tensor, real_BK: Tensor, causal: bool, scale: float) -> Tensor:
+    """The softmax over what a query may see, at least in float32; nothing for queries that are padding."""
+    allowed_BQK = real_BK[:, None, :]
+    if causal:
+        allowed_BQK = allowed_BQK & look_ahead_mask(scores_XQK.size(1), scores_XQK.size(2), scores_XQK.device)
+    hidden_B1QK = ~allowed_BQK[:, None]
+    exact = torch.promote_types(scores_XQK.dtype, torch.float32)
+    scores_BHQK = scores_XQK.view(len(real_BQ), -1, *scores_XQK.shape[1:]).to(exact) * scale
+    weights_BHQK = scores_BHQK.masked_fill_(hidden_B1QK, -math.inf).softmax(dim=-1)
+    return weights_BHQK.mul_(real_BQ[:, None, :, None]).to(scores_XQK.dtype).flatten(0, 1)
 
-    def pack(self, parts: list[Tensor]) -> Tensor:
-        return torch.cat([part_BLHE.flatten(0, 1) for part_BLHE in parts]).index_select(0, self.places_N)
+
+def _softmax_gradient(d_weights_XQK: Tensor, weights_XQK: Tensor, scale: float) -> Tensor:
+    exact = torch.promote_types(weights_XQK.dtype, torch.float32)
+    d_scores_XQK = torch._softmax_backward_data(d_weights_XQK.to(exact), weights_XQK.to(exact), -1, exact)
+    return d_scores_XQK.mul_(scale).to(weights_XQK.dtype)
+
+
+def _drop(dropout: nn.Dropout, x: Tensor) -> Tensor:
+    if x.device.type != "cpu":
+        return dropout(x)
+    return x * _kept(x, dropout.p) if dropout.training and dropout.p else x
+
+
+def _kept(x: Tensor, dropout: float) -> Tensor:
+    """What dropout multiplies `x` with: zero, or enough that the mean stays."""
+    # Four values share a random number of 64 bits: PyTorch draws one for each on the CPU, which takes six times as long
+    bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    places = bits.view(torch.int16)[: x.numel()].view(x.shape)
+    lost = round(dropout * 2**16)
+    return (places >= lost - 2**15).to(x.dtype).mul_(1 / (1 - lost / 2**16))

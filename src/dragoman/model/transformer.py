@@ -52,8 +52,10 @@ class Residual(nn.Module):
 
     def leave(self, x_BTM: Tensor, out_BTM: Tensor) -> Tensor:
         """What the next sub-layer gets."""
-        x_BTM = x_BTM + self.dropout(out_BTM)
-        return x_BTM if self.pre_norm else self.layer_norm(x_BTM)
+        return self.settle(x_BTM + self.dropout(out_BTM))
+
+    def settle(self, sum_BTM: Tensor) -> Tensor:
+        return sum_BTM if self.pre_norm else self.layer_norm(sum_BTM)
 
 
 def _attention(size: StackSize, config: TransformerConfig, d_memory: int | None = None) -> MultiHeadAttention:

@@ -1,8 +1,8 @@
 """The one normalisation every text passes through. Knows nothing of vocabularies.
 
-In this order: Unicode NFC (or NFKC), and lower case, if asked for; U+2581, sentencepiece's own mark for a space, becomes
-an underscore; every run of white space and control characters, line and paragraph separators among them, becomes one
-space; the ends are stripped.
+In this order: Unicode NFC (or NFKC), and lower case, if asked for; U+2581, sentencepiece's own mark for a space,
+becomes an underscore; every run of white space and control characters, line and paragraph separators among them,
+becomes one space; the ends are stripped.
 Normalising twice changes nothing.
 """
 
@@ -18,7 +18,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def normalize(text: str, form: Normalization = "nfc") -> str:
-    composition = "NFKC" if form.startswith("nfkc") else "NFC"
+    composition: Literal["NFKC", "NFC"] = "NFKC" if form.startswith("nfkc") else "NFC"
     text = unicodedata.normalize(composition, text)
     if form.endswith("-lowercase"):
         # composed first, since NFKC makes capitals of letters that have no lower case, as \U0001d56c; and again,

@@ -55,14 +55,16 @@ def choose_layout(
     settings: TrainConfig, stores: Stores, typical: Store, longest: int, model: Model, device: torch.device,
     precision: torch.dtype, ranks: Ranks,
 ) -> Layout:  # fmt: skip
-    """`auto` packs where it pays: on CUDA, for a Transformer that the kernels can run, and where they can.
+    """`auto` packs a Transformer where it pays: on CUDA where the kernels can run it, on the CPU in bfloat16.
 
     `typical`: pairs whose lengths are like those of every epoch.
     """
     name = settings.layout
     plain = is_sharded(model) or settings.r_drop > 0  # both need the model's own forward pass
     if name == "auto":
-        name = "packed" if _fits_kernels(model, device) and not plain else "padded"
+        # PyTorch's own attention, which padded batches take, is slow in bfloat16 on the CPU
+        pays = _fits_kernels(model, device) or (device.type == "cpu" and precision == torch.bfloat16)
+        name = "packed" if pays and isinstance(model, Transformer) and not plain else "padded"
     if name == "padded":
         return Padded(settings, stores, model, device, precision, ranks)
     if not isinstance(model, Transformer):

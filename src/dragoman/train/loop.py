@@ -14,6 +14,7 @@ from dragoman import bundle
 from dragoman.config import Config
 from dragoman.data.prefetch import made_ahead
 from dragoman.errors import ModelError, Stopped
+from dragoman.model.device import memory_kept
 from dragoman.train.begin import begin, lasting_settings
 from dragoman.train.checkpoint import Origin
 from dragoman.train.distributed import Ranks, joined
@@ -55,7 +56,11 @@ def train(config: Config, run: Path, reporter: Reporter | None = None) -> TrainR
     """Train into `run`, a model directory from the first save on; go on by itself where `run` holds a run."""
     with Signals() as signals:
         try:
-            with joined(config.train) as (ranks, device), _determinism(config.train.deterministic):
+            with (
+                joined(config.train) as (ranks, device),
+                _determinism(config.train.deterministic),
+                memory_kept(device),
+            ):
                 return _train(config, run, device, reporter if reporter and ranks.main else Silent(), ranks, signals)
         except Stop as stop:
             taken = "another" if bundle.checkpoints(run) else "the first"
