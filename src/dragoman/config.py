@@ -209,6 +209,7 @@ class DataConfig:
     test_target: tuple[str, ...] = ()
     generated: str = ""  # such as "numbers-th"; in place of the four above
     generated_size: int = 30_000  # training pairs; validation and test get 1,000 each
+    generated_test: bool = False  # whether its test pairs are measured at the end, as those of test_source are
     on_bad_line: Literal["fail", "skip"] = "fail"
 
     def __post_init__(self) -> None:
@@ -217,6 +218,10 @@ class DataConfig:
             not (self.generated and (self.source or self.target or self.valid_source or self.valid_target)),
             f"data.generated: {self.generated!r} takes the place of data.source, data.target and the valid ones; "
             "give one or the other",
+        )
+        require(
+            not self.generated_test or bool(self.generated),
+            "data.generated_test: measures the test pairs of data.generated, and none is named; give data.test_source",
         )
         require(
             len(self.test_source) == len(self.test_target),

@@ -1,5 +1,6 @@
 """Back-translation and distillation from end to end: what they make, how they go on, what they refuse."""
 
+import bz2
 import importlib
 import re
 import signal
@@ -34,7 +35,7 @@ SETTINGS = (
 def scripts() -> Iterator[dict[str, ModuleType]]:
     """The modules of recipes/, as `python recipes/NAME.py` finds them."""
     sys.path.insert(0, str(RECIPES))
-    yield {name: importlib.import_module(name) for name in ("steps", "back_translation", "distillation")}
+    yield {name: importlib.import_module(name) for name in ("steps", "back_translation", "distillation", "ablations")}
     sys.path.remove(str(RECIPES))
 
 
@@ -461,3 +462,41 @@ def test_a_run_killed_at_any_moment_ends_the_same(back_translated: Path, corpus:
         assert moment()
     subprocess.run(command, check=True, capture_output=True, timeout=240)
     assert_same_models(tmp_path / "run", back_translated)
+
+
+# Ablations
+
+
+def test_every_row_of_the_ablations_is_a_valid_configuration(scripts: dict[str, ModuleType]) -> None:
+    ablations = scripts["ablations"]
+    for name, chosen in ablations.VARIANTS.items():
+        config = dragoman.Config.build(None, ablations.RECIPE, chosen)
+        assert (config.model.architecture == "rnn") == name.startswith(("rnn", "lstm"))
+
+
+@pytest.fixture
+def folder(corpus: Path, tmp_path: Path) -> Path:
+    """The corpus where the ablations look for theirs."""
+    place = tmp_path / "data" / "tatoeba-en-de"
+    place.mkdir(parents=True)
+    for split, found in (("train", "train"), ("valid", "valid"), ("test", "valid")):
+        for language, side in (("en", "source"), ("de", "target")):
+            packed = bz2.compress((corpus / f"{found}.{side}").read_bytes())
+            (place / f"{split}.{language}.bz2").write_bytes(packed)
+    return place.parent
+
+
+def test_ablations_train_each_row_and_tell_the_scores(folder: Path, tmp_path: Path) -> None:
+    quick = ["text.model=word", "text.vocab_size=300", "train.max_steps=2", "train.save_every=2", "model.d_model=16"]
+    command = [sys.executable, str(RECIPES / "ablations.py"), "--data", str(folder), "--out", str(tmp_path / "out")]
+    command += ["--only", "base", "--only", "lstm", "--jobs", "2", *(word for one in quick for word in ("--set", one))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *_, base, lstm = done.stdout.splitlines()
+    assert re.match(r"base +tatoeba-en-de-test: BLEU \d", base)
+    assert re.match(r"lstm +tatoeba-en-de-test: BLEU \d", lstm)
+    broken = subprocess.run([*command, "--set", "model.dropout=2"], capture_output=True, text=True)
+    assert broken.returncode == 1
+    assert broken.stderr == f"ablations: not trained: base, lstm; {tmp_path}/out/NAME.log says why\n"
+    unknown = subprocess.run([*command, "--only", "bas"], capture_output=True, text=True)
+    assert unknown.stderr == "ablations: --only bas: no such row; did you mean base?\n"

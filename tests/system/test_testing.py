@@ -9,6 +9,7 @@ import dragoman
 from dragoman.config import Config
 from dragoman.errors import ConfigError, DataError
 from dragoman.evaluate.metrics import evaluate
+from dragoman.evaluate.paper import tokenized_bleu
 from dragoman.train.loop import train
 from dragoman.train.report import Silent
 from tests.conftest import quick_config
@@ -29,8 +30,8 @@ def with_tests(folder: Path, *settings: str) -> Config:
     folder.mkdir(exist_ok=True)
     (folder / "both.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in LINES))
     (folder / "one.src").write_text("".join(f"{source}\n" for source, _ in LINES))
-    (folder / "one.tgt").write_text("".join(f"{target}\n" for _, target in LINES))
-    sources, targets = [f"{folder}/both.tsv", f"{folder}/one.src"], [f"{folder}/both.tsv", f"{folder}/one.tgt"]
+    (folder / "one.de").write_text("".join(f"{target}\n" for _, target in LINES))
+    sources, targets = [f"{folder}/both.tsv", f"{folder}/one.src"], [f"{folder}/both.tsv", f"{folder}/one.de"]
     return quick_config(f"data.test_source={json.dumps(sources)}", f"data.test_target={json.dumps(targets)}", *settings)
 
 
@@ -44,12 +45,22 @@ def test_the_published_model_is_measured_and_the_result_says_of_what(tmp_path: P
     translations = [found.text for found in translator.translate([source for source, _ in LINES])]
     expected = evaluate(translations, [target for _, target in LINES]).to_dict()
     assert result["tests"]["sets-both"] == expected
-    assert result["tests"]["sets-one"] == expected
+    # a file's name may tell the language, which tokenised BLEU needs
+    tokenized = tokenized_bleu(translations, [target for _, target in LINES], "de").to_dict()
+    assert result["tests"]["sets-one"] == {**expected, "tokenized_bleu": tokenized}
     assert (tmp_path / "run" / "tests" / "sets-one.txt").read_text() == "".join(f"{line}\n" for line in translations)
     assert (result["steps"], result["seed"]) == (60, 1)
     assert result["search"] == {"beam": 4, "length_penalty": 0.6}
     assert result["weights"]["step"] <= 60
     assert any(note.startswith("test sets-both: BLEU ") for note in notes.notes)
+
+
+def test_the_test_pairs_of_a_generated_corpus_are_measured_where_asked_for(tmp_path: Path) -> None:
+    train(quick_config("train.max_steps=4", "train.save_every=4", "data.generated_test=true"), tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["tests"]["corpus-test"]["sentences"] == 1_000
+    with pytest.raises(ConfigError, match=r"^data.generated_test: measures the test pairs of data.generated, and none"):
+        Config.build(data={"generated_test": True})
 
 
 def test_it_is_measured_again_only_when_the_run_goes_on(tmp_path: Path) -> None:
@@ -64,8 +75,8 @@ def test_it_is_measured_again_only_when_the_run_goes_on(tmp_path: Path) -> None:
 
 def test_a_missing_test_set_is_known_before_the_first_step(tmp_path: Path) -> None:
     config = with_tests(tmp_path / "sets")
-    (tmp_path / "sets" / "one.tgt").unlink()
-    with pytest.raises(DataError, match=r"one\.tgt: no such file; check its name"):
+    (tmp_path / "sets" / "one.de").unlink()
+    with pytest.raises(DataError, match=r"one\.de: no such file; check its name"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "log.jsonl").exists()
     with pytest.raises(ConfigError, match=r"^data.test_source: 1 files, data.test_target: 0; give as many"):

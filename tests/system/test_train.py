@@ -198,7 +198,7 @@ def test_packed_batches_train_resume_and_learn_too(tmp_path: Path) -> None:
 def test_batches_are_packed_by_themselves_where_it_pays(tmp_path: Path, settings: tuple[str, ...], told: str) -> None:
     reporter = Notes()
     train(quick_config(*settings, "train.max_steps=2", "train.save_every=2"), tmp_path, reporter)
-    assert [note for note in reporter.notes if "parameters on cpu" in note][0].endswith(told)
+    assert next(note for note in reporter.notes if "parameters on cpu" in note).endswith(told)
 
 
 @pytest.mark.parametrize(("quick", "large"), [(True, True), (True, False), (False, True)])

@@ -11,7 +11,7 @@ import pytest
 from dragoman.errors import ConfigError, DataError
 from dragoman.evaluate.comet import comet_score
 from dragoman.evaluate.metrics import bleu_cautions, evaluate, quick_scores
-from dragoman.evaluate.paper import paper_bleu, split_compounds
+from dragoman.evaluate.paper import paper_bleu, split_compounds, tokenized_bleu
 
 REFERENCES = ["the cat sat on the mat", "a man rides a horse today", "it is raining again in town"]
 
@@ -126,12 +126,16 @@ def test_paper_style_bleu_by_hand() -> None:
     plain = evaluate([hypothesis], [reference]).bleu
     assert plain.score == pytest.approx(100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25)
     assert paper.score > plain.score
+    tokenized = tokenized_bleu([hypothesis], [reference], "de")  # as 13a here, and nothing smoothed
+    assert tokenized.score == 0
+    assert "|moses:de|sacremoses:" in tokenized.signature
 
 
 def test_paper_style_bleu_follows_mosess_rules() -> None:
     # z.B. is known not to end a sentence and stays whole; the comma and the last dot are words
     assert paper_bleu(["Ein Tier, z.B. ein Hund."], ["Ein Tier , z.B. ein Hund ."], "de").score == pytest.approx(100)
     assert paper_bleu(["Ein Tier, z.B. ein Hund."], ["Ein Tier , z . B . ein Hund ."], "de").score < 100
+    assert tokenized_bleu(["Ein Tier, z.B. ein Hund."], ["Ein Tier , z.B. ein Hund ."], "de").score > 99.9
     assert paper_bleu(["nichts davon passt hier"], ["ganz andere Worte stehen da"], "de").score == 0  # no smoothing
     with pytest.raises(ConfigError, match="--language dee: Moses has no rules for it; did you mean de"):
         paper_bleu(REFERENCES, REFERENCES, "dee")

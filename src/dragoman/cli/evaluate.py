@@ -138,6 +138,7 @@ class _Report:
     scores: "Evaluation"
     by_length: "list[LengthBucket]"
     notes: list[str]
+    tokenized: "Score | None" = None
     paper: "Score | None" = None
     comet: "Score | None" = None
     against: "dict[str, dict[str, Comparison]]" = field(default_factory=dict)
@@ -145,10 +146,8 @@ class _Report:
 
     def to_json(self, texts: _Texts) -> str:
         record: dict[str, Any] = {**self.scores.to_dict(), "failed": texts.failed}
-        if self.paper is not None:
-            record["paper_bleu"] = self.paper.to_dict()
-        if self.comet is not None:
-            record["comet"] = self.comet.to_dict()
+        more = {"tokenized_bleu": self.tokenized, "paper_bleu": self.paper, "comet": self.comet}
+        record |= {name: score.to_dict() for name, score in more.items() if score is not None}
         if self.against:
             record["against"] = [
                 {"file": file, **{name: comparison.to_dict() for name, comparison in compared.items()}}
@@ -171,13 +170,13 @@ class _Report:
             score = self.comet
             yield f"COMET {score.score:6.4f}  [{score.low:.4f}, {score.high:.4f}]  {score.signature}"
         yield f"exact {self.scores.exact_match:6.1%}  of {self.scores.sentences:,} sentences"
-        if self.paper is not None:
+        if self.tokenized is not None and self.paper is not None:
             from dragoman.evaluate.paper import EXPLANATION
 
-            score, difference = self.paper, self.paper.score - self.scores.bleu.score
             yield ""
-            yield f"paper-style BLEU {score.score:.2f}  [{score.low:.2f}, {score.high:.2f}]  {score.signature}"
-            yield f"  {difference:+.2f} beside BLEU: {EXPLANATION}"
+            for label, score in (("tokenised BLEU  ", self.tokenized), ("paper-style BLEU", self.paper)):
+                yield f"{label} {score.score:.2f}  [{score.low:.2f}, {score.high:.2f}]  {score.signature}"
+            yield f"  {self.paper.score - self.scores.bleu.score:+.2f} beside BLEU: {EXPLANATION}"
 
     def _against_lines(self) -> Iterator[str]:
         for file, compared in self.against.items():
@@ -213,7 +212,7 @@ def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
     from dragoman.cli.progress import counting
     from dragoman.evaluate.breakdown import by_length
     from dragoman.evaluate.metrics import bleu_cautions, evaluate
-    from dragoman.evaluate.paper import paper_bleu
+    from dragoman.evaluate.paper import paper_bleu, tokenized_bleu
     from dragoman.evaluate.significance import compare
 
     mine, theirs, tokenize = texts.hypotheses, texts.references, wanted.tokenize
@@ -226,6 +225,7 @@ def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
         )
         advance()
         if wanted.paper_language is not None:
+            report.tokenized = tokenized_bleu(mine, theirs, wanted.paper_language)
             report.paper = paper_bleu(mine, theirs, wanted.paper_language)
             advance()
         if texts.against:

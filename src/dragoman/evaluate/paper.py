@@ -1,11 +1,12 @@
-"""BLEU as the paper's code computed it: Moses tokens, compounds split at hyphens. For comparing with papers only.
+"""BLEU as papers had it before sacreBLEU: over Moses tokens, without smoothing. For comparing with papers only.
 
-The recipe of tensor2tensor's get_ende_bleu.sh: tokenizer.perl, then `(\\S)-(\\S)` becomes `\\1 ##AT##-##AT## \\2`, then
-multi-bleu.perl, which neither tokenises nor smooths.
+Most computed it by Moses' tokenizer.perl and multi-bleu.perl, which neither tokenises nor smooths. The numbers of
+"Attention Is All You Need" had compounds split at hyphens between the two (tensor2tensor's get_ende_bleu.sh):
+`(\\S)-(\\S)` becomes `\\1 ##AT##-##AT## \\2`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dragoman.errors import ConfigError, suggestion
 from dragoman.evaluate.metrics import Score, bleu_metric, check_lines, with_interval
@@ -19,8 +20,19 @@ EXPLANATION = (
 _HYPHENATED = re.compile(r"(\S)-(\S)")
 
 
+def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
+    """BLEU over Moses tokens; `language` chooses its rules for abbreviations and apostrophes."""
+    return _moses_bleu(hypotheses, references, language, lambda line: line, "")
+
+
 def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
-    """Tokenised BLEU; `language` chooses Moses' rules for abbreviations and apostrophes."""
+    """The same with compounds split, which is how the paper's own numbers came about."""
+    return _moses_bleu(hypotheses, references, language, split_compounds, "|compounds:split")
+
+
+def _moses_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], language: str, change: Callable[[str], str], sign: str
+) -> Score:
     import sacremoses
 
     check_lines(hypotheses, references)
@@ -28,12 +40,12 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: s
     tokenizer = sacremoses.MosesTokenizer(language)
 
     def prepare(lines: Sequence[str]) -> list[str]:
-        return [split_compounds(tokenizer.tokenize(line, return_str=True)) for line in lines]
+        return [change(tokenizer.tokenize(line, return_str=True)) for line in lines]
 
     # force: text that looks tokenised is what this is about
     metric = bleu_metric("none", smooth_method="none", force=True)
     plain = with_interval(metric, prepare(hypotheses), prepare(references))
-    signature = f"{plain.signature}|moses:{language}|compounds:split|sacremoses:{sacremoses.__version__}"
+    signature = f"{plain.signature}|moses:{language}{sign}|sacremoses:{sacremoses.__version__}"
     return Score(plain.score, plain.low, plain.high, signature)
 
 
@@ -44,8 +56,13 @@ def split_compounds(tokenized: str) -> str:
 
 def check_language(language: str) -> None:
     """sacremoses would take English rules for any word it does not know."""
-    from sacremoses.corpus import NonbreakingPrefixes
-
-    known = set(NonbreakingPrefixes().available_langs.values())
+    known = languages()
     if language not in known:
         raise ConfigError(f"--language {language}: Moses has no rules for it; {suggestion(language, known)}")
+
+
+def languages() -> set[str]:
+    """The codes of those that Moses has rules for."""
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    return set(NonbreakingPrefixes().available_langs.values())

@@ -73,6 +73,7 @@ def prepare(
 
 def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
     """The same settings with files in place of a generated corpus's name, and of the folder's."""
+    tested = data.generated_test
     if data.generated:
         files = generated.write(data.generated, data.generated_size, run / "corpus", seed)
         data = replace(
@@ -82,7 +83,14 @@ def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
             target=(str(files.train_target),),
             valid_source=(str(files.valid_source),),
             valid_target=(str(files.valid_target),),
+            generated_test=False,
         )
+        if tested:
+            data = replace(
+                data,
+                test_source=(str(files.test_source), *data.test_source),
+                test_target=(str(files.test_target), *data.test_target),
+            )
     for name in FILES:
         if not getattr(data, name):
             raise ConfigError(

@@ -8,10 +8,13 @@ from dragoman import bundle
 from dragoman.data.corpus import CorpusReport, read_pairs
 from dragoman.decode.translator import Translator, windows
 from dragoman.evaluate.metrics import evaluate, suitable_tokenization
+from dragoman.evaluate.paper import languages, tokenized_bleu
+from dragoman.model.footprint import parameter_counts
 from dragoman.text.normalize import normalize
 from dragoman.train.publish import PUBLISHED
 from dragoman.train.run import Run
 
+MADE_BY = ("dragoman", "git_commit", "versions", "seed", "start_from", "machine", "command")
 RESULT, TRANSLATIONS = "result.json", "tests"
 
 
@@ -38,12 +41,13 @@ def write_result(run: Run) -> None:
         "tests": tests,
         "search": {"beam": run.config.decode.beam, "length_penalty": run.config.decode.length_penalty},
         "weights": json.loads((run.directory / PUBLISHED).read_bytes()),
+        "parameters": sum(parameter_counts(run.config.model).values()),
         "steps": progress.step,
         "target_tokens": progress.tokens,
         "minutes": progress.seconds / 60,
         "pairs": len(run.prepared.train),
         "data_key": run.prepared.train.key,
-        **{name: made_by[name] for name in ("dragoman", "git_commit", "versions", "seed", "machine", "command")},
+        **{name: made_by[name] for name in MADE_BY},
     }
     bundle.write_file(run.directory / RESULT, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
 
@@ -65,4 +69,9 @@ def _test(run: Run, translator: Translator, name: str, source: Path, target: Pat
         run.reporter.working(f"translating {name}", len(translations))
     content = "".join(f"{line}\n" for line in translations)
     bundle.write_file(run.directory / TRANSLATIONS / f"{name}.txt", content.encode())
-    return evaluate(translations, references, tokenize=suitable_tokenization(references)).to_dict()
+    tokenization = suitable_tokenization(references)
+    scores = evaluate(translations, references, tokenize=tokenization).to_dict()
+    language = next((part for part in target.name.split(".")[1:] if part in languages()), None)  # de of test.de.bz2
+    if tokenization == "13a" and language is not None:
+        scores["tokenized_bleu"] = tokenized_bleu(translations, references, language).to_dict()
+    return scores

@@ -1,0 +1,176 @@
+"""Writes the tables of the documentation: python docs/tables.py [--check]. Every figure comes from results/.
+
+A table stands between `<!-- table KIND RECIPE ... -->` (none: all of them) and `<!-- end -->`; the text around it is
+written by hand. The result.json that `dragoman train` left of a recipe belongs in results/RECIPE.json, one of
+recipes/ablations.py in results/ablations/ROW.json.
+"""
+
+import itertools
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES, RESULTS = ROOT / "docs", ROOT / "results"
+_TABLE = re.compile(r"(<!-- table (\w+)((?: [\w-]+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Result = dict[str, Any]
+
+
+def read(folder: Path) -> dict[str, Result]:
+    return {path.stem: json.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
+
+
+def scores_table(results: dict[str, Result]) -> Iterable[str]:
+    """One row for every test set of every recipe."""
+    yield from head("recipe", "test set", "sentences", "BLEU [95 %]", "tokenised BLEU", "chrF [95 %]", "exact match")
+    for name, result in results.items():
+        for test, found in result["tests"].items():
+            tokenized = found.get("tokenized_bleu")
+            yield row(
+                f"`{name}`",
+                test,
+                f"{found['sentences']:,}",
+                interval(found["bleu"]),
+                f"{tokenized['score']:.1f}" if tokenized else "",
+                interval(found["chrf"]),
+                f"{found['exact_match']:.1%}",
+            )
+
+
+def origins_table(results: dict[str, Result]) -> Iterable[str]:
+    """What made each of them."""
+    yield from head(
+        "recipe",
+        "command",
+        "parameters",
+        "pairs",
+        "data key",
+        "seed",
+        "steps",
+        "target tokens",
+        "minutes",
+        "on",
+        "source",
+    )
+    for name, result in results.items():
+        yield row(
+            f"`{name}`",
+            f"`{command(result)}`",
+            millions(result["parameters"]),
+            f"{result['pairs']:,}",
+            f"`{result['data_key'][:16]}`",
+            result["seed"],
+            f"{result['steps']:,}",
+            millions(result["target_tokens"]),
+            f"{result['minutes']:.1f}",
+            machine(result),
+            f"`{(result['git_commit'] or 'unknown')[:12]}`",
+        )
+
+
+def ablations_table(results: dict[str, Result]) -> Iterable[str]:
+    yield from head("row", "set", "parameters", "minutes", "BLEU [95 %]", "chrF [95 %]")
+    for name in sorted(results, key=lambda name: (name != "base", name)):
+        result = results[name]
+        (found,) = result["tests"].values()
+        yield row(
+            f"`{name}`",
+            ", ".join(f"`{setting}`" for setting in settings(result)) or "as in the recipe",
+            millions(result["parameters"]),
+            f"{result['minutes']:.1f}",
+            interval(found["bleu"]),
+            interval(found["chrf"]),
+        )
+
+
+def signatures(results: dict[str, Result]) -> Iterable[str]:
+    """How the scores were computed, each way once."""
+    found = {
+        f"{label}: `{scores[metric]['signature']}`"
+        for result in results.values()
+        for scores in result["tests"].values()
+        for metric, label in (("bleu", "BLEU"), ("tokenized_bleu", "tokenised BLEU"), ("chrf", "chrF"))
+        if metric in scores
+    }
+    yield from (f"- {line}" for line in sorted(found))
+
+
+def head(*names: str) -> Iterable[str]:
+    yield row(*names)
+    yield row(*("---" for _ in names))
+
+
+def row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def interval(score: dict[str, float]) -> str:
+    return f"{score['score']:.1f} [{score['low']:.1f}, {score['high']:.1f}]"
+
+
+def millions(count: int) -> str:
+    return f"{count / 1e6:,.1f}M"
+
+
+def command(result: Result) -> str:
+    """As it was given, without where its files lay."""
+    words, kept = iter(result["command"][1:]), ["dragoman"]
+    for word in words:
+        if word in ("--out", "--data"):
+            next(words)
+        else:
+            kept.append(word)
+    return shlex.join(kept).replace("|", "\\|")
+
+
+def settings(result: Result) -> Sequence[str]:
+    words = result["command"]
+    return [value for word, value in itertools.pairwise(words) if word == "--set"]
+
+
+def machine(result: Result) -> str:
+    device, threads = result["machine"]["device"], result["machine"]["threads"]
+    return f"CPU, {threads} threads" if device == "cpu" else str(device)
+
+
+TABLES: dict[str, Callable[[dict[str, Result]], Iterable[str]]] = {
+    "scores": scores_table,
+    "origins": origins_table,
+    "signatures": signatures,
+    "ablations": ablations_table,
+}
+
+
+def filled(page: str) -> str:
+    """The same page with what results/ says now in its tables."""
+
+    def fill(match: re.Match[str]) -> str:
+        kind, names = match[2], match[3].split()
+        found = read(RESULTS / "ablations" if kind == "ablations" else RESULTS)
+        chosen = {name: found[name] for name in names or found if name in found}
+        lines = list(TABLES[kind](chosen)) if chosen else ["Not measured yet."]
+        return f"{match[1]}\n" + "".join(f"{line}\n" for line in lines) + f"\n{match[4]}"
+
+    return _TABLE.sub(fill, page)
+
+
+def main() -> None:
+    changed = []
+    for path in sorted(PAGES.rglob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        if filled(page) != page:
+            changed.append(path)
+    if "--check" in sys.argv[1:]:
+        sys.exit(f"not what results/ says: {', '.join(map(str, changed))}; run python docs/tables.py" if changed else 0)
+    for path in changed:
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

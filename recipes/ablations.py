@@ -1,0 +1,93 @@
+"""Table 3 of the paper at a size that fits: one part of the model changed at a time, the recurrent ancestors beside it.
+
+    python recipes/ablations.py --data FOLDER [--out runs/ablations] [--only NAME ...] [--jobs N] [--set KEY=VALUE ...]
+
+Every row is a `dragoman train recipes/ablations.toml` of its own with the settings of its row, and has its run in
+OUT/NAME; `--jobs` of them run side by side. The same command again goes on where it stopped. docs/results.md holds what
+was measured.
+"""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from steps import Settings, run_command, say
+
+from dragoman import ConfigError, DragomanError
+from dragoman.errors import suggestion
+from dragoman.train.testing import RESULT
+
+RECIPE = Path(__file__).with_suffix(".toml")
+RECURRENT = ("model.architecture=rnn", "model.num_layers=2", "model.d_model=512")
+
+# A row: what is set apart from recipes/ablations.toml. Letters are those of the paper's table.
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "base": (),
+    "A-heads-1": ("model.num_heads=1",),
+    "A-heads-2": ("model.num_heads=2",),
+    "A-heads-8": ("model.num_heads=8",),
+    "A-heads-16": ("model.num_heads=16",),
+    "B-dk-8": ("model.d_k=8", "model.d_v=64"),
+    "B-dk-16": ("model.d_k=16", "model.d_v=64"),
+    "C-layers-1": ("model.num_layers=1",),
+    "C-layers-2": ("model.num_layers=2",),
+    "C-layers-6": ("model.num_layers=6",),
+    "C-width-128": ("model.d_model=128",),
+    "C-width-512": ("model.d_model=512", "model.num_heads=8", "train.learning_rate=7e-4"),
+    "C-inner-256": ("model.d_ff=256",),
+    "C-inner-2048": ("model.d_ff=2048",),
+    "D-dropout-0": ("model.dropout=0.0",),
+    "D-dropout-30": ("model.dropout=0.3",),
+    "D-smoothing-0": ("train.label_smoothing=0.0",),
+    "D-smoothing-20": ("train.label_smoothing=0.2",),
+    "E-learned-positions": ("model.positions=learned",),
+    "E-rotary-positions": ("model.positions=rotary",),
+    "E-no-positions": ("model.positions=none",),
+    "pre-norm": ("model.norm=pre",),
+    "rnn": (*RECURRENT, "model.cell=rnn", "model.context=none"),
+    "lstm": (*RECURRENT, "model.context=none"),
+    "lstm-attention": RECURRENT,
+}
+
+
+def ablations(
+    data: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder of the corpora.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A run for each row goes here.")] = Path("runs/ablations"),
+    only: Annotated[list[str] | None, typer.Option(help="These rows; may be given several times.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Rows trained side by side.")] = 1,
+    settings: Settings = None,
+) -> None:
+    """Train one model for every row of the table and print their scores."""
+    for name in only or ():
+        if name not in VARIANTS:
+            raise ConfigError(f"--only {name}: no such row; {suggestion(name, tuple(VARIANTS))}")
+    names = only or list(VARIANTS)
+    with ThreadPoolExecutor(jobs) as pool:
+        codes = list(pool.map(lambda name: _train(name, data, out / name, settings or []), names))
+    for name in names:
+        path = out / name / RESULT
+        for test, scores in json.loads(path.read_bytes())["tests"].items() if path.exists() else ():
+            say(f"{name:<20} {test}: BLEU {scores['bleu']['score']:.1f}, chrF {scores['chrf']['score']:.1f}")
+    failed = [name for name, code in zip(names, codes, strict=True) if code]
+    if failed:
+        raise DragomanError(f"not trained: {', '.join(failed)}; {out}/NAME.log says why")
+
+
+def _train(name: str, data: Path, run: Path, settings: list[str]) -> int:
+    """A process of its own, whose output goes to NAME.log."""
+    chosen = [word for setting in (*VARIANTS[name], *settings) for word in ("--set", setting)]
+    command = [sys.executable, "-m", "dragoman", "train", str(RECIPE), "--data", str(data), "--out", str(run), *chosen]
+    say(f"{name}: started")
+    run.parent.mkdir(parents=True, exist_ok=True)
+    with run.with_name(f"{name}.log").open("w") as log:
+        code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
+    say(f"{name}: {'trained' if code == 0 else f'ended with exit code {code}'}")
+    return code
+
+
+if __name__ == "__main__":
+    run_command(ablations)

@@ -1,0 +1,76 @@
+"""The tables of the documentation: what results/ says, and nothing else."""
+
+import copy
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCORE = {"score": 41.234, "low": 40.0, "high": 42.5, "signature": "nrefs:1|tok:13a"}
+RESULT: dict[str, Any] = {
+    "tests": {"multi30k-test": {"bleu": SCORE, "chrf": {**SCORE, "score": 60.0}, "ter": SCORE, "exact_match": 0.125,
+                                "sentences": 1_000, "tokenized_bleu": {**SCORE, "score": 42.0}}},
+    "parameters": 2_600_000, "steps": 12_000, "target_tokens": 49_000_000, "minutes": 3.21, "pairs": 29_000,
+    "data_key": "0123456789abcdef0123", "seed": 1, "git_commit": "f" * 40,
+    "machine": {"device": "NVIDIA H200", "threads": 16},
+    "command": ["/bin/dragoman", "train", "recipes/some.toml", "--data", "far/away", "--set", "model.norm=pre",
+                "--out", "runs/x"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, with results of one recipe and of two rows."""
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "ablations").mkdir()
+    for name in ("some", "ablations/A", "ablations/base"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(RESULT))
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    return module
+
+
+def test_a_table_is_what_the_results_say(tables: Any) -> None:
+    page = "before\n\n<!-- table scores some -->\nold\n<!-- end -->\n\n<!-- table origins -->\n<!-- end -->\nafter\n"
+    new = tables.filled(page)
+    assert (
+        "| `some` | multi30k-test | 1,000 | 41.2 [40.0, 42.5] | 42.0 | 60.0 [40.0, 42.5] | 12.5% |\n\n<!-- end -->"
+        in new
+    )
+    command, data = "dragoman train recipes/some.toml --set model.norm=pre", "29,000 | `0123456789abcdef`"
+    assert (
+        f"| `some` | `{command}` | 2.6M | {data} | 1 | 12,000 | 49.0M | 3.2 | NVIDIA H200 | `ffffffffffff` |\n" in new
+    )
+    assert new.startswith("before\n")
+    assert new.endswith("after\n")
+    assert "old" not in new
+    assert tables.filled(new) == new
+
+
+def test_rows_of_the_ablations_say_what_was_set_and_begin_with_the_base(tables: Any) -> None:
+    lines = tables.filled("<!-- table ablations -->\n<!-- end -->").splitlines()
+    assert [line.split("|")[1].strip() for line in lines if line.startswith("| `")] == ["`base`", "`A`"]
+    assert "| `model.norm=pre` |" in lines[4]
+
+
+def test_what_was_not_measured_is_said_to_be(tables: Any) -> None:
+    page = "<!-- table scores other -->\n<!-- end -->"
+    assert tables.filled(page) == "<!-- table scores other -->\n\nNot measured yet.\n\n<!-- end -->"
+
+
+def test_signatures_stand_there_once(tables: Any) -> None:
+    (tables.RESULTS / "more.json").write_text(json.dumps(copy.deepcopy(RESULT)))
+    assert tables.filled("<!-- table signatures -->\n<!-- end -->").count("nrefs:1|tok:13a") == 3
+
+
+def test_the_pages_are_up_to_date() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "docs" / "tables.py"), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
