@@ -486,6 +486,7 @@ def folder(corpus: Path, tmp_path: Path) -> Path:
     return place.parent
 
 
+@pytest.mark.slow
 def test_ablations_train_each_row_and_tell_the_scores(folder: Path, tmp_path: Path) -> None:
     quick = ["text.model=word", "text.vocab_size=300", "train.max_steps=2", "train.save_every=2", "model.d_model=16"]
     command = [sys.executable, str(RECIPES / "ablations.py"), "--data", str(folder), "--out", str(tmp_path / "out")]
