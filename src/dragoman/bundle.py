@@ -17,11 +17,13 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from dragoman.config import Config
 from dragoman.errors import ConfigError, DiskError, ModelError
@@ -245,13 +247,22 @@ def load_bundle(directory: Path) -> Bundle:
     return Bundle(config, tokenizers, model.eval())
 
 
+class _Unfilled(TorchFunctionMode):
+    """Draws no weights, which would be overwritten. The meta device draws none too, and imports for a second."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
+
+
 def empty_model(config: Config, device: torch.device) -> Model:
     """A model whose weights are still to be set: none is drawn, and chance stays as it was."""
-    with torch.device("meta"):
-        model = build_model(config.model)
-    model.to_empty(device=device)
-    model.tie()
-    return model
+    with device, _Unfilled():
+        return build_model(config.model)
 
 
 def _count_weights(path: Path) -> int:
