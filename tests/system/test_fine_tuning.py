@@ -89,6 +89,22 @@ def test_a_part_that_is_not_there_is_refused() -> None:
         freeze(model, ["encoder", "decoder", "source_embedding", "target_embedding", "output"])
 
 
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ('train.freeze=["encodr"]', r"train.freeze: the model has no part 'encodr'; did you mean encoder\?"),
+        ('train.trackers=["wandb"]', r"train.trackers: wandb is not installed; run pip install 'dragoman\[wandb\]'"),
+    ],
+)
+def test_what_cannot_be_had_is_told_before_any_text_is_read(
+    tmp_path: Path, setting: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.train.trackers.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=told):
+        train(quick_config(setting), tmp_path)
+    assert not (tmp_path / "data").exists()
+
+
 # The moving average
 
 

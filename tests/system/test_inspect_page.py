@@ -435,6 +435,16 @@ def test_ranking_leads_to_its_head(show: Open) -> None:
     assert page.is_checked("#kind-encoder")
 
 
+def test_a_sentence_that_was_not_ranked_says_so(show: Open) -> None:
+    page = show(payload(sentence(), {**sentence(seed=2), "ranking": []}))
+    assert page.is_visible("#ranking li")
+    assert not page.is_visible("#ranking .unranked")
+    page.locator("#sentences [role=option]").nth(1).click()
+    told = "The heads of the first sentence were ranked, as --rank said; not of this one."
+    assert page.inner_text("#ranking .unranked") == told
+    assert not show(payload({**sentence(), "ranking": []})).is_visible("#ranking")
+
+
 def test_statistics_are_sorted_by_click_and_keyboard(show: Open) -> None:
     rows = statistics()
     page = show(payload(sentence(), statistics=rows))

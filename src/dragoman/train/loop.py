@@ -25,9 +25,11 @@ from dragoman.train.publish import published
 from dragoman.train.report import ENDED, Reporter, Silent
 from dragoman.train.run_page import write_run_page
 from dragoman.train.signals import Signals, Stop
+from dragoman.train.starting import check_parts
 from dragoman.train.step import Stepper
 from dragoman.train.summary import SUMMARY, write_summary
 from dragoman.train.testing import tested_at, write_result
+from dragoman.train.trackers import check_installed
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,19 @@ def _train(
             raise ModelError(f"{run}: holds a model but no checkpoint to go on from; give another --out for a new run")
         origin = Origin(run)
         origin.agree(lasting_settings(config))
-        prepared = ranks.first(lambda: prepare(config, run, reporter, origin.agree))
+        prepared = ranks.first(lambda: _checked_and_prepared(config, run, reporter, origin))
         trainer = Trainer(prepared, run, device, reporter, ranks, signals)
         try:
             return trainer.train()
         finally:
             trainer.close()
+
+
+def _checked_and_prepared(config: Config, run: Path, reporter: Reporter, origin: Origin) -> Prepared:
+    """What cannot be had is known before the hours that text may take."""
+    check_parts(config)
+    check_installed(config.train.trackers)
+    return prepare(config, run, reporter, origin.agree)
 
 
 @contextmanager

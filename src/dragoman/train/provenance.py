@@ -40,7 +40,7 @@ def describe(config: Config, corpora: DataConfig, device: torch.device, world: i
             "processes": world,
             "threads": torch.get_num_threads(),
         },
-        "command": sys.argv,
+        "command": [_program(sys.argv[0]), *sys.argv[1:]],
     }
 
 
@@ -58,6 +58,12 @@ def record(run: Path, described: dict[str, Any], step: int) -> None:
     starts = json.loads(path.read_bytes())["starts"] if path.exists() else []
     starts.append({"at": datetime.now(UTC).isoformat(timespec="seconds"), "from_step": step, **described})
     write_file(path, json.dumps({"starts": starts}, indent=1, ensure_ascii=False).encode())
+
+
+def _program(path: str) -> str:
+    """Its name, wherever it lies; `python -m dragoman` is dragoman."""
+    name = Path(path).name
+    return "dragoman" if name == "__main__.py" else name
 
 
 def _version(name: str) -> str | None:

@@ -10,13 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from dragoman import bundle
+from dragoman.config import Config
 from dragoman.errors import ConfigError, suggestion
+from dragoman.model.build import build_model
 
 
 def start_from(model: nn.Module, directory: Path) -> None:
     """The weights of another model directory, which must be of the same shape."""
     directory = bundle.located(directory)
     bundle.set_weights(model, bundle.named_weights(bundle.load_bundle(directory).model), directory)
+
+
+def check_parts(config: Config) -> None:
+    """Whether train.freeze can be done; the names of the parts do not depend on the text."""
+    if config.train.freeze:
+        with torch.device("meta"):
+            freeze(build_model(config.model), config.train.freeze)
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:

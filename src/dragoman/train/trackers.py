@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +29,15 @@ MLFLOW_DEFAULTS = {  # where the environment says nothing; read at the import
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # its own 7 would hold training up for minutes
 }
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Whether every tracker that was asked for is there."""
+    for name in names:
+        if name != "tensorboard" and find_spec(name) is None:
+            raise ConfigError(
+                f"train.trackers: {name} is not installed; run pip install 'dragoman[{name}]', or leave it out"
+            )
 
 
 def open_trackers(

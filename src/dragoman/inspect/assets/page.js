@@ -1124,11 +1124,16 @@
     const body = section("ranking", "What each head is worth",
       "What log-probability this translation loses when one head is silent; below zero, it is likelier without the head.");
     const list = make("ol", { class: "ranking scroll", tabindex: "0", "aria-label": "Heads by cost of removal" });
-    body.append(list);
+    const count = sentences.filter(({ ranking }) => ranking?.length).length;
+    const first = count === 1 ? "the first sentence" : `the first ${count} sentences`;
+    const without = make("p", { class: "unranked" }, `The heads of ${first} were ranked, as --rank said; not of this one.`);
+    body.append(without, list);
     roving(list, "button.head-name");
     listeners.sentence.push(() => {
       const ranking = current().ranking ?? [];
-      body.hidden = ranking.length === 0;
+      body.hidden = count === 0;
+      without.hidden = ranking.length > 0;
+      list.hidden = ranking.length === 0;
       const costs = ranking.map(([, cost]) => cost);
       const [low, high] = [Math.min(0, ...costs), Math.max(0, ...costs)];
       const share = (value) => (100 * value) / (high - low || 1);
