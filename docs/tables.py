@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES, RESULTS = ROOT / "docs", ROOT / "results"
-_TABLE = re.compile(r"(<!-- table (\w+)((?: [\w-]+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- table (\w+)((?: [\w-]+)*) -->\n)((?!<!-- table).)*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
 
@@ -75,8 +75,7 @@ def origins_table(results: dict[str, Result]) -> Iterable[str]:
 
 def ablations_table(results: dict[str, Result]) -> Iterable[str]:
     yield from head("row", "set", "parameters", "minutes", "BLEU [95 %]", "chrF [95 %]")
-    for name in sorted(results, key=lambda name: (name != "base", name)):
-        result = results[name]
+    for name, result in sorted(results.items(), key=lambda item: _place(item[0])):
         (found,) = result["tests"].values()
         yield row(
             f"`{name}`",
@@ -152,11 +151,25 @@ def filled(page: str) -> str:
     def fill(match: re.Match[str]) -> str:
         kind, names = match[2], match[3].split()
         found = read(RESULTS / "ablations" if kind == "ablations" else RESULTS)
+        missing = [name for name in names if name not in found]
+        for name in missing:
+            if not (ROOT / "recipes" / f"{name}.toml").exists():
+                sys.exit(f"{match[1].strip()}: there is no recipe {name}")
         chosen = {name: found[name] for name in names or found if name in found}
-        lines = list(TABLES[kind](chosen)) if chosen else ["Not measured yet."]
-        return f"{match[1]}\n" + "".join(f"{line}\n" for line in lines) + f"\n{match[4]}"
+        lines = list(TABLES[kind](chosen)) if chosen else []
+        if missing and chosen:
+            lines += ["", f"Not measured yet: {', '.join(missing)}."]
+        return f"{match[1]}\n" + "".join(f"{line}\n" for line in lines or ["Not measured yet."]) + f"\n{match[5]}"
 
-    return _TABLE.sub(fill, page)
+    new = _TABLE.sub(fill, page)
+    if len(_TABLE.findall(page)) != page.count("<!-- table "):
+        sys.exit("a table has no <!-- end -->, or its <!-- table --> cannot be read")
+    return new
+
+
+def _place(row: str) -> tuple[bool, bool, list[str]]:
+    """The base first, rows with a letter before those without, numbers by their size."""
+    return row != "base", not row[0].isupper(), [part.zfill(9) if part.isdigit() else part for part in row.split("-")]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Table 3 of the paper at a size that fits: one part of the model changed at a time, the recurrent ancestors beside it.
+"""Table 3 of the paper at a size that fits: a small Transformer and what changes it, the recurrent ancestors beside it.
 
     python recipes/ablations.py --data FOLDER [--out runs/ablations] [--only NAME ...] [--jobs N] [--set KEY=VALUE ...]
 
@@ -24,7 +24,7 @@ from dragoman.train.testing import RESULT
 RECIPE = Path(__file__).with_suffix(".toml")
 RECURRENT = ("model.architecture=rnn", "model.num_layers=2", "model.d_model=512")
 
-# A row: what is set apart from recipes/ablations.toml. Letters are those of the paper's table.
+# A row: what is set apart from recipes/ablations.toml. Letters are the paper's; rows without one are not in its table.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "base": (),
     "A-heads-1": ("model.num_heads=1",),
@@ -45,8 +45,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "D-smoothing-0": ("train.label_smoothing=0.0",),
     "D-smoothing-20": ("train.label_smoothing=0.2",),
     "E-learned-positions": ("model.positions=learned",),
-    "E-rotary-positions": ("model.positions=rotary",),
-    "E-no-positions": ("model.positions=none",),
+    "rotary-positions": ("model.positions=rotary",),
+    "no-positions": ("model.positions=none",),
     "pre-norm": ("model.norm=pre",),
     "rnn": (*RECURRENT, "model.cell=rnn", "model.context=none"),
     "lstm": (*RECURRENT, "model.context=none"),
@@ -68,11 +68,10 @@ def ablations(
     names = only or list(VARIANTS)
     with ThreadPoolExecutor(jobs) as pool:
         codes = list(pool.map(lambda name: _train(name, data, out / name, settings or []), names))
-    for name in names:
-        path = out / name / RESULT
-        for test, scores in json.loads(path.read_bytes())["tests"].items() if path.exists() else ():
-            say(f"{name:<20} {test}: BLEU {scores['bleu']['score']:.1f}, chrF {scores['chrf']['score']:.1f}")
     failed = [name for name, code in zip(names, codes, strict=True) if code]
+    for name in (name for name in names if name not in failed):
+        for test, scores in json.loads((out / name / RESULT).read_bytes())["tests"].items():
+            say(f"{name:<20} {test}: BLEU {scores['bleu']['score']:.1f}, chrF {scores['chrf']['score']:.1f}")
     if failed:
         raise DragomanError(f"not trained: {', '.join(failed)}; {out}/NAME.log says why")
 
@@ -83,7 +82,7 @@ def _train(name: str, data: Path, run: Path, settings: list[str]) -> int:
     command = [sys.executable, "-m", "dragoman", "train", str(RECIPE), "--data", str(data), "--out", str(run), *chosen]
     say(f"{name}: started")
     run.parent.mkdir(parents=True, exist_ok=True)
-    with run.with_name(f"{name}.log").open("w") as log:
+    with run.with_name(f"{name}.log").open("a") as log:
         code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
     say(f"{name}: {'trained' if code == 0 else f'ended with exit code {code}'}")
     return code

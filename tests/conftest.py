@@ -16,7 +16,8 @@ from tests.survival import Runs, write_corpus
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same results on every machine
 torch.set_num_threads(1)  # models this small gain nothing from two, and lose much where the machine is shared
 os.environ["OMP_NUM_THREADS"] = "1"  # the same for the commands that tests start
-# the same examples in every run, however slow the machine; `--hypothesis-profile default` looks for new ones
+# the same examples in every run, however slow the machine; `pytest --hypothesis-profile search` looks for new ones
+settings.register_profile("search", deadline=None)
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 

@@ -264,7 +264,7 @@ class TrainConfig:
     max_steps: int = 100_000
     batch_tokens: int = 25_000  # at most: padded, on either side with padding counted; packed, on the target side
     accumulate: int = 1  # batches a step
-    layout: Literal["auto", "padded", "packed"] = "auto"  # auto: packed on CUDA and in bfloat16
+    layout: Literal["auto", "padded", "packed"] = "auto"  # auto: packed on CUDA, and on the CPU in bfloat16
     learning_rate: float | None = None  # the peak; None: the paper's (d_model * warmup_steps) ** -0.5
     warmup_steps: int = 4_000
     schedule: Literal["inverse-sqrt", "cosine", "linear", "constant"] = "inverse-sqrt"  # after the warm-up

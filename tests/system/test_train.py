@@ -201,16 +201,19 @@ def test_batches_are_packed_by_themselves_where_it_pays(tmp_path: Path, settings
     assert next(note for note in reporter.notes if "parameters on cpu" in note).endswith(told)
 
 
-@pytest.mark.parametrize(("quick", "large"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("quick", "large", "more"),
+    [(True, True, ()), (True, False, ()), (False, True, ()), (True, True, ("train.r_drop=1.0",))],
+)
 def test_a_cpu_that_is_quick_in_bfloat16_is_told_of(
-    tmp_path: Path, quick: bool, large: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, quick: bool, large: bool, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beginning, "quick_in_bfloat16", lambda device: quick)
     monkeypatch.setattr(beginning, "LARGE_ON_A_CPU", 1 if large else 10**9)
     reporter = Notes()
-    train(quick_config("train.max_steps=2", "train.save_every=2"), tmp_path, reporter)
+    train(quick_config("train.max_steps=2", "train.save_every=2", *more), tmp_path, reporter)
     hint = "this CPU is quicker in bfloat16: train.precision=bfloat16 may halve the time"
-    assert (hint in reporter.notes) == (quick and large)
+    assert (hint in reporter.notes) == (quick and large and not more)
 
 
 def test_a_packed_batch_must_hold_the_longest_pair(tmp_path: Path) -> None:

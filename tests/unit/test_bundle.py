@@ -9,7 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dragoman import bundle
+from dragoman.bundle import empty_model
+from dragoman.config import Config
 from dragoman.errors import DiskError, ModelError
+from dragoman.model.build import build_model
 
 
 @pytest.fixture
@@ -154,3 +157,16 @@ def test_the_files_of_a_directory_come_in_an_order_that_survives_a_kill(
     monkeypatch.setattr(bundle, "write_file", lambda path, content: order.append(path.name))
     bundle.save_bundle(tmp_path / "new", loaded.config, loaded.tokenizers, bundle.named_weights(loaded.model), "card")
     assert order == ["tokenizer.model", "config.toml", "weights.safetensors", "card.md"]
+
+
+@pytest.mark.parametrize("model", [{}, {"architecture": "rnn"}])
+def test_an_empty_model_draws_nothing(model: dict[str, str]) -> None:
+    config = Config.build("tiny", model=model)
+    before = torch.get_rng_state()
+    empty = empty_model(config, torch.device("cpu"))
+    assert torch.equal(torch.get_rng_state(), before)
+    drawn = build_model(config.model)
+    assert not torch.equal(torch.get_rng_state(), before)
+    assert {name: part.shape for name, part in empty.named_parameters()} == {
+        name: part.shape for name, part in drawn.named_parameters()
+    }

@@ -32,7 +32,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     (tmp_path / "ablations").mkdir()
-    for name in ("some", "ablations/A", "ablations/base"):
+    for name in ("some", "ablations/pre-norm", "ablations/A-heads-16", "ablations/A-heads-2", "ablations/base"):
         (tmp_path / f"{name}.json").write_text(json.dumps(RESULT))
     monkeypatch.setattr(module, "RESULTS", tmp_path)
     return module
@@ -57,18 +57,45 @@ def test_a_table_is_what_the_results_say(tables: Any) -> None:
 
 def test_rows_of_the_ablations_say_what_was_set_and_begin_with_the_base(tables: Any) -> None:
     lines = tables.filled("<!-- table ablations -->\n<!-- end -->").splitlines()
-    assert [line.split("|")[1].strip() for line in lines if line.startswith("| `")] == ["`base`", "`A`"]
+    assert [line.split("|")[1].strip() for line in lines if line.startswith("| `")] == [
+        "`base`", "`A-heads-2`", "`A-heads-16`", "`pre-norm`",
+    ]  # fmt: skip
     assert "| `model.norm=pre` |" in lines[4]
 
 
 def test_what_was_not_measured_is_said_to_be(tables: Any) -> None:
-    page = "<!-- table scores other -->\n<!-- end -->"
-    assert tables.filled(page) == "<!-- table scores other -->\n\nNot measured yet.\n\n<!-- end -->"
+    page = "<!-- table scores en-th -->\n<!-- end -->"
+    assert tables.filled(page) == "<!-- table scores en-th -->\n\nNot measured yet.\n\n<!-- end -->"
+    assert "\n\nNot measured yet: en-th.\n" in tables.filled("<!-- table scores some en-th -->\n<!-- end -->")
+
+
+def test_a_page_that_cannot_be_filled_is_left_as_it_is(tables: Any) -> None:
+    with pytest.raises(SystemExit, match=r"^<!-- table scores en-tt -->: there is no recipe en-tt$"):
+        tables.filled("<!-- table scores en-tt -->\n<!-- end -->")
+    for page in ("<!-- table scores -->\nprose\n<!-- table origins -->\n<!-- end -->", "<!-- table scores! -->\n"):
+        with pytest.raises(SystemExit, match=r"a table has no <!-- end -->"):
+            tables.filled(page)
 
 
 def test_signatures_stand_there_once(tables: Any) -> None:
     (tables.RESULTS / "more.json").write_text(json.dumps(copy.deepcopy(RESULT)))
     assert tables.filled("<!-- table signatures -->\n<!-- end -->").count("nrefs:1|tok:13a") == 3
+
+
+def test_a_page_that_is_not_up_to_date_is_found(tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table scores some -->\n<!-- end -->\n")
+    monkeypatch.setattr(tables, "PAGES", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
+    with pytest.raises(SystemExit, match=rf"^not what results/ says: {page}; run python docs/tables.py$"):
+        tables.main()
+    monkeypatch.setattr(sys, "argv", ["tables.py"])
+    tables.main()
+    assert "41.2 [40.0, 42.5]" in page.read_text()
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        tables.main()
+    assert ended.value.code == 0
 
 
 def test_the_pages_are_up_to_date() -> None:

@@ -3,7 +3,7 @@
 On CUDA every batch has the same shape, so that a compiled model is compiled once: what the sentences leave of the
 budget is filled with sentences of padding, which nothing else sees and no loss counts.
 
-Shapes: N packed tokens, B sentences, L longest sentence, G blocks.
+Shapes: N packed tokens, B sentences, L longest sentence, G blocks, P places of all rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ class PackedBatch:
     num_tokens: int
 
     def tensors(self) -> list[Tensor]:
-        """All of them, in an order that is always the same."""
+        """All that a CUDA graph has to be given, in an order that is always the same."""
         parts = (self.source_ids_N, self.target_input_N, self.target_output_N, *self.source, *self.target)
         return [part for part in parts if isinstance(part, Tensor)]
 

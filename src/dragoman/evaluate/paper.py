@@ -6,7 +6,7 @@ Most computed it by Moses' tokenizer.perl and multi-bleu.perl, which neither tok
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dragoman.errors import ConfigError, suggestion
 from dragoman.evaluate.metrics import Score, bleu_metric, check_lines, with_interval
@@ -22,17 +22,15 @@ _HYPHENATED = re.compile(r"(\S)-(\S)")
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
     """BLEU over Moses tokens; `language` chooses its rules for abbreviations and apostrophes."""
-    return _moses_bleu(hypotheses, references, language, lambda line: line, "")
+    return _moses_bleu(hypotheses, references, language, split=False)
 
 
 def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
     """The same with compounds split, which is how the paper's own numbers came about."""
-    return _moses_bleu(hypotheses, references, language, split_compounds, "|compounds:split")
+    return _moses_bleu(hypotheses, references, language, split=True)
 
 
-def _moses_bleu(
-    hypotheses: Sequence[str], references: Sequence[str], language: str, change: Callable[[str], str], sign: str
-) -> Score:
+def _moses_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str, *, split: bool) -> Score:
     import sacremoses
 
     check_lines(hypotheses, references)
@@ -40,12 +38,14 @@ def _moses_bleu(
     tokenizer = sacremoses.MosesTokenizer(language)
 
     def prepare(lines: Sequence[str]) -> list[str]:
-        return [change(tokenizer.tokenize(line, return_str=True)) for line in lines]
+        tokenized = [tokenizer.tokenize(line, return_str=True) for line in lines]
+        return list(map(split_compounds, tokenized)) if split else tokenized
 
     # force: text that looks tokenised is what this is about
     metric = bleu_metric("none", smooth_method="none", force=True)
     plain = with_interval(metric, prepare(hypotheses), prepare(references))
-    signature = f"{plain.signature}|moses:{language}{sign}|sacremoses:{sacremoses.__version__}"
+    compounds = "|compounds:split" if split else ""
+    signature = f"{plain.signature}|moses:{language}{compounds}|sacremoses:{sacremoses.__version__}"
     return Score(plain.score, plain.low, plain.high, signature)
 
 

@@ -67,7 +67,7 @@ def quick_in_bfloat16(device: torch.device) -> bool:
 
 @contextmanager
 def memory_kept(device: torch.device) -> Iterator[None]:
-    """What is freed in the CPU's memory stays with this process, for the next step to take.
+    """What is freed in the CPU's memory stays with this process, for the next step to take. Not to be nested.
 
     Otherwise glibc hands every large tensor back to the system and has it again page by page, filled with zeros: a
     tenth of a training step.
@@ -76,12 +76,14 @@ def memory_kept(device: torch.device) -> Iterator[None]:
         yield
         return
     libc = ctypes.CDLL(None)
-    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
+    trim_threshold, mmap_threshold, mmap_max = -1, -3, -4  # M_TRIM_THRESHOLD and so on, of malloc.h
     libc.mallopt(trim_threshold, -1)
     libc.mallopt(mmap_max, 0)
     try:
         yield
     finally:
-        libc.mallopt(trim_threshold, 128 * 1024)
+        # Once told anything, glibc no longer adapts its thresholds: they are left as high as it would have raised them
+        libc.mallopt(trim_threshold, 64 << 20)
+        libc.mallopt(mmap_threshold, 32 << 20)
         libc.mallopt(mmap_max, 65_536)
         libc.malloc_trim(0)

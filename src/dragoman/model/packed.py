@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from dragoman.model.attention import MultiHeadAttention, look_ahead_mask
 from dragoman.model.positions import rotate, rotation_at
@@ -212,6 +213,8 @@ def _plain(
     keys: Segments,
     causal: bool,
 ) -> Tensor:
+    assert queries.rows is not None
+    assert keys.rows is not None
     dropout = attention.dropout if attention.training else 0.0
     heads_NHE: Tensor = _PaddedAttention.apply(q_NHD, k_NHD, v_NHE, queries.rows, keys.rows, causal, dropout)  # type: ignore[no-untyped-call]
     return attention.output(heads_NHE.flatten(1))
@@ -220,17 +223,18 @@ def _plain(
 class _PaddedAttention(torch.autograd.Function):
     """Attention in the padded view, in products written out.
 
-    In bfloat16 PyTorch's own takes ten times as long on the CPU to go backward through sentences this short.
+    In bfloat16 PyTorch's own takes three to ten times as long on the CPU for sentences this short, most of it backward.
 
-    Shapes within: each sentence and head a row X; Q queries, K keys.
+    Shapes within: each sentence and head a row X; Q queries, K keys, L either.
     """
 
     @staticmethod
     def forward(
         ctx: Any, q_NHD: Tensor, k_NHD: Tensor, v_NHE: Tensor, queries: Rows, keys: Rows, causal: bool, dropout: float
     ) -> Tensor:
-        ctx.queries, ctx.keys, ctx.tables = queries, keys, []
-        heads = []
+        ctx.queries, ctx.keys = queries, keys
+        heads: list[Tensor] = []
+        saved: list[Tensor | None] = []
         for table in range(len(queries.tokens)):
             q_XQD = _unpack(q_NHD, queries.tokens[table])
             k_XKD, v_XKE = (_unpack(part, keys.tokens[table]) for part in (k_NHD, v_NHE))
@@ -238,14 +242,17 @@ class _PaddedAttention(torch.autograd.Function):
             weights_XQK = _weights(scores_XQK, queries.reals[table], keys.reals[table], causal, q_XQD.size(-1) ** -0.5)
             kept_XQK = _kept(weights_XQK, dropout) if dropout else None
             dropped_XQK = weights_XQK if kept_XQK is None else weights_XQK * kept_XQK
-            heads.append(_rows_of_tokens(torch.bmm(dropped_XQK, v_XKE), len(queries.tokens[table])))
-            ctx.tables.append((q_XQD, k_XKD, v_XKE, weights_XQK, kept_XQK))
+            heads.append(_pack_rows(torch.bmm(dropped_XQK, v_XKE), len(queries.tokens[table])))
+            saved += (q_XQD, k_XKD, v_XKE, weights_XQK, kept_XQK)
+        ctx.save_for_backward(*saved)
         return torch.cat(heads).index_select(0, queries.places_N)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_heads_NHE: Tensor) -> Any:
         gradients: tuple[list[Tensor], ...] = ([], [], [])
-        for tokens_BL, (q_XQD, k_XKD, v_XKE, weights_XQK, kept_XQK) in zip(ctx.queries.tokens, ctx.tables, strict=True):
+        tables = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
+        for tokens_BL, (q_XQD, k_XKD, v_XKE, weights_XQK, kept_XQK) in zip(ctx.queries.tokens, tables, strict=True):
             # padding takes some token's gradient here, and loses it again: the weights of its row are zero
             d_heads_XQE = _unpack(d_heads_NHE, tokens_BL)
             d_weights_XQK = torch.bmm(d_heads_XQE, v_XKE.mT)
@@ -259,7 +266,7 @@ class _PaddedAttention(torch.autograd.Function):
                 torch.bmm(dropped_XQK.mT, d_heads_XQE),
             )
             for parts, part in zip(gradients, found, strict=True):
-                parts.append(_rows_of_tokens(part, len(tokens_BL)))
+                parts.append(_pack_rows(part, len(tokens_BL)))
         places = (ctx.queries.places_N, ctx.keys.places_N, ctx.keys.places_N)
         packed = (torch.cat(parts).index_select(0, at_N) for parts, at_N in zip(gradients, places, strict=True))
         return *packed, None, None, None, None
@@ -271,7 +278,7 @@ def _unpack(x_NHD: Tensor, tokens_BL: Tensor) -> Tensor:
     return x_BLHD.transpose(1, 2).flatten(0, 1)
 
 
-def _rows_of_tokens(x_XLD: Tensor, sentences: int) -> Tensor:
+def _pack_rows(x_XLD: Tensor, sentences: int) -> Tensor:
     """Back to [B * L, H, D]."""
     x_BHLD = x_XLD.view(sentences, -1, *x_XLD.shape[1:])
     return x_BHLD.transpose(1, 2).flatten(0, 1)
@@ -296,15 +303,15 @@ def _softmax_gradient(d_weights_XQK: Tensor, weights_XQK: Tensor, scale: float) 
 
 
 def _drop(dropout: nn.Dropout, x: Tensor) -> Tensor:
-    if x.device.type != "cpu":
-        return dropout(x)
     return x * _kept(x, dropout.p) if dropout.training and dropout.p else x
 
 
 def _kept(x: Tensor, dropout: float) -> Tensor:
     """What dropout multiplies `x` with: zero, or enough that the mean stays."""
-    # Four values share a random number of 64 bits: PyTorch draws one for each on the CPU, which takes six times as long
-    bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
-    places = bits.view(torch.int16)[: x.numel()].view(x.shape)
+    if x.device.type != "cpu":
+        return torch.empty_like(x).bernoulli_(1 - dropout).div_(1 - dropout)
+    # Four values share a draw of 64 bits; PyTorch's own dropout makes one for each on the CPU, one after the other
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     lost = round(dropout * 2**16)
-    return (places >= lost - 2**15).to(x.dtype).mul_(1 / (1 - lost / 2**16))
+    kept = draws[: x.numel()].view(x.shape) >= lost - 2**15
+    return kept.to(x.dtype).mul_(1 / (1 - lost / 2**16))

@@ -17,7 +17,7 @@ from dragoman.train import checkpoint, provenance
 from dragoman.train.checkpoint import Learner, Origin, Progress
 from dragoman.train.distributed import Ranks, shard
 from dragoman.train.feed import EpochStores, Feed
-from dragoman.train.layout import choose_layout
+from dragoman.train.layout import choose_layout, packing_pays
 from dragoman.train.memory import available
 from dragoman.train.prepare import Prepared
 from dragoman.train.report import NoLog, Reporter, RunLog, has_ended
@@ -150,7 +150,8 @@ def _announce(run: Run) -> None:
     precision = str(run.precision).removeprefix("torch.")
     together = f", {ranks.world} processes ({settings.parallel})" if ranks.world > 1 else ""
     note(f"{size:,} parameters on {run.device} in {precision}, {run.feed.layout.name} batches{together}")
-    if settings.precision == "auto" and size >= LARGE_ON_A_CPU and quick_in_bfloat16(run.device):
+    quicker = quick_in_bfloat16(run.device) and packing_pays(settings, run.model, run.device, torch.bfloat16)
+    if settings.precision == "auto" and size >= LARGE_ON_A_CPU and quicker:
         note("this CPU is quicker in bfloat16: train.precision=bfloat16 may halve the time")
     needed, room = run.predicted_peak(), available(run.device)
     each = " for each process" if ranks.world > 1 else ""

@@ -1,4 +1,4 @@
-"""How a batch is laid out and what its loss is: padded, plain and for every device; packed, fast on CUDA.
+"""How a batch is laid out and what its loss is: padded, plain, for every device; packed, fast on CUDA and in bfloat16.
 
 Both give the same loss and gradients for the same pairs. The loop sees only `epoch`, `tokens`, `make` and `gradients`.
 """
@@ -60,18 +60,22 @@ def choose_layout(
     `typical`: pairs whose lengths are like those of every epoch.
     """
     name = settings.layout
-    plain = is_sharded(model) or settings.r_drop > 0  # both need the model's own forward pass
     if name == "auto":
-        # PyTorch's own attention, which padded batches take, is slow in bfloat16 on the CPU
-        pays = _fits_kernels(model, device) or (device.type == "cpu" and precision == torch.bfloat16)
-        name = "packed" if pays and isinstance(model, Transformer) and not plain else "padded"
+        name = "packed" if packing_pays(settings, model, device, precision) else "padded"
     if name == "padded":
         return Padded(settings, stores, model, device, precision, ranks)
     if not isinstance(model, Transformer):
         raise ConfigError("train.layout: only the Transformer runs packed; use padded or auto")
-    if plain:
+    if is_sharded(model):
         raise ConfigError("train.layout: packed does not go with train.parallel = fsdp; use padded or auto")
     return Packed(settings, stores, typical, longest, model, device, precision, ranks)
+
+
+def packing_pays(settings: TrainConfig, model: Model, device: torch.device, precision: torch.dtype) -> bool:
+    if not isinstance(model, Transformer) or is_sharded(model) or settings.r_drop > 0:  # these need its own forward
+        return False
+    # PyTorch's own attention, which padded batches take, is slow in bfloat16 on the CPU
+    return _fits_kernels(model, device) or (device.type == "cpu" and precision == torch.bfloat16)
 
 
 def _fits_kernels(model: Model, device: torch.device) -> bool:

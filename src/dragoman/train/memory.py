@@ -41,10 +41,11 @@ def predicted_peak(
         logits = tokens * model.target_vocabulary * (14 if half else 12)
     width = 2.0 if half else 4.0
     kept = _recurrent(model, tokens) if isinstance(model, RecurrentConfig) else _kept(model, source_tokens, tokens)
-    if layout == "packed":
-        width *= 1.4 if device.type == "cpu" else 1.0  # where attention makes padded copies
-    elif half:
+    if layout == "padded" and half:
         width = 3.2  # layer norms keep float32
+    if layout == "packed" and device.type == "cpu" and isinstance(model, TransformerConfig):
+        kept += _attention_weights(model, store, tokens)
+        width *= 1.4  # attention makes padded copies
     activations = kept * width
     return int(state + activations + logits + LIBRARIES.get(device.type, 0))
 
@@ -59,6 +60,15 @@ def _kept(model: TransformerConfig, source_tokens: int, target_tokens: int) -> i
     return source_tokens * (encoder.num_layers * each_encoder + decoder.num_layers * memory + 2 * encoder.d_model) + (
         target_tokens * (decoder.num_layers * (each_decoder + cross) + 2 * decoder.d_model)
     )
+
+
+def _attention_weights(model: TransformerConfig, store: Store, target_tokens: int) -> int:
+    """What attention without a kernel keeps besides: a number for each pair of tokens that may look at each other."""
+    encoder, decoder = model.encoder, model.decoder
+    source, target = store.source_lengths + 1.0, store.target_lengths + 1.0
+    of_source = encoder.num_layers * encoder.num_heads * (source * source).sum()
+    of_target = decoder.num_layers * decoder.num_heads * (target * (target + source)).sum()
+    return int((of_source + of_target) * target_tokens / target.sum())
 
 
 def _attention(size: StackSize) -> int:

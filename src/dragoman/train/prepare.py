@@ -73,24 +73,20 @@ def prepare(
 
 def _corpora(data: DataConfig, run: Path, seed: int) -> DataConfig:
     """The same settings with files in place of a generated corpus's name, and of the folder's."""
-    tested = data.generated_test
     if data.generated:
         files = generated.write(data.generated, data.generated_size, run / "corpus", seed)
+        tested = data.generated_test
         data = replace(
             data,
             generated="",
+            generated_test=False,  # from here on its files are files like others
             source=(str(files.train_source),),
             target=(str(files.train_target),),
             valid_source=(str(files.valid_source),),
             valid_target=(str(files.valid_target),),
-            generated_test=False,
+            test_source=(*([str(files.test_source)] if tested else []), *data.test_source),
+            test_target=(*([str(files.test_target)] if tested else []), *data.test_target),
         )
-        if tested:
-            data = replace(
-                data,
-                test_source=(str(files.test_source), *data.test_source),
-                test_target=(str(files.test_target), *data.test_target),
-            )
     for name in FILES:
         if not getattr(data, name):
             raise ConfigError(

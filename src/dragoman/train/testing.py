@@ -71,7 +71,8 @@ def _test(run: Run, translator: Translator, name: str, source: Path, target: Pat
     bundle.write_file(run.directory / TRANSLATIONS / f"{name}.txt", content.encode())
     tokenization = suitable_tokenization(references)
     scores = evaluate(translations, references, tokenize=tokenization).to_dict()
-    language = next((part for part in target.name.split(".")[1:] if part in languages()), None)  # de of test.de.bz2
+    known = languages()
+    language = next((part for part in reversed(target.name.split(".")[1:]) if part in known), None)  # de of test.de.bz2
     if tokenization == "13a" and language is not None:
         scores["tokenized_bleu"] = tokenized_bleu(translations, references, language).to_dict()
     return scores

@@ -1,0 +1,47 @@
+"""What a process does with freed memory, while a training keeps it and after."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource, sys, torch
+from dragoman.model.device import memory_kept
+
+def faults() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.zeros(12 << 20)  # 48 MiB, more than glibc would keep by itself
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def small() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.zeros(1 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+torch.set_num_threads(1)
+small()
+print(faults(), small())
+with memory_kept(torch.device(sys.argv[1])):
+    faults()
+    print(faults(), small())
+print(faults(), small())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_memory_is_kept_for_the_cpu_and_given_back_after(device: str) -> None:
+    command = [sys.executable, "-c", FAULTS, device]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (before, small), (kept, kept_small), (after, small_after) = (
+        map(int, line.split()) for line in done.stdout.splitlines()
+    )
+    assert before > 100
+    assert after > before // 2
+    assert kept < before // 10 if device == "cpu" else kept > before // 2
+    # smaller ones glibc keeps by itself once it has seen some: before, within and after
+    assert max(small, kept_small, small_after) < before // 10
