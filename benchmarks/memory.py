@@ -1,6 +1,7 @@
 """Predicted against measured peak memory of a training step, on this machine's CPU or GPU.
 
-    python -m benchmarks.memory [--presets tiny small base] [--tokens 2048 8192] [--json]
+    python -m benchmarks.memory [--presets tiny small base] [--tokens 2048 8192] [--layouts padded packed]
+        [--precision auto|float32|bfloat16] [--json]
 
 Each row is a process of its own: two steps over WMT-like sentences, Adam among it, then the peak that the operating
 system (CPU) or PyTorch (CUDA) counted. The ratio is predicted / measured.
@@ -19,7 +20,7 @@ from benchmarks.training_peers import VOCABULARY, make_sentences, padded_batches
 from dragoman.config import Config, TransformerConfig
 from dragoman.data.packing import pack_sentences
 from dragoman.data.store import Store
-from dragoman.model.device import choose_device, choose_precision
+from dragoman.model.device import choose_device, choose_precision, memory_kept
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
 from dragoman.train.layout import PackedLoss, PaddedLoss
@@ -36,10 +37,10 @@ class Lengths(Store):
         )
 
 
-def one(preset: str, layout: str, tokens: int) -> dict[str, float]:
-    """Two steps in this process."""
+def one(preset: str, layout: str, tokens: int, precision_name: str) -> dict[str, float]:
+    """Two steps in this process, which keeps freed memory as the training loop does."""
     device = choose_device("auto")
-    precision = choose_precision("auto", device)
+    precision = choose_precision(precision_name, device)
     size = TransformerConfig.preset(preset, vocab_size=VOCABULARY)
     model = Transformer(size).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
@@ -52,10 +53,11 @@ def one(preset: str, layout: str, tokens: int) -> dict[str, float]:
         loss = PackedLoss(model, PackedTransformer(model, 128), precision, 0.1)
         count = int(np.searchsorted(np.cumsum([len(line) + 1 for line in sentences.target]), tokens))
         batches = [pack_sentences(sentences.source[:count], sentences.target[:count], None).to(device)] * 2
-    for batch in batches:
-        optimizer.zero_grad()
-        loss(batch).backward()
-        optimizer.step()
+    with memory_kept(device):
+        for batch in batches:
+            optimizer.zero_grad()
+            loss(batch).backward()
+            optimizer.step()
     settings = [f"train.batch_tokens={tokens}"]
     config = Config.build(preset, None, settings).with_vocabulary(VOCABULARY, VOCABULARY)
     predicted = predicted_peak(config, Lengths(5_000), layout, device, precision)
@@ -67,17 +69,19 @@ def main() -> None:
     parser.add_argument("--presets", nargs="*", default=["tiny", "small", "base"])
     parser.add_argument("--tokens", nargs="*", type=int, default=[2_048, 8_192])
     parser.add_argument("--layouts", nargs="*", default=["padded", "packed"])
+    parser.add_argument("--precision", default="auto")
     parser.add_argument("--one", action="store_true", help="one row, in this process")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(one(arguments.presets[0], arguments.layouts[0], arguments.tokens[0])))
+        print(json.dumps(one(arguments.presets[0], arguments.layouts[0], arguments.tokens[0], arguments.precision)))
         return
     ratios = {}
     for preset in arguments.presets:
         for layout in arguments.layouts:
             for tokens in arguments.tokens:
                 row = ["--one", "--presets", preset, "--layouts", layout, "--tokens", str(tokens)]
+                row += ["--precision", arguments.precision]
                 done = subprocess.run(
                     [sys.executable, "-m", "benchmarks.memory", *row], capture_output=True, text=True, check=True
                 )
