@@ -47,7 +47,7 @@ def gradients(model: Transformer, loss: torch.Tensor) -> dict[str, torch.Tensor]
 def test_loss_and_gradients_are_those_of_the_padded_path(
     store: Store, variant: dict[str, Any], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.train.loss.CHUNK_ROWS", chunk)
+    monkeypatch.setattr("dragoman.train.loss.CHUNK", chunk)
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=32, d_ff=48, **variant)).double().eval()
     rows = np.arange(7, 27)

@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.model.device import kernels_run
 from dragoman.text.tokenizer import PAD
 
-CHUNK_ROWS = 12_800  # target tokens whose logits are held at once
+CUDA_CHUNK, CHUNK = 12_800, 2_048  # target tokens whose logits are held at once; fewer where others want memory too
 CPU_ROWS = 32  # of them, those that the CPU takes from logits to gradient while they are in its cache
 
 
@@ -26,6 +26,10 @@ def smoothed_cross_entropy(logits_BTV: Tensor, target_BT: Tensor, label_smoothin
         label_smoothing=label_smoothing,
         reduction="sum",
     )
+
+
+def rows_at_once(device: torch.device) -> int:
+    return CUDA_CHUNK if device.type == "cuda" else CHUNK
 
 
 def projected_cross_entropy(
@@ -49,14 +53,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         d_weight_VM = torch.zeros_like(weight_VM)
         d_bias_V = None if bias_V is None else torch.zeros_like(bias_V)
         total = hidden_NM.new_zeros((), dtype=torch.promote_types(hidden_NM.dtype, torch.float32))
-        for start in range(0, hidden_NM.size(0), CHUNK_ROWS):
-            rows = slice(start, start + CHUNK_ROWS)
+        count = rows_at_once(hidden_NM.device)
+        for start in range(0, hidden_NM.size(0), count):
+            rows = slice(start, start + count)
             logits = F.linear(hidden_NM[rows], weight, bias)
             total += _loss_and_gradient_(logits, target_N[rows], label_smoothing).sum()
             torch.mm(logits, weight, out=d_hidden_NM[rows])
             d_weight_VM += logits.T @ hidden_NM[rows]
             if d_bias_V is not None:
                 d_bias_V += logits.sum(dim=0)
+            del logits  # before the next are there
         ctx.save_for_backward(d_hidden_NM, d_weight_VM, d_bias_V)
         return total
 

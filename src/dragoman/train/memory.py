@@ -13,7 +13,7 @@ import torch
 from dragoman.config import Config, RecurrentConfig, StackSize, TransformerConfig
 from dragoman.data.store import Store
 from dragoman.model.footprint import parameter_counts
-from dragoman.train.loss import CHUNK_ROWS
+from dragoman.train.loss import rows_at_once
 
 LIBRARIES = {"cpu": 600 << 20, "cuda": 300 << 20}  # what is taken before a model is there
 
@@ -35,7 +35,7 @@ def predicted_peak(
     tokens = min(settings.batch_tokens, whole_corpus) * (2 if settings.r_drop else 1)
     if layout == "packed":
         source_tokens = round(tokens * (store.source_lengths.mean() + 1) / (store.target_lengths.mean() + 1))
-        logits = min(tokens, CHUNK_ROWS) * model.target_vocabulary * (3 if half else 4)
+        logits = min(tokens, rows_at_once(device)) * model.target_vocabulary * (3 if half else 4)
     else:
         source_tokens = tokens
         logits = tokens * model.target_vocabulary * (14 if half else 12)
