@@ -89,6 +89,21 @@ def test_what_a_person_sees(place: Path) -> None:
     assert len(rows) == 13
 
 
+def test_capitals_are_passed_over_where_asked_for(place: Path) -> None:
+    (place / "shouted").write_text("".join(f"{line.upper()}\n" for line in REFERENCES))
+    arguments = "--hypotheses shouted --reference reference --against ours --paper --sentences all.jsonl --json"
+    record = json.loads(run(place, f"{arguments} --lowercase").stdout)
+    assert record["exact_match"] == 1.0
+    perfect = [record[name]["score"] for name in ("bleu", "chrf", "tokenized_bleu", "paper_bleu")]
+    assert [round(score) for score in perfect] == [100] * 4
+    assert record["against"][0]["bleu"]["difference"] > 0
+    assert {round(bucket["bleu"]) for bucket in record["by_length"]} == {100}
+    assert round(json.loads((place / "all.jsonl").read_text().splitlines()[0])["bleu"]) == 100
+    counted = json.loads(run(place, arguments).stdout)
+    assert counted["bleu"]["score"] < 50
+    assert counted["against"][0]["bleu"]["difference"] < 0
+
+
 def test_notes_go_to_stderr(place: Path) -> None:
     (place / "thai").write_text("สวัสดีครับ\nวันนี้อากาศดี\n", encoding="utf-8")
     done = run(place, "--hypotheses thai --reference thai --json")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
+from dragoman.cli.main import app
 from dragoman.config import Config
 from dragoman.errors import ConfigError, DataError
 from dragoman.evaluate.metrics import evaluate
@@ -53,6 +54,25 @@ def test_the_published_model_is_measured_and_the_result_says_of_what(tmp_path: P
     assert result["search"] == {"beam": 4, "length_penalty": 0.6}
     assert result["weights"]["step"] <= 60
     assert any(note.startswith("test sets-both: BLEU ") for note in notes.notes)
+
+
+def test_a_model_of_lower_case_is_measured_so_and_told_of_capitals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lower = ("text.normalization=nfc-lowercase", "train.max_steps=4", "train.save_every=4")
+    train(with_tests(tmp_path / "sets", *lower), tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert all("case:lc" in result["tests"]["sets-one"][name]["signature"] for name in ("bleu", "tokenized_bleu"))
+    (tmp_path / "capitals").write_text("".join(f"{target.upper()}\n" for _, target in LINES))
+    caution = "evaluate: the model writes lower case only and the references have capitals; --lowercase compares"
+    for reference, more, told in (
+        ("capitals", (), True),
+        ("capitals", ("--lowercase",), False),
+        ("sets/one.de", (), False),
+    ):
+        files = ("--source", str(tmp_path / "sets/one.src"), "--reference", str(tmp_path / reference))
+        app(["evaluate", "--model", str(tmp_path / "run"), *files, "--device", "cpu", *more], standalone_mode=False)
+        assert (caution in capsys.readouterr().err) is told
 
 
 def test_the_test_pairs_of_a_generated_corpus_are_measured_where_asked_for(tmp_path: Path) -> None:

@@ -32,6 +32,21 @@ def test_signatures_say_which_metric_it_was() -> None:
     assert "tok:char" in evaluate(REFERENCES, REFERENCES, tokenize="char").bleu.signature
 
 
+def test_capitals_count_unless_told_otherwise() -> None:
+    shouted = [line.upper() for line in REFERENCES]
+    plain, lower = evaluate(shouted, REFERENCES), evaluate(shouted, REFERENCES, lowercase=True)
+    assert plain.bleu.score < 5
+    assert plain.exact_match == 0.0
+    assert lower.to_dict() | {"ter": 0} == evaluate(REFERENCES, REFERENCES, lowercase=True).to_dict() | {"ter": 0}
+    assert "case:lc" in lower.bleu.signature
+    assert "case:lc" in lower.chrf.signature
+    assert "case:mixed" in plain.bleu.signature
+    for metric in (tokenized_bleu, paper_bleu):
+        assert metric(shouted, REFERENCES, "de").score == 0
+        assert round(metric(shouted, REFERENCES, "de", lowercase=True).score) == 100
+        assert "case:lc" in metric(shouted, REFERENCES, "de", lowercase=True).signature
+
+
 def test_intervals_hold_the_score() -> None:
     result = evaluate([REFERENCES[0], REFERENCES[1], "it rains again in town"], REFERENCES)
     assert result.chrf.low < result.chrf.score < result.chrf.high

@@ -38,6 +38,7 @@ def command(
     tokenize: Annotated[
         str, typer.Option(help="BLEU's tokenisation: 13a; char or zh for languages without spaces.")
     ] = "13a",
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Take no notice of capitals, on either side.")] = False,
     paper: Annotated[bool, typer.Option("--paper", help="BLEU as papers of 2017 had it, too.")] = False,
     language: Annotated[
         str | None,
@@ -67,7 +68,8 @@ def command(
         raise ConfigError("--comet: reads the source too; give --source")
     paths = [path for path in (reference, source, hypotheses, *(against or [])) if path is not None]
     _check_place(sentences, paths)
-    wanted = _Wanted(tokenize, (language or DEFAULT_LANGUAGE) if paper else None, comet, worst, sentences, device)
+    paper_language = (language or DEFAULT_LANGUAGE) if paper else None
+    wanted = _Wanted(tokenize, lowercase, paper_language, comet, worst, sentences, device)
     wanted.check()
 
     texts = _read(reference, source, hypotheses, against or [])
@@ -88,6 +90,7 @@ class _Wanted:
     """What is to be computed besides the plain scores."""
 
     tokenize: str
+    lowercase: bool
     paper_language: str | None
     comet: str | None
     worst: int
@@ -115,20 +118,28 @@ class _Texts:
     hypotheses: list[str]
     against: dict[str, list[str]]
     failed: int = 0
+    lowercase: bool = False  # whether the model writes nothing else
 
     def translate(self, model: Path, beam: int | None, device: str, precision: str) -> None:
         import dragoman
         from dragoman.cli.progress import counting
         from dragoman.decode.translator import windows
+        from dragoman.text.normalize import is_lowercase
 
         sources = self.sources or []
         translator = dragoman.load(str(model), device, precision)
+        self.lowercase = is_lowercase(translator.config.text.normalization)
         options = translator.options(**({} if beam is None else {"beam": beam}))
         with counting("translating", len(sources), show=True) as advance:
             for result in translator.stream(windows(sources, options.batch_size), options=options):
                 self.hypotheses.append(result.text)
                 self.failed += result.status == "failed"
                 advance()
+
+    def cautions(self, lowercase: bool) -> list[str]:
+        if not self.lowercase or lowercase or all(line == line.lower() for line in self.references):
+            return []
+        return ["the model writes lower case only and the references have capitals; --lowercase compares without them"]
 
 
 @dataclass
@@ -215,21 +226,24 @@ def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
     from dragoman.evaluate.paper import paper_bleu, tokenized_bleu
     from dragoman.evaluate.significance import compare
 
-    mine, theirs, tokenize = texts.hypotheses, texts.references, wanted.tokenize
+    mine, theirs = texts.hypotheses, texts.references
+    tokenize, lowercase = wanted.tokenize, wanted.lowercase
     steps = len(LABELS) * (2 if texts.against else 1) + (wanted.paper_language is not None) + 1
     with counting("scoring", steps, show=True) as advance:
         report = _Report(
-            scores=evaluate(mine, theirs, tokenize=tokenize, advance=advance),
-            by_length=by_length(mine, theirs, texts.sources, tokenize=tokenize),
-            notes=bleu_cautions(theirs, tokenize),
+            scores=evaluate(mine, theirs, tokenize=tokenize, lowercase=lowercase, advance=advance),
+            by_length=by_length(mine, theirs, texts.sources, tokenize=tokenize, lowercase=lowercase),
+            notes=[*bleu_cautions(theirs, tokenize), *texts.cautions(lowercase)],
         )
         advance()
         if wanted.paper_language is not None:
-            report.tokenized = tokenized_bleu(mine, theirs, wanted.paper_language)
-            report.paper = paper_bleu(mine, theirs, wanted.paper_language)
+            report.tokenized = tokenized_bleu(mine, theirs, wanted.paper_language, lowercase=lowercase)
+            report.paper = paper_bleu(mine, theirs, wanted.paper_language, lowercase=lowercase)
             advance()
         if texts.against:
-            compared = compare(mine, list(texts.against.values()), theirs, tokenize=tokenize, advance=advance)
+            compared = compare(
+                mine, list(texts.against.values()), theirs, tokenize=tokenize, lowercase=lowercase, advance=advance
+            )
             report.against = dict(zip(texts.against, compared, strict=True))
     if wanted.worst or wanted.sentences is not None:
         report.worst = _sentences(texts, wanted)
@@ -246,7 +260,13 @@ def _sentences(texts: _Texts, wanted: _Wanted) -> "list[SentenceScore]":
     """The worst of those that differ from their reference; all are written where a file was asked for."""
     from dragoman.evaluate.breakdown import COLUMNS, sentence_scores
 
-    scores = sentence_scores(texts.hypotheses, texts.references, texts.sources, tokenize=wanted.tokenize)
+    scores = sentence_scores(
+        texts.hypotheses,
+        texts.references,
+        texts.sources,
+        tokenize=wanted.tokenize,
+        lowercase=wanted.lowercase,
+    )
     if wanted.sentences is not None:
         with opened(wanted.sentences) as stream:
             if wanted.sentences.suffix.lower() in JSON_LINES:

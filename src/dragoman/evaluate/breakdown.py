@@ -55,6 +55,7 @@ def by_length(
     sources: Sequence[str] | None = None,
     *,
     tokenize: str = "13a",
+    lowercase: bool = False,
 ) -> list[LengthBucket]:
     """Scores of the buckets that are not empty, by tokens of the source, or of the reference where there is none."""
     from sacrebleu.metrics.chrf import CHRF
@@ -62,7 +63,8 @@ def by_length(
     check_lines(hypotheses, references)
     if sources is not None:
         check_lines(sources, references)
-    bleu, chrf, tokens = bleu_metric(tokenize, effective_order=True, force=True), CHRF(), token_counter(tokenize)
+    bleu = bleu_metric(tokenize, lowercase=lowercase, effective_order=True, force=True)
+    chrf, tokens = CHRF(lowercase=lowercase), token_counter(tokenize)
     lengths = [tokens(line) for line in (references if sources is None else sources)]
     buckets = []
     for shortest, longest in zip((0, *(edge + 1 for edge in LONGEST)), (*LONGEST, None), strict=True):
@@ -91,6 +93,7 @@ def sentence_scores(
     sources: Sequence[str] | None = None,
     *,
     tokenize: str = "13a",
+    lowercase: bool = False,
 ) -> list[SentenceScore]:
     """Every sentence, the worst by chrF first; those equal to their reference last, a blank one (chrF 0) too."""
     from sacrebleu.metrics.chrf import CHRF
@@ -98,7 +101,8 @@ def sentence_scores(
     check_lines(hypotheses, references)
     if sources is not None:
         check_lines(sources, references)
-    bleu, chrf = bleu_metric(tokenize, effective_order=True), CHRF()
+    bleu = bleu_metric(tokenize, lowercase=lowercase, effective_order=True)
+    chrf = CHRF(lowercase=lowercase)
     scores = [
         SentenceScore(
             line=row + 1,

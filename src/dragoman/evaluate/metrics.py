@@ -58,23 +58,27 @@ def evaluate(
     references: Sequence[str],
     *,
     tokenize: str = "13a",
+    lowercase: bool = False,
     advance: Advance = no_progress,
 ) -> Evaluation:
     """Every metric at once. `tokenize` is BLEU's: 13a for most languages, char for those without spaces."""
     check_lines(hypotheses, references)
     scores = {}
-    for name, metric in corpus_metrics(tokenize, force=False).items():
+    for name, metric in corpus_metrics(tokenize, lowercase=lowercase, force=False).items():
         scores[name] = with_interval(metric, hypotheses, references, most=None if name == "ter" else 100.0)
         advance()
+    if lowercase:
+        hypotheses, references = lowered(hypotheses), lowered(references)
     return Evaluation(**scores, exact_match=exact_match(hypotheses, references), sentences=len(references))
 
 
-def corpus_metrics(tokenize: str, *, force: bool = True) -> dict[str, Any]:
+def corpus_metrics(tokenize: str, *, lowercase: bool = False, force: bool = True) -> dict[str, Any]:
     """sacrebleu's metrics under our names. Without `force` BLEU warns of text that looks tokenised already."""
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
-    return {"bleu": bleu_metric(tokenize, force=force), "chrf": CHRF(), "ter": TER()}
+    bleu = bleu_metric(tokenize, lowercase=lowercase, force=force)
+    return {"bleu": bleu, "chrf": CHRF(lowercase=lowercase), "ter": TER()}  # TER takes no notice of case anyway
 
 
 def bleu_metric(tokenize: str, **options: Any) -> Any:
@@ -122,6 +126,10 @@ def quick_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[s
         "chrf": CHRF().corpus_score(list(hypotheses), [list(references)]).score,
         "exact_match": exact_match(hypotheses, references),
     }
+
+
+def lowered(lines: Sequence[str]) -> list[str]:
+    return [line.lower() for line in lines]
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:

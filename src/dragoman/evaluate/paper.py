@@ -20,17 +20,23 @@ EXPLANATION = (
 _HYPHENATED = re.compile(r"(\S)-(\S)")
 
 
-def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
+def tokenized_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = False
+) -> Score:
     """BLEU over Moses tokens; `language` chooses its rules for abbreviations and apostrophes."""
-    return _moses_bleu(hypotheses, references, language, split=False)
+    return _moses_bleu(hypotheses, references, language, lowercase=lowercase, split=False)
 
 
-def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
+def paper_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = False
+) -> Score:
     """The same with compounds split, which is how the paper's own numbers came about."""
-    return _moses_bleu(hypotheses, references, language, split=True)
+    return _moses_bleu(hypotheses, references, language, lowercase=lowercase, split=True)
 
 
-def _moses_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str, *, split: bool) -> Score:
+def _moses_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool, split: bool
+) -> Score:
     import sacremoses
 
     check_lines(hypotheses, references)
@@ -42,7 +48,7 @@ def _moses_bleu(hypotheses: Sequence[str], references: Sequence[str], language: 
         return list(map(split_compounds, tokenized)) if split else tokenized
 
     # force: text that looks tokenised is what this is about
-    metric = bleu_metric("none", smooth_method="none", force=True)
+    metric = bleu_metric("none", lowercase=lowercase, smooth_method="none", force=True)
     plain = with_interval(metric, prepare(hypotheses), prepare(references))
     compounds = "|compounds:split" if split else ""
     signature = f"{plain.signature}|moses:{language}{compounds}|sacremoses:{sacremoses.__version__}"

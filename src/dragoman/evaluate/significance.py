@@ -37,6 +37,7 @@ def compare(
     references: Sequence[str],
     *,
     tokenize: str = "13a",
+    lowercase: bool = False,
     advance: Advance = no_progress,
 ) -> list[dict[str, Comparison]]:
     """For each of `others`, BLEU, chrF and TER beside ours. `advance` is called once a metric."""
@@ -49,7 +50,7 @@ def compare(
     ]
     trials = max(1_000, min(TRIALS, MOST_SWAPS // len(references)))
     comparisons: list[dict[str, Comparison]] = [{} for _ in others]
-    for name, metric in corpus_metrics(tokenize).items():
+    for name, metric in corpus_metrics(tokenize, lowercase=lowercase).items():
         test = PairedTest(systems, {name: metric}, [list(references)], test_type="ar", n_samples=trials)
         signatures, results = test()
         (label, signature), *_ = signatures.items()

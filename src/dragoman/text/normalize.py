@@ -20,12 +20,16 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 def normalize(text: str, form: Normalization = "nfc") -> str:
     composition: Literal["NFKC", "NFC"] = "NFKC" if form.startswith("nfkc") else "NFC"
     text = unicodedata.normalize(composition, text)
-    if form.endswith("-lowercase"):
+    if is_lowercase(form):
         # composed first, since NFKC makes capitals of letters that have no lower case, as \U0001d56c; and again,
         # since some capitals have a lower case of two characters
         text = unicodedata.normalize(composition, text.lower())
     # split and join, which take white space as _GAP does, are several times as fast as a substitution
     return " ".join(_CONTROL.sub(" ", text.replace(SPACE_MARK, "_")).split())
+
+
+def is_lowercase(form: Normalization) -> bool:
+    return form.endswith("-lowercase")
 
 
 def is_blank(text: str) -> bool:

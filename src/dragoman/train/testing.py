@@ -10,7 +10,7 @@ from dragoman.decode.translator import Translator, windows
 from dragoman.evaluate.metrics import evaluate, suitable_tokenization
 from dragoman.evaluate.paper import languages, tokenized_bleu
 from dragoman.model.footprint import parameter_counts
-from dragoman.text.normalize import normalize
+from dragoman.text.normalize import is_lowercase, normalize
 from dragoman.train.publish import PUBLISHED
 from dragoman.train.run import Run
 
@@ -70,9 +70,10 @@ def _test(run: Run, translator: Translator, name: str, source: Path, target: Pat
     content = "".join(f"{line}\n" for line in translations)
     bundle.write_file(run.directory / TRANSLATIONS / f"{name}.txt", content.encode())
     tokenization = suitable_tokenization(references)
-    scores = evaluate(translations, references, tokenize=tokenization).to_dict()
+    lowercase = is_lowercase(text.normalization)
+    scores = evaluate(translations, references, tokenize=tokenization, lowercase=lowercase).to_dict()
     known = languages()
     language = next((part for part in reversed(target.name.split(".")[1:]) if part in known), None)  # de of test.de.bz2
     if tokenization == "13a" and language is not None:
-        scores["tokenized_bleu"] = tokenized_bleu(translations, references, language).to_dict()
+        scores["tokenized_bleu"] = tokenized_bleu(translations, references, language, lowercase=lowercase).to_dict()
     return scores
