@@ -2,7 +2,8 @@
 
 A table stands between `<!-- table KIND RECIPE ... -->` (none: all of them) and `<!-- end -->`; the text around it is
 written by hand. The result.json that `dragoman train` left of a recipe belongs in results/RECIPE.json, one of
-recipes/ablations.py in results/ablations/ROW.json.
+recipes/ablations.py in results/ablations/ROW.json, what `dragoman evaluate --paper --json` says of the model in the
+box in results/box/TEST.json.
 """
 
 import itertools
@@ -16,6 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES, RESULTS = ROOT / "docs", ROOT / "results"
+CARDS = ROOT / "src" / "dragoman" / "models"
+FOLDERS = {"ablations": "ablations", "box": "box"}  # of a table's results, where they are not of recipes
 _TABLE = re.compile(r"(<!-- table (\w+)((?: [\w-]+)*) -->\n)((?!<!-- table).)*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
@@ -36,7 +39,7 @@ def scores_table(results: dict[str, Result]) -> Iterable[str]:
                 test,
                 f"{found['sentences']:,}",
                 interval(found["bleu"]),
-                f"{tokenized['score']:.1f}" if tokenized else "",
+                f"{tokenized['score']:.2f}" if tokenized else "",
                 interval(found["chrf"]),
                 f"{found['exact_match']:.1%}",
             )
@@ -87,6 +90,24 @@ def ablations_table(results: dict[str, Result]) -> Iterable[str]:
         )
 
 
+def box_table(results: dict[str, Result]) -> Iterable[str]:
+    """The weights as they come with dragoman, which are not quite those that the training measured."""
+    metrics = {
+        "bleu": "BLEU",
+        "chrf": "chrF",
+        "ter": "TER",
+        "tokenized_bleu": "tokenised BLEU",
+        "paper_bleu": "paper-style BLEU",
+    }
+    yield from head("test set", "sentences", *(f"{label} [95 %]" for label in metrics.values()))
+    for name, found in results.items():
+        yield row(name, f"{found['sentences']:,}", *(interval(found[metric]) for metric in metrics))
+    yield ""
+    for metric, label in metrics.items():
+        for signature in sorted({found[metric]["signature"] for found in results.values()}):
+            yield f"- {label}: `{signature}`"
+
+
 def signatures(results: dict[str, Result]) -> Iterable[str]:
     """How the scores were computed, each way once."""
     found = {
@@ -109,7 +130,7 @@ def row(*cells: object) -> str:
 
 
 def interval(score: dict[str, float]) -> str:
-    return f"{score['score']:.1f} [{score['low']:.1f}, {score['high']:.1f}]"
+    return f"{score['score']:.2f} [{score['low']:.1f}, {score['high']:.1f}]"
 
 
 def millions(count: int) -> str:
@@ -142,6 +163,7 @@ TABLES: dict[str, Callable[[dict[str, Result]], Iterable[str]]] = {
     "origins": origins_table,
     "signatures": signatures,
     "ablations": ablations_table,
+    "box": box_table,
 }
 
 
@@ -150,7 +172,7 @@ def filled(page: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, names = match[2], match[3].split()
-        found = read(RESULTS / "ablations" if kind == "ablations" else RESULTS)
+        found = read(RESULTS / FOLDERS.get(kind, ""))
         missing = [name for name in names if name not in found]
         for name in missing:
             if not (ROOT / "recipes" / f"{name}.toml").exists():
@@ -174,7 +196,7 @@ def _place(row: str) -> tuple[bool, bool, list[str]]:
 
 def main() -> None:
     changed = []
-    for path in sorted(PAGES.rglob("*.md")):
+    for path in sorted([*PAGES.rglob("*.md"), *CARDS.rglob("*.md")]):
         page = path.read_text(encoding="utf-8")
         if filled(page) != page:
             changed.append(path)

@@ -186,9 +186,10 @@ def save_bundle(
 
 
 def located(model: str | Path) -> Path:
-    """The directory of a model: a directory that is there, else one that comes with dragoman, by its name."""
-    own = IN_THE_BOX / model
-    return own if not Path(model).exists() and own.parent == IN_THE_BOX and own.is_dir() else Path(model)
+    """The directory of a model: one that is there, else one that comes with dragoman, by its name."""
+    here, own = Path(model), IN_THE_BOX / model
+    # a folder that merely has the name, of the corpus say, is not in the way
+    return own if not (here / CONFIG).exists() and own.parent == IN_THE_BOX and own.is_dir() else here
 
 
 def in_the_box() -> list[str]:

@@ -123,7 +123,8 @@ def test_a_reader_that_leaves_early_is_no_error(quick_run: Path) -> None:
 def test_translate_says_what_is_wrong(quick_run: Path, tmp_path: Path) -> None:
     nowhere = tmp_path / "no"
     assert error_of("translate", "--model", nowhere, "x", code=4) == (
-        f"dragoman: {nowhere}: no such model directory; train one with `dragoman train ... --out {nowhere}`"
+        f"dragoman: {nowhere}: no such model directory; train one with `dragoman train ... --out {nowhere}`, "
+        "or take one that is there: en-de"
     )
     assert error_of("translate", "--model", quick_run, "--n-best", "9", "x", code=2) == (
         "dragoman: decode.n_best: 9 is more than beam=4; widen the beam or ask for fewer"
@@ -292,7 +293,8 @@ def test_options_that_mean_nothing_together_are_refused(quick_run: Path, tmp_pat
             ["evaluate", "--hypotheses", reference, "--reference", reference, "--beam", "2"],
             "--hypotheses: are translations already; leave out --beam",
         ),
-        (["demo", "--language", "fr"], "--language fr: the demo speaks Thai and German; known: de, th"),
+        (["demo", "--train", "--language", "fr"], "--language fr: the demo speaks Thai and German; known: de, th"),
+        (["demo", "--language", "de"], "--language: belongs to the training demo; add --train"),
     ]
     for arguments, message in mistakes:
         assert error_of(*arguments, code=2) == f"dragoman: {message}"

@@ -382,7 +382,8 @@ def refusals(corpus: Path) -> dict[str, tuple[list[str], int, str]]:
         "reverse model": (
             [*back, "--reverse", str(missing)],
             4,
-            f"{missing}: no such model directory; train one with `dragoman train ... --out {missing}`",
+            f"{missing}: no such model directory; train one with `dragoman train ... --out {missing}`, "
+            "or take one that is there: en-de",
         ),
         "teacher": (
             distillation(corpus, out, "--teacher", str(corpus)),

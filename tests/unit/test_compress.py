@@ -110,7 +110,7 @@ def test_scales_that_are_missing_are_noticed(small: Path, tmp_path: Path) -> Non
 # Models in the box
 
 
-def test_a_name_is_a_model_in_the_box_unless_a_directory_has_it(
+def test_a_name_is_a_model_in_the_box_unless_one_here_has_it(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle, "IN_THE_BOX", small.parent)
@@ -118,8 +118,10 @@ def test_a_name_is_a_model_in_the_box_unless_a_directory_has_it(
     assert bundle.located("small") == small
     assert bundle.in_the_box() == ["small"]
     assert dragoman.load("small", "cpu").translate("a b").source == "a b"
-    (Path("small")).mkdir(exist_ok=True)
-    assert bundle.located("small") == Path("small"), "one's own directory comes first"
+    Path("small").mkdir(exist_ok=True)
+    assert bundle.located("small") == small, "a folder that is no model is not in the way"
+    Path("small", bundle.CONFIG).touch()
+    assert bundle.located("small") == Path("small"), "one's own model comes first"
     assert bundle.located("../small") == Path("../small"), "only names, not paths, are looked for in the box"
     with pytest.raises(ModelError, match="or take one that is there: small"):
         dragoman.load("smal")

@@ -42,7 +42,7 @@ def test_a_table_is_what_the_results_say(tables: Any) -> None:
     page = "before\n\n<!-- table scores some -->\nold\n<!-- end -->\n\n<!-- table origins -->\n<!-- end -->\nafter\n"
     new = tables.filled(page)
     assert (
-        "| `some` | multi30k-test | 1,000 | 41.2 [40.0, 42.5] | 42.0 | 60.0 [40.0, 42.5] | 12.5% |\n\n<!-- end -->"
+        "| `some` | multi30k-test | 1,000 | 41.23 [40.0, 42.5] | 42.00 | 60.00 [40.0, 42.5] | 12.5% |\n\n<!-- end -->"
         in new
     )
     command, data = "dragoman train recipes/some.toml --set model.norm=pre", "29,000 | `0123456789abcdef`"
@@ -61,6 +61,17 @@ def test_rows_of_the_ablations_say_what_was_set_and_begin_with_the_base(tables: 
         "`base`", "`A-heads-2`", "`A-heads-16`", "`pre-norm`",
     ]  # fmt: skip
     assert "| `model.norm=pre` |" in lines[4]
+
+
+def test_the_model_in_the_box_has_its_own(tables: Any) -> None:
+    (tables.RESULTS / "box").mkdir()
+    found = {**RESULT["tests"]["multi30k-test"], "paper_bleu": {**SCORE, "signature": "compounds:split"}}
+    (tables.RESULTS / "box" / "news.json").write_text(json.dumps(found))
+    new = tables.filled("<!-- table box -->\n<!-- end -->")
+    score = "41.23 [40.0, 42.5]"
+    assert f"| news | 1,000 | {score} | 60.00 [40.0, 42.5] | {score} | 42.00 [40.0, 42.5] | {score} |\n" in new
+    assert "\n- paper-style BLEU: `compounds:split`\n" in new
+    assert "news" not in tables.filled("<!-- table scores -->\n<!-- end -->")
 
 
 def test_what_was_not_measured_is_said_to_be(tables: Any) -> None:
@@ -86,12 +97,13 @@ def test_a_page_that_is_not_up_to_date_is_found(tables: Any, tmp_path: Path, mon
     page = tmp_path / "page.md"
     page.write_text("<!-- table scores some -->\n<!-- end -->\n")
     monkeypatch.setattr(tables, "PAGES", tmp_path)
+    monkeypatch.setattr(tables, "CARDS", tmp_path / "none")
     monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
     with pytest.raises(SystemExit, match=rf"^not what results/ says: {page}; run python docs/tables.py$"):
         tables.main()
     monkeypatch.setattr(sys, "argv", ["tables.py"])
     tables.main()
-    assert "41.2 [40.0, 42.5]" in page.read_text()
+    assert "41.23 [40.0, 42.5]" in page.read_text()
     monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
     with pytest.raises(SystemExit) as ended:
         tables.main()
@@ -101,3 +113,12 @@ def test_a_page_that_is_not_up_to_date_is_found(tables: Any, tmp_path: Path, mon
 def test_the_pages_are_up_to_date() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "docs" / "tables.py"), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_readme_has_the_scores_of_the_model_in_the_box() -> None:
+    europarl, tatoeba, news = (
+        json.loads((ROOT / "results" / "box" / f"{name}-en-de-test.json").read_text())["bleu"]["score"]
+        for name in ("europarl", "tatoeba", "newstest2014")
+    )
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"BLEU {europarl:.1f} on Europarl, {tatoeba:.1f} on Tatoeba, {news:.1f} on newstest2014" in readme

@@ -1,4 +1,4 @@
-"""`dragoman demo`: trains a small model on a corpus made here and shows what it learned. Never asks a question."""
+"""`dragoman demo`: what a Transformer does, in a minute. Never asks a question."""
 
 import sys
 import tempfile
@@ -8,27 +8,63 @@ from typing import Annotated
 
 import typer
 
+from dragoman.cli.options import IN_THE_BOX
 from dragoman.cli.translate import picture
 from dragoman.config import Config
 from dragoman.errors import ConfigError, suggestion
 
+EVERYDAY = (
+    "Good morning! How did you sleep?",
+    "I would like a cup of coffee, please.",
+    "Where is the nearest train station?",
+    "She has been working here for ten years.",
+    "My brother is older than me, but I am taller.",
+    "The committee will vote on the report tomorrow.",
+)
+LOOKED_INTO = "Tom has been living in Boston since October."
 SHOWN = 8  # phrases it never saw
 
 
 def command(
-    out: Annotated[Path | None, typer.Option(help="Keep the model here; left out, it goes when the demo ends.")] = None,
-    language: Annotated[str, typer.Option(help="th (Thai) or de (German).")] = "th",
+    train: Annotated[bool, typer.Option("--train", help="Train a small model in place of using one.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="With --train: keep the model here; else it goes at the end.")
+    ] = None,
+    language: Annotated[str | None, typer.Option(help="With --train: th (Thai) or de (German).  [default: th]")] = None,
 ) -> None:
-    """Train English numbers and dates into Thai or German for about a minute, then translate phrases never seen."""
-    if language not in ("de", "th"):
+    """Translate everyday English with the model in the box and show its attention; or train a model, in a minute."""
+    if not train:
+        for option, value in (("--out", out), ("--language", language)):
+            if value is not None:
+                raise ConfigError(f"{option}: belongs to the training demo; add --train")
+        _translate()
+        return
+    if language not in ("de", "th", None):
         raise ConfigError(
             f"--language {language}: the demo speaks Thai and German; {suggestion(language, ('de', 'th'))}"
         )
     with tempfile.TemporaryDirectory(prefix="dragoman-demo-") as scratch:
-        _demo(out or Path(scratch) / "model", f"numbers-{language}", kept=out is not None)
+        _train(out or Path(scratch) / "model", f"numbers-{language or 'th'}", kept=out is not None)
 
 
-def _demo(run: Path, corpus: str, *, kept: bool) -> None:
+def _translate() -> None:
+    import dragoman
+
+    translator = dragoman.load(str(IN_THE_BOX))
+    print(f"English to German with {IN_THE_BOX}, the model that comes with dragoman.\n")
+    for result in translator.translate(list(EVERYDAY)):
+        print(f"  {result.source}\n  {result.text}\n")
+    result = translator.translate(LOOKED_INTO, attention=True)
+    print("Cross-attention: where each output token (rows) looked in the source (columns), mean over heads.\n")
+    print(picture(result, sys.stdout))
+    print(
+        '\nNext: dragoman translate "Your own sentence."'
+        '\n      dragoman inspect "Your own sentence." --out inside.html   (every head, in the browser)'
+        "\n      dragoman demo --train   (trains a model of its own, in two minutes)"
+    )
+
+
+def _train(run: Path, corpus: str, *, kept: bool) -> None:
     import dragoman
     from dragoman.cli.progress import TrainingReporter
     from dragoman.data import generated
@@ -56,9 +92,8 @@ def _demo(run: Path, corpus: str, *, kept: bool) -> None:
     if kept:
         print(f'\nThe model is in {run}. Next: dragoman translate --model {run} "forty-two"')
     else:
-        print(
-            "\nNext: keep a model (dragoman demo --out runs/demo), or train on your own text (dragoman train --help)."
-        )
+        print("\nNext: keep a model (dragoman demo --train --out runs/demo),")
+        print("      or train on your own text (dragoman train --help).")
 
 
 # At most two minutes on two cores, with room to spare on slower ones: 80 seconds where it was measured.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from dragoman.cli.options import Device, Json, Model, Precision
+from dragoman.cli.options import IN_THE_BOX, Device, Json, Model, Precision
 from dragoman.errors import ConfigError, DiskError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ WINDOW_LINES = 1024
 
 
 def command(
-    model: Model,
+    model: Model = IN_THE_BOX,
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to translate; else --input or stdin.")
     ] = None,
