@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,11 @@ def disk_error(path: Path, size: int, error: OSError) -> DiskError:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """One run at a time in a directory. The lock ends with the process, however it ends."""
+    """One run at a time in a directory. The lock ends with the process, however it ends.
+
+    A directory that was made for it goes again where nothing came into it: the run was refused.
+    """
+    new = not directory.exists()
     make_directory(directory)
     try:
         import fcntl
@@ -125,7 +129,18 @@ def locked(directory: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ModelError(f"{directory}: another run is training here; wait for it or give another --out") from None
-        yield
+        try:
+            yield
+        finally:
+            if new:
+                _remove_if_empty(directory, path)
+
+
+def _remove_if_empty(directory: Path, lock: Path) -> None:
+    with suppress(OSError):  # somebody else has removed it
+        if [each.name for each in directory.iterdir()] == [lock.name]:
+            lock.unlink()
+            directory.rmdir()
 
 
 # Weights

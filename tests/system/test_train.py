@@ -420,6 +420,15 @@ def test_one_run_at_a_time_in_a_directory(tmp_path: Path) -> None:
         train(quick_config(), tmp_path)
 
 
+def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:
+    refused = quick_config('train.freeze=["no such part"]')
+    (tmp_path / "mine").mkdir()
+    for name, left in (("run", False), ("mine", True)):
+        with pytest.raises(ConfigError, match="no such part"):
+            train(refused, tmp_path / name)
+        assert (tmp_path / name).exists() is left
+
+
 def test_out_of_memory_names_the_setting_and_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
