@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGES, RESULTS = ROOT / "docs", ROOT / "results"
 CARDS = ROOT / "src" / "dragoman" / "models"
-FOLDERS = {"ablations": "ablations", "box": "box"}  # of a table's results, where they are not of recipes
+OWN_FOLDER = ("ablations", "box")  # tables whose results are not of recipes
 _TABLE = re.compile(r"(<!-- table (\w+)((?: [\w-]+)*) -->\n)((?!<!-- table).)*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
@@ -172,7 +172,7 @@ def filled(page: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, names = match[2], match[3].split()
-        found = read(RESULTS / FOLDERS.get(kind, ""))
+        found = read(RESULTS / kind if kind in OWN_FOLDER else RESULTS)
         missing = [name for name in names if name not in found]
         for name in missing:
             if not (ROOT / "recipes" / f"{name}.toml").exists():

@@ -34,6 +34,7 @@ from dragoman.text.tokenizer import Tokenizer
 
 IN_THE_BOX = Path(__file__).parent / "models"
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -202,9 +203,10 @@ def save_bundle(
 
 def located(model: str | Path) -> Path:
     """The directory of a model: one that is there, else one that comes with dragoman, by its name."""
-    here, own = Path(model), IN_THE_BOX / model
-    # a folder that merely has the name, of the corpus say, is not in the way
-    return own if not (here / CONFIG).exists() and own.parent == IN_THE_BOX and own.is_dir() else here
+    here = Path(model)
+    # a folder that merely has the name, of a corpus say, is not in the way
+    is_run = any((here / part).exists() for part in (CONFIG, WEIGHTS, CHECKPOINTS))
+    return here if is_run or str(model) not in in_the_box() else IN_THE_BOX / model
 
 
 def in_the_box() -> list[str]:
@@ -315,12 +317,12 @@ def _require_directory(directory: Path) -> None:
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
-    return run / "checkpoints" / f"step-{step:06d}"
+    return run / CHECKPOINTS / f"step-{step:06d}"
 
 
 def checkpoints(run: Path) -> list[Path]:
     """Oldest first. Those being written or removed have other names and are never chosen."""
-    found = (path for path in (run / "checkpoints").glob("step-*") if path.name.removeprefix("step-").isdecimal())
+    found = (path for path in (run / CHECKPOINTS).glob("step-*") if path.name.removeprefix("step-").isdecimal())
     return sorted(found, key=checkpoint_step)
 
 
@@ -345,11 +347,11 @@ def remove_checkpoints(run: Path, *, keep: Collection[Path]) -> None:
 
 def remove_leftovers(run: Path) -> None:
     """What a kill left of checkpoints being written or removed, and of encoded corpora."""
-    for replaced in (run / "checkpoints").glob(".step-*.replaced"):
+    for replaced in (run / CHECKPOINTS).glob(".step-*.replaced"):
         path = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
         if not path.exists():  # what was to take its place never did
             replaced.rename(path)
-    for leftover in (*(run / "checkpoints").glob(".step-*"), *(run / "data").glob(".*")):
+    for leftover in (*(run / CHECKPOINTS).glob(".step-*"), *(run / "data").glob(".*")):
         shutil.rmtree(leftover, ignore_errors=True)
 
 

@@ -10,6 +10,11 @@ import pytest
 
 import dragoman
 from dragoman.bundle import IN_THE_BOX, in_the_box
+from dragoman.cli import demo
+from dragoman.cli.main import app
+from dragoman.cli.train import build_config
+from dragoman.errors import ConfigError
+from dragoman.train.loop import train
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 40_000_000
@@ -43,6 +48,33 @@ def test_the_demo_translates_and_names_the_training_one() -> None:
     assert "dragoman demo --train" in done.stdout
 
 
+def test_the_training_demo_trains_translates_and_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ("train.max_steps=4", "train.save_every=4", "train.warmup_steps=2", "data.generated_size=300")
+    monkeypatch.setattr(demo, "SETTINGS", (*demo.SETTINGS, *short))
+    app(["demo", "--train", "--language", "de", "--out", str(tmp_path / "kept")], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "generated pairs: numbers-de." in shown
+    assert "Right to the letter: " in shown
+    assert f"The model is in {tmp_path / 'kept'}." in shown
+    assert (tmp_path / "kept" / "weights.safetensors").exists()
+    with pytest.raises(ConfigError, match=r"^--out: belongs to the training demo; add --train$"):
+        app(["demo", "--out", str(tmp_path / "kept")], standalone_mode=False)
+
+
+def test_it_can_be_trained_further(tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("Good morning!\nThank you very much.\n")
+    (tmp_path / "target").write_text("Moin!\nDanke auch.\n")
+    sides = {"source": [str(tmp_path / "source")], "target": [str(tmp_path / "target")]}
+    data = {**sides, **{f"valid_{side}": files for side, files in sides.items()}}
+    settings = ["train.max_steps=12", "train.save_every=12", "train.learning_rate=1e-4", "train.warmup_steps=1"]
+    train(build_config(None, tmp_path / "run", None, data, settings, "en-de"), tmp_path / "run")
+    tuned = dragoman.load(str(tmp_path / "run"), device="cpu")
+    assert tuned.translate("Good morning!").text == "Moin!"
+    assert tuned.translate("Where is the nearest train station?").text == "Wo ist der nächste Bahnhof?"
+
+
 @pytest.mark.slow
 def test_the_built_wheel_has_it(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--no-input"]
@@ -56,6 +88,7 @@ def test_the_built_wheel_has_it(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     place, text = json.loads(done.stdout)
     assert place.startswith(str(site))
     assert text == "Guten Morgen!"

@@ -91,9 +91,11 @@ def test_what_a_person_sees(place: Path) -> None:
 
 def test_capitals_are_passed_over_where_asked_for(place: Path) -> None:
     (place / "shouted").write_text("".join(f"{line.upper()}\n" for line in REFERENCES))
-    arguments = "--hypotheses shouted --reference reference --against ours --paper --sentences all.jsonl --json"
+    files = "--hypotheses shouted --reference reference --against ours --sentences all.jsonl"
+    arguments = f"{files} --paper --worst 3 --json"
     record = json.loads(run(place, f"{arguments} --lowercase").stdout)
     assert record["exact_match"] == 1.0
+    assert record["worst"] == []
     perfect = [record[name]["score"] for name in ("bleu", "chrf", "tokenized_bleu", "paper_bleu")]
     assert [round(score) for score in perfect] == [100] * 4
     assert record["against"][0]["bleu"]["difference"] > 0
@@ -101,6 +103,7 @@ def test_capitals_are_passed_over_where_asked_for(place: Path) -> None:
     assert round(json.loads((place / "all.jsonl").read_text().splitlines()[0])["bleu"]) == 100
     counted = json.loads(run(place, arguments).stdout)
     assert counted["bleu"]["score"] < 50
+    assert len(counted["worst"]) == 3
     assert counted["against"][0]["bleu"]["difference"] < 0
 
 

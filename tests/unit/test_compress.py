@@ -120,8 +120,11 @@ def test_a_name_is_a_model_in_the_box_unless_one_here_has_it(
     assert dragoman.load("small", "cpu").translate("a b").source == "a b"
     Path("small").mkdir(exist_ok=True)
     assert bundle.located("small") == small, "a folder that is no model is not in the way"
-    Path("small", bundle.CONFIG).touch()
-    assert bundle.located("small") == Path("small"), "one's own model comes first"
+    for part in (bundle.CONFIG, bundle.WEIGHTS, bundle.CHECKPOINTS):
+        Path("small", part).touch()
+        assert bundle.located("small") == Path("small"), "one's own model comes first"
+        Path("small", part).unlink()
+    assert bundle.located("..") == Path("..")
     assert bundle.located("../small") == Path("../small"), "only names, not paths, are looked for in the box"
     with pytest.raises(ModelError, match="or take one that is there: small"):
         dragoman.load("smal")

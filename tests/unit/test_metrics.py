@@ -37,7 +37,7 @@ def test_capitals_count_unless_told_otherwise() -> None:
     plain, lower = evaluate(shouted, REFERENCES), evaluate(shouted, REFERENCES, lowercase=True)
     assert plain.bleu.score < 5
     assert plain.exact_match == 0.0
-    assert lower.to_dict() | {"ter": 0} == evaluate(REFERENCES, REFERENCES, lowercase=True).to_dict() | {"ter": 0}
+    assert lower == evaluate(REFERENCES, REFERENCES, lowercase=True)
     assert "case:lc" in lower.bleu.signature
     assert "case:lc" in lower.chrf.signature
     assert "case:mixed" in plain.bleu.signature

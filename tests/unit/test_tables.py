@@ -1,6 +1,7 @@
 """The tables of the documentation: what results/ says, and nothing else."""
 
 import copy
+import hashlib
 import importlib.util
 import json
 import subprocess
@@ -113,6 +114,14 @@ def test_a_page_that_is_not_up_to_date_is_found(tables: Any, tmp_path: Path, mon
 def test_the_pages_are_up_to_date() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "docs" / "tables.py"), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_scores_of_the_model_in_the_box_are_of_the_weights_in_it() -> None:
+    weights = ROOT / "src" / "dragoman" / "models" / "en-de" / "weights.safetensors"
+    measured = list((ROOT / "results" / "box").glob("*.json"))
+    assert len(measured) == 3
+    for path in measured:
+        assert json.loads(path.read_text())["made_by"]["sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
 def test_readme_has_the_scores_of_the_model_in_the_box() -> None:

@@ -1,17 +1,20 @@
-"""`dragoman demo`: what a Transformer does, in a minute. Never asks a question."""
+"""`dragoman demo`: what a Transformer does. Never asks a question."""
 
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.options import IN_THE_BOX
+from dragoman.cli.options import DEFAULT_MODEL
 from dragoman.cli.translate import picture
 from dragoman.config import Config
 from dragoman.errors import ConfigError, suggestion
+
+if TYPE_CHECKING:
+    from dragoman.decode.translator import Translator
 
 EVERYDAY = (
     "Good morning! How did you sleep?",
@@ -30,9 +33,9 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="With --train: keep the model here; else it goes at the end.")
     ] = None,
-    language: Annotated[str | None, typer.Option(help="With --train: th (Thai) or de (German).  [default: th]")] = None,
+    language: Annotated[str | None, typer.Option(help="With --train: th (Thai, the default) or de (German).")] = None,
 ) -> None:
-    """Translate everyday English with the model in the box and show its attention; or train a model, in a minute."""
+    """Translate everyday English with the model in the box and show its attention; or train a model in two minutes."""
     if not train:
         for option, value in (("--out", out), ("--language", language)):
             if value is not None:
@@ -49,14 +52,13 @@ def command(
 
 def _translate() -> None:
     import dragoman
+    from dragoman.bundle import IN_THE_BOX
 
-    translator = dragoman.load(str(IN_THE_BOX))
-    print(f"English to German with {IN_THE_BOX}, the model that comes with dragoman.\n")
+    translator = dragoman.load(str(IN_THE_BOX / DEFAULT_MODEL))  # whatever has that name here
+    print(f"English to German with {DEFAULT_MODEL}, the model that comes with dragoman.\n")
     for result in translator.translate(list(EVERYDAY)):
         print(f"  {result.source}\n  {result.text}\n")
-    result = translator.translate(LOOKED_INTO, attention=True)
-    print("Cross-attention: where each output token (rows) looked in the source (columns), mean over heads.\n")
-    print(picture(result, sys.stdout))
+    _show_attention(translator, LOOKED_INTO)
     print(
         '\nNext: dragoman translate "Your own sentence."'
         '\n      dragoman inspect "Your own sentence." --out inside.html   (every head, in the browser)'
@@ -87,13 +89,17 @@ def _train(run: Path, corpus: str, *, kept: bool) -> None:
         mark = "right" if result.text == reference else "wrong"
         print(f"  source     {source}\n  output     {result.text}\n  reference  {reference}  ({mark})\n")
     print(f"Right to the letter: {right} of {len(results)} held-out phrases.\n")
-    print("Cross-attention: where each output token (rows) looked in the source (columns), mean over heads.\n")
-    print(picture(translator.translate(test[0][0], attention=True), sys.stdout))
+    _show_attention(translator, test[0][0])
     if kept:
         print(f'\nThe model is in {run}. Next: dragoman translate --model {run} "forty-two"')
     else:
         print("\nNext: keep a model (dragoman demo --train --out runs/demo),")
         print("      or train on your own text (dragoman train --help).")
+
+
+def _show_attention(translator: "Translator", text: str) -> None:
+    print("Cross-attention: where each output token (rows) looked in the source (columns), mean over heads.\n")
+    print(picture(translator.translate(text, attention=True), sys.stdout))
 
 
 # At most two minutes on two cores, with room to spare on slower ones: 80 seconds where it was measured.

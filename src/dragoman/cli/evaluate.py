@@ -87,7 +87,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is to be computed besides the plain scores."""
+    """What is to be computed, and how."""
 
     tokenize: str
     lowercase: bool
@@ -111,25 +111,35 @@ class _Wanted:
 
 @dataclass
 class _Texts:
-    """Lines that belong together, and how many could not be translated."""
+    """Lines that belong together, and what is known of the model that translated them."""
 
     references: list[str]
     sources: list[str] | None
     hypotheses: list[str]
     against: dict[str, list[str]]
     failed: int = 0
-    lowercase: bool = False  # whether the model writes nothing else
+    model_is_lowercase: bool = False
+    made_by: dict[str, Any] = field(default_factory=dict)  # the model that translated, and how
 
     def translate(self, model: Path, beam: int | None, device: str, precision: str) -> None:
         import dragoman
+        from dragoman.bundle import WEIGHTS, located
         from dragoman.cli.progress import counting
+        from dragoman.data.corpus import file_hash
         from dragoman.decode.translator import windows
         from dragoman.text.normalize import is_lowercase
 
         sources = self.sources or []
         translator = dragoman.load(str(model), device, precision)
-        self.lowercase = is_lowercase(translator.config.text.normalization)
+        self.model_is_lowercase = is_lowercase(translator.config.text.normalization)
         options = translator.options(**({} if beam is None else {"beam": beam}))
+        self.made_by = {
+            "model": str(model),
+            "sha256": file_hash(located(model) / WEIGHTS),
+            "precision": precision,
+            "beam": options.beam,
+            "length_penalty": options.length_penalty,
+        }
         with counting("translating", len(sources), show=True) as advance:
             for result in translator.stream(windows(sources, options.batch_size), options=options):
                 self.hypotheses.append(result.text)
@@ -137,7 +147,7 @@ class _Texts:
                 advance()
 
     def cautions(self, lowercase: bool) -> list[str]:
-        if not self.lowercase or lowercase or all(line == line.lower() for line in self.references):
+        if lowercase or not self.model_is_lowercase or all(line == line.lower() for line in self.references):
             return []
         return ["the model writes lower case only and the references have capitals; --lowercase compares without them"]
 
@@ -167,6 +177,8 @@ class _Report:
         record["by_length"] = [bucket.to_dict() for bucket in self.by_length]
         record["worst"] = [sentence.to_dict() for sentence in self.worst]
         record["notes"] = self.notes
+        if texts.made_by:
+            record["made_by"] = texts.made_by
         return json.dumps(record, ensure_ascii=False) + "\n"
 
     def to_text(self) -> str:
@@ -274,7 +286,7 @@ def _sentences(texts: _Texts, wanted: _Wanted) -> "list[SentenceScore]":
             else:
                 stream.write("\t".join(COLUMNS) + "\n")
                 stream.writelines(f"{one.to_tsv()}\n" for one in scores)
-    return [one for one in scores if one.hypothesis != one.reference][: wanted.worst]
+    return [one for one in scores if not one.right][: wanted.worst]
 
 
 def _check_place(sentences: Path | None, inputs: list[Path]) -> None:

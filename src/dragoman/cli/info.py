@@ -17,7 +17,7 @@ def command(
         typer.Option("--model", "-m", metavar="DIR", help="A model directory, or the name of one in the box."),
     ] = None,
     preset: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(min=1, help="Shared pieces.  [default: the preset's]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(min=1, help="Shared pieces.  \\[default: the preset's]")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting.")
     ] = None,

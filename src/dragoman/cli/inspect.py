@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.options import IN_THE_BOX, Device, Json, Model
+from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ BAR = 20  # columns of a probability's bar
 
 
 def command(
-    model: Model = IN_THE_BOX,
+    model: Model = DEFAULT_MODEL,
     text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Sentences to look into.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write one HTML file that needs nothing else.")] = None,
     source: Annotated[Path | None, typer.Option(help="Sentences in a file, one a line.")] = None,

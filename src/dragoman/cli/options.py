@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-IN_THE_BOX = Path("en-de")  # what comes with dragoman, where no other model is named
+DEFAULT_MODEL = Path("en-de")  # in the box
 Model = Annotated[
     Path, typer.Option("--model", "-m", metavar="DIR", help="The model directory, or the name of one in the box.")
 ]

@@ -14,7 +14,7 @@ def command(
     model: Model,
     source: Annotated[Path, typer.Argument(help="Text, one sentence a line.")],
     target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Pairs at a time.  [default: the model's]")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Pairs at a time.  \\[default: the model's]")] = None,
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,

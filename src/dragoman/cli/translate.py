@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from dragoman.cli.options import IN_THE_BOX, Device, Json, Model, Precision
+from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision
 from dragoman.errors import ConfigError, DiskError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ WINDOW_LINES = 1024
 
 
 def command(
-    model: Model = IN_THE_BOX,
+    model: Model = DEFAULT_MODEL,
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to translate; else --input or stdin.")
     ] = None,
@@ -34,10 +34,10 @@ def command(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file in place of stdout.")] = None,
     beam: Annotated[
-        int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.  [default: the model's]")
+        int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.  \\[default: the model's]")
     ] = None,
     n_best: Annotated[int | None, typer.Option(help="Translations a line, separated by tabs.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="GNMT's alpha.  [default: the model's]")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="GNMT's alpha.  \\[default: the model's]")] = None,
     max_extra: Annotated[int | None, typer.Option(help="Most tokens the output may have beyond the input's.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw tokens at random in place of beam search.")] = False,
     top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest.")] = None,

@@ -36,9 +36,10 @@ class SentenceScore:
     source: str | None
     hypothesis: str
     reference: str
+    right: bool = False  # equal to its reference; with capitals unless these do not count
 
     def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "right"}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), ensure_ascii=False)
@@ -111,7 +112,8 @@ def sentence_scores(
             source=None if sources is None else sources[row],
             hypothesis=mine,
             reference=theirs,
+            right=mine.lower() == theirs.lower() if lowercase else mine == theirs,
         )
         for row, (mine, theirs) in enumerate(zip(hypotheses, references, strict=True))
     ]
-    return sorted(scores, key=lambda one: (one.hypothesis == one.reference, one.chrf, one.bleu, one.line))
+    return sorted(scores, key=lambda one: (one.right, one.chrf, one.bleu, one.line))
