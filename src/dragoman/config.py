@@ -328,6 +328,7 @@ class DecodeConfig:
     length_penalty: float = 0.6
     length_penalty_form: Literal["gnmt", "power"] = "gnmt"
     max_extra: int = 50  # the output may have this many tokens more than the input
+    split: Literal["long", "sentences"] = "long"  # lines that are too long only, or every line into its sentences
     sampling: bool = False  # draw tokens in place of the beam
     temperature: float = 1.0
     top_k: int = 0  # 0: all
@@ -344,6 +345,7 @@ class DecodeConfig:
         _require_range("decode", "top_k", self.top_k, 0, LARGEST)
         _require_range("decode", "top_p", self.top_p, 0.001, 1.0)
         _require_range("decode", "n_best", self.n_best, 1, 10_000)
+        require(self.split in ("long", "sentences"), f"decode.split: {self.split!r} is neither long nor sentences")
         require(
             self.sampling or self.n_best <= self.beam,
             f"decode.n_best: {self.n_best} is more than beam={self.beam}; widen the beam or ask for fewer",

@@ -35,6 +35,14 @@ def test_it_translates_by_its_name() -> None:
     assert [each.text for each in translator.translate(["Thank you very much.", ""])] == ["Vielen Dank.", ""]
 
 
+def test_of_several_sentences_in_a_line_none_is_lost() -> None:
+    text = (
+        "Good morning! Where is the nearest train station? I would like a cup of coffee, please. Thank you very much."
+    )
+    translated = dragoman.load("en-de", device="cpu").translate(text).text
+    assert translated == "Guten Morgen! Wo ist der nächste Bahnhof? Ich hätte gern eine Tasse Kaffee. Vielen Dank."
+
+
 def test_it_is_what_translate_and_inspect_take_where_no_model_is_named() -> None:
     done = run("translate", "Good morning!")
     assert (done.returncode, done.stdout) == (0, "Guten Morgen!\n")

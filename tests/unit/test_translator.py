@@ -120,6 +120,21 @@ def test_over_long_input_is_split_never_cut(translator: Translator) -> None:
     assert [token for token in result.source_tokens if token != "</s>"] == [f"▁{word}" for word in words.split()]
 
 
+def test_sentences_are_translated_one_by_one_where_asked_for(translator: Translator) -> None:
+    line, parts = "a b c! D e? F g", ["a b c! ", "D e? ", "F g"]
+    whole, apart = (translator.translate(line, split=split) for split in ("long", "sentences"))
+    assert whole.source_tokens.count("</s>") == 1
+    assert apart.source_tokens.count("</s>") == 3
+    alone = [translator.translate(part) for part in parts]
+    assert apart.text == " ".join(each.text for each in alone).strip()
+    assert apart.score == pytest.approx(sum(each.score for each in alone), abs=1e-4)
+    assert (apart.source, apart.status, apart.attention) == (line, "translated", None)
+    long = " ".join("abcdefghij"[place % 10] for place in range(2 * translator.config.text.max_length))
+    assert translator.translate(f"a b. {long.capitalize()}", split="sentences", beam=1).status == "split"
+    with pytest.raises(ConfigError, match=r"^decode.split: 'words' is neither long nor sentences$"):
+        translator.translate(line, split="words")
+
+
 def test_a_line_that_cannot_be_done_fails_alone(translator: Translator) -> None:
     bad = Line(2, "", "invalid UTF-8 at byte 31")
     results = list(translator.stream([["a b", bad, "broken \ud800", "c d"]]))

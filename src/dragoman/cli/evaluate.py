@@ -139,6 +139,7 @@ class _Texts:
             "precision": precision,
             "beam": options.beam,
             "length_penalty": options.length_penalty,
+            "split": options.split,
         }
         with counting("translating", len(sources), show=True) as advance:
             for result in translator.stream(windows(sources, options.batch_size), options=options):

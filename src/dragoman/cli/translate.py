@@ -39,6 +39,10 @@ def command(
     n_best: Annotated[int | None, typer.Option(help="Translations a line, separated by tabs.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="GNMT's alpha.  \\[default: the model's]")] = None,
     max_extra: Annotated[int | None, typer.Option(help="Most tokens the output may have beyond the input's.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="sentences: each alone; long: only lines that are too long.  \\[default: the model's]"),
+    ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw tokens at random in place of beam search.")] = False,
     top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest.")] = None,
     top_p: Annotated[
@@ -62,6 +66,7 @@ def command(
     settings = {
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "batch_size": batch_size, "sampling": sample or None,
+        "split": "long" if attention and split is None else split,  # a picture is of one sequence
     }  # fmt: skip
     import dragoman
     from dragoman.data.corpus import read_lines

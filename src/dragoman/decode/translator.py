@@ -22,6 +22,7 @@ from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.model.device import choose_device, is_out_of_memory
 from dragoman.pictures import svg_heatmap
 from dragoman.text.normalize import is_blank
+from dragoman.text.sentences import sentences
 from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
 
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
@@ -133,6 +134,7 @@ class _Piece:
     number: int  # among the pieces of its line
     ids: list[int]
     glue: str  # what joins its translation to the piece before
+    cut: bool  # out of a sentence that was too long
 
 
 Outcome = list[Hypothesis] | str  # or the reason why there is none
@@ -224,8 +226,7 @@ class Translator:
             elif is_blank(text):
                 results[number] = Translation(text, "", "empty")
             else:
-                stretches = self._split(text)
-                pieces += [_Piece(number, part, ids, glue) for part, (ids, glue) in enumerate(stretches)]
+                pieces += self._pieces(number, text, options)
 
         parts: dict[int, list[tuple[_Piece, Outcome]]] = {}
         for piece, outcome in zip(pieces, self._search_all(pieces, options, start), strict=True):
@@ -243,6 +244,15 @@ class Translator:
             found = self._search([pieces[index].ids for index in batch], keys, options)
             outcomes.update(zip(batch, found, strict=True))
         return [outcomes[index] for index in range(len(pieces))]
+
+    def _pieces(self, number: int, line: str, options: DecodeConfig) -> list[_Piece]:
+        """A line as the model gets it: whole or sentence by sentence, and what is too long in parts."""
+        pieces: list[_Piece] = []
+        for sentence in sentences(line) if options.split == "sentences" else [line]:
+            (first, _), *rest = self._split(sentence)
+            for ids, glue in [(first, " "), *rest]:
+                pieces.append(_Piece(number, len(pieces), ids, glue, cut=bool(rest)))
+        return pieces
 
     def _split(self, line: str) -> list[tuple[list[int], str]]:
         """The ids of a line, in as many pieces as the model's longest input makes necessary, and what stood between."""
@@ -292,7 +302,7 @@ class Translator:
         return Translation(
             source=line,
             text="".join(piece.glue + part.text for (piece, _), part in zip(parts, chosen, strict=True)).strip(),
-            status="truncated" if truncated else "split" if len(parts) > 1 else "translated",
+            status="truncated" if truncated else "split" if any(piece.cut for piece, _ in parts) else "translated",
             score=sum(part.score for part in chosen),
             normalized_score=sum(part.normalized_score for part in chosen) / len(chosen),
             source_tokens=tuple(self.tokenizers.source.pieces(source_ids)),
