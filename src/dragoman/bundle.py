@@ -138,8 +138,10 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _remove_if_empty(directory: Path, lock: Path) -> None:
-    with suppress(OSError):  # somebody else has removed it
-        if [each.name for each in directory.iterdir()] == [lock.name]:
+    with suppress(OSError):  # somebody else has removed it, or a folder in it is not empty
+        for folder in sorted((each for each in directory.rglob("*") if each.is_dir()), reverse=True):
+            folder.rmdir()
+        if list(directory.iterdir()) == [lock]:
             lock.unlink()
             directory.rmdir()
 

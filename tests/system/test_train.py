@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 
 import dragoman
 from dragoman import bundle
+from dragoman.config import DataConfig
 from dragoman.errors import ConfigError, DataError, ModelError, NonFiniteError
 from dragoman.train import begin as beginning
 from dragoman.train import layout
@@ -421,12 +423,16 @@ def test_one_run_at_a_time_in_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:
-    refused = quick_config('train.freeze=["no such part"]')
     (tmp_path / "mine").mkdir()
-    for name, left in (("run", False), ("mine", True)):
-        with pytest.raises(ConfigError, match="no such part"):
-            train(refused, tmp_path / name)
-        assert (tmp_path / name).exists() is left
+    (tmp_path / "two").write_text("a\nb\n")
+    (tmp_path / "one").write_text("a\n")
+    two, one = (str(tmp_path / "two"),), (str(tmp_path / "one"),)
+    unequal = DataConfig(source=two, target=one, valid_source=one, valid_target=one)
+    for refused in (quick_config('train.freeze=["no such part"]'), replace(quick_config(), data=unequal)):
+        for name, left in (("run", False), ("mine", True)):
+            with pytest.raises((ConfigError, DataError), match=r"no such part|2; line N"):
+                train(refused, tmp_path / name)
+            assert (tmp_path / name).exists() is left
 
 
 def test_out_of_memory_names_the_setting_and_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

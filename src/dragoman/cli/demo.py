@@ -1,5 +1,7 @@
 """`dragoman demo`: what a Transformer does. Never asks a question."""
 
+import os
+import shutil
 import sys
 import tempfile
 import time
@@ -59,10 +61,11 @@ def _translate() -> None:
     for result in translator.translate(list(EVERYDAY)):
         print(f"  {result.source}\n  {result.text}\n")
     _show_attention(translator, LOOKED_INTO)
+    program = _program()
     print(
-        '\nNext: dragoman translate "Your own sentence."'
-        '\n      dragoman inspect "Your own sentence." --out inside.html   (every head, in the browser)'
-        "\n      dragoman demo --train   (trains a model of its own, in two minutes)"
+        f'\nNext: {program} translate "Your own sentence."'
+        f'\n      {program} inspect "Your own sentence." --out inside.html   (every head, in the browser)'
+        f"\n      {program} demo --train   (trains a model of its own, in two minutes)"
     )
 
 
@@ -95,6 +98,12 @@ def _train(run: Path, corpus: str, *, kept: bool) -> None:
     else:
         print("\nNext: keep a model (dragoman demo --train --out runs/demo),")
         print("      or train on your own text (dragoman train --help).")
+
+
+def _program() -> str:
+    """What to type: dragoman, or where it is while it is not on the path."""
+    here = Path(sys.argv[0])
+    return "dragoman" if here.name != "dragoman" or shutil.which("dragoman") else os.path.relpath(here)
 
 
 def _show_attention(translator: "Translator", text: str) -> None:

@@ -1,6 +1,7 @@
 """`dragoman info`: what a model or a preset is made of."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +42,8 @@ def command(
 
     if as_json:
         counts = parameter_counts(config.model)
-        print(json.dumps({"parameters": counts, "total": sum(counts.values())}))
+        record = {"parameters": counts, "total": sum(counts.values()), "settings": asdict(config)}
+        print(json.dumps(record, ensure_ascii=False))
         return
     print(parameter_table(config.model))
     print()

@@ -32,7 +32,9 @@ def command(
     input: Annotated[
         Path | None, typer.Option("--input", "-i", help="A file, one sentence a line; .gz .bz2 .xz too.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file in place of stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A file in place of stdout; .gz .bz2 .xz too.")
+    ] = None,
     beam: Annotated[
         int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.  \\[default: the model's]")
     ] = None,
@@ -159,11 +161,13 @@ def opened(output: Path | None) -> Iterator[TextIO]:
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         yield sys.stdout
         return
+    from dragoman.data.corpus import OPENERS
+
     special = output.exists() and not output.is_file()  # a device or a pipe
     place = output if special else output.with_name(f".{output.name}.partial")
     try:
         # newline="\n": what separates lines is a newline on every system
-        with place.open("w", encoding="utf-8", newline="\n") as stream:
+        with OPENERS.get(output.suffix, open)(place, "wt", encoding="utf-8", newline="\n") as stream:
             yield stream
         if not special:
             place.replace(output)

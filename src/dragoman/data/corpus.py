@@ -31,7 +31,7 @@ LONGEST_LINE = 1 << 20  # bytes; a longer line is passed over without being held
 TOO_LONG = f"longer than {LONGEST_LINE:,} bytes"
 PLACES_KEPT = 5  # of the pairs left out, how many are remembered by line
 
-_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 _NOT_TEXT = (
     (re.compile(rb"\x1f\x8b"), "gzip data, not text; let its name end in .gz or unpack it"),
@@ -230,7 +230,7 @@ def _refuse_other_formats(name: str, head: bytes) -> None:
 @contextmanager
 def _reading(path: Path, raw: bool = False) -> Iterator[io.BufferedIOBase]:
     """The file's bytes, unpacked unless `raw`; whatever keeps them from being read is a DataError."""
-    opener = None if raw else _OPENERS.get(path.suffix.lower())
+    opener = None if raw else OPENERS.get(path.suffix.lower())
     try:
         with opener(path) if opener else path.open("rb") as stream:
             yield stream
