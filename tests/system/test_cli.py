@@ -296,6 +296,10 @@ def test_options_that_mean_nothing_together_are_refused(quick_run: Path, tmp_pat
             ["evaluate", "--hypotheses", reference, "--reference", reference, "--beam", "2"],
             "--hypotheses: are translations already; leave out --beam",
         ),
+        (
+            ["evaluate", "--hypotheses", reference, "--reference", reference, "--split", "long"],
+            "--hypotheses: are translations already; leave out --split",
+        ),
         (["demo", "--train", "--language", "fr"], "--language fr: the demo speaks Thai and German; known: de, th"),
         (["demo", "--language", "de"], "--language: belongs to the training demo; add --train"),
     ]

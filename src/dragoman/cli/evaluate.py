@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import Device, Json, Precision
+from dragoman.cli.options import Device, Json, Precision, Split
 from dragoman.cli.translate import opened
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.evaluate.paper import DEFAULT_LANGUAGE
@@ -35,6 +35,7 @@ def command(
         typer.Option(metavar="FILE", help="Another system's translations, to be tested against; repeatable."),
     ] = None,
     beam: Annotated[int | None, typer.Option(help="1 is greedy; the model's own unless given.")] = None,
+    split: Split = None,
     tokenize: Annotated[
         str, typer.Option(help="BLEU's tokenisation: 13a; char or zh for languages without spaces.")
     ] = "13a",
@@ -58,8 +59,9 @@ def command(
     """Measure translations against references."""
     if (hypotheses is None) == (model is None):
         raise ConfigError("--model: give either --model and --source, or --hypotheses")
-    if hypotheses is not None and beam is not None:
-        raise ConfigError("--hypotheses: are translations already; leave out --beam")
+    search = {name: value for name, value in (("beam", beam), ("split", split)) if value is not None}
+    if hypotheses is not None and search:
+        raise ConfigError(f"--hypotheses: are translations already; leave out --{next(iter(search))}")
     if model is not None and source is None:
         raise ConfigError("--source: missing; it is what --model shall translate")
     if language is not None and not paper:
@@ -74,7 +76,7 @@ def command(
 
     texts = _read(reference, source, hypotheses, against or [])
     if model is not None:
-        texts.translate(model, beam, device, precision)
+        texts.translate(model, search, device, precision)
     report = _evaluate(texts, wanted)
     with opened(None) as stream:
         stream.write(report.to_json(texts) if as_json else report.to_text())
@@ -121,7 +123,7 @@ class _Texts:
     model_is_lowercase: bool = False
     made_by: dict[str, Any] = field(default_factory=dict)  # the model that translated, and how
 
-    def translate(self, model: Path, beam: int | None, device: str, precision: str) -> None:
+    def translate(self, model: Path, search: dict[str, Any], device: str, precision: str) -> None:
         import dragoman
         from dragoman.bundle import WEIGHTS, located
         from dragoman.cli.progress import counting
@@ -132,7 +134,7 @@ class _Texts:
         sources = self.sources or []
         translator = dragoman.load(str(model), device, precision)
         self.model_is_lowercase = is_lowercase(translator.config.text.normalization)
-        options = translator.options(**({} if beam is None else {"beam": beam}))
+        options = translator.options(**search)
         self.made_by = {
             "model": str(model),
             "sha256": file_hash(located(model) / WEIGHTS),

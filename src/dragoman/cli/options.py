@@ -6,6 +6,10 @@ from typing import Annotated
 import typer
 
 DEFAULT_MODEL = Path("en-de")  # in the box
+Split = Annotated[
+    str | None,
+    typer.Option(help="sentences: each alone; long: only lines that are too long.  \\[default: the model's]"),
+]
 Model = Annotated[
     Path, typer.Option("--model", "-m", metavar="DIR", help="The model directory, or the name of one in the box.")
 ]

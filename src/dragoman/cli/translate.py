@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision
+from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Split
 from dragoman.errors import ConfigError, DiskError
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ def command(
     n_best: Annotated[int | None, typer.Option(help="Translations a line, separated by tabs.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="GNMT's alpha.  \\[default: the model's]")] = None,
     max_extra: Annotated[int | None, typer.Option(help="Most tokens the output may have beyond the input's.")] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(help="sentences: each alone; long: only lines that are too long.  \\[default: the model's]"),
-    ] = None,
+    split: Split = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw tokens at random in place of beam search.")] = False,
     top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest.")] = None,
     top_p: Annotated[
