@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.cli.translate import opened
+
 DRAGOMAN = [sys.executable, "-m", "dragoman"]
 
 
@@ -97,6 +99,13 @@ def test_n_best_stays_on_its_line_and_attention_is_drawn(quick_run: Path) -> Non
     picture = run("translate", "--model", quick_run, "--attention", "a b c").stdout.decode()
     assert "▁a" in picture
     assert "│" in picture
+
+
+def test_a_program_that_calls_the_command_keeps_its_signals() -> None:
+    before = signal.getsignal(signal.SIGPIPE)
+    with opened(None):
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGPIPE) is before
 
 
 def test_a_reader_that_leaves_early_is_no_error(quick_run: Path) -> None:

@@ -154,9 +154,9 @@ def picture(translation: "Translation", stream: TextIO) -> str:
 def opened(output: Path | None) -> Iterator[TextIO]:
     """stdout, or a file that takes its name once it is whole: a failure leaves what was there."""
     if output is None:
-        if hasattr(signal, "SIGPIPE"):  # `| head -1` ends us quietly, as it does any other filter
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        yield sys.stdout
+        with _ended_by_its_reader():
+            yield sys.stdout
+            sys.stdout.flush()
         return
     from dragoman.data.corpus import OPENERS
 
@@ -173,6 +173,19 @@ def opened(output: Path | None) -> Iterator[TextIO]:
     finally:
         if not special:
             place.unlink(missing_ok=True)
+
+
+@contextmanager
+def _ended_by_its_reader() -> Iterator[None]:
+    """`| head -1` ends us quietly, as it does any other filter."""
+    if not hasattr(signal, "SIGPIPE"):  # on Windows
+        yield
+        return
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 def _with_first(stretches: Iterator[list[Any]]) -> Iterator[list[Any]]:
