@@ -2,8 +2,9 @@
 
 A table stands between `<!-- table KIND RECIPE ... -->` (none: all of them) and `<!-- end -->`; the text around it is
 written by hand. The result.json that `dragoman train` left of a recipe belongs in results/RECIPE.json, one of
-recipes/ablations.py in results/ablations/ROW.json, what `dragoman evaluate --paper --json` says of the model in the
-box in results/box/TEST.json.
+recipes/ablations.py in results/ablations/ROW.json, of a variant of a recipe that was not taken in
+results/tried/RECIPE.WHAT.json, what `dragoman evaluate --paper --json` says of the model in the box in
+results/box/TEST.json.
 """
 
 import itertools
@@ -18,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGES, RESULTS = ROOT / "docs", ROOT / "results"
 CARDS = ROOT / "src" / "dragoman" / "models"
-OWN_FOLDER = ("ablations", "box")  # tables whose results are not of recipes
+OWN_FOLDER = ("ablations", "box", "tried")  # tables whose results are not of recipes as they are
 _TABLE = re.compile(r"(<!-- table (\w+)((?: [\w-]+)*) -->\n)((?!<!-- table).)*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
@@ -72,22 +73,46 @@ def origins_table(results: dict[str, Result]) -> Iterable[str]:
             millions(result["target_tokens"]),
             f"{result['minutes']:.1f}",
             machine(result),
-            f"`{(result['git_commit'] or 'unknown')[:12]}`",
+            commit(result),
         )
 
 
 def ablations_table(results: dict[str, Result]) -> Iterable[str]:
-    yield from head("row", "set", "parameters", "minutes", "BLEU [95 %]", "chrF [95 %]")
+    yield from head(
+        "row", "set", "parameters", "steps", "minutes", "BLEU [95 %]", "chrF [95 %]", "data key", "seed", "source"
+    )
     for name, result in sorted(results.items(), key=lambda item: _place(item[0])):
         (found,) = result["tests"].values()
         yield row(
             f"`{name}`",
             ", ".join(f"`{setting}`" for setting in settings(result)) or "as in the recipe",
             millions(result["parameters"]),
+            f"{result['steps']:,}",
             f"{result['minutes']:.1f}",
             interval(found["bleu"]),
             interval(found["chrf"]),
+            f"`{result['data_key'][:16]}`",
+            result["seed"],
+            commit(result),
         )
+
+
+def tried_table(results: dict[str, Result]) -> Iterable[str]:
+    """What else was tried, by what its run chose its weights by and by what it has on the test sets."""
+    yield from head("command", "steps", "target tokens", "on validation", "test set", "BLEU", "tokenised BLEU", "source")
+    for result in results.values():
+        chosen = result["weights"]
+        for test, found in result["tests"].items():
+            yield row(
+                f"`{command(result)}`",
+                f"{result['steps']:,}",
+                millions(result["target_tokens"]),
+                f"{chosen['judge'].split()[0]} {chosen['metric']:.2f}",
+                test,
+                f"{found['bleu']['score']:.2f}",
+                f"{found['tokenized_bleu']['score']:.2f}" if "tokenized_bleu" in found else "",
+                commit(result),
+            )
 
 
 def box_table(results: dict[str, Result]) -> Iterable[str]:
@@ -153,6 +178,10 @@ def settings(result: Result) -> Sequence[str]:
     return [value for word, value in itertools.pairwise(words) if word == "--set"]
 
 
+def commit(result: Result) -> str:
+    return f"`{(result['git_commit'] or 'unknown')[:12]}`"
+
+
 def machine(result: Result) -> str:
     device, threads = result["machine"]["device"], result["machine"]["threads"]
     return f"CPU, {threads} threads" if device == "cpu" else str(device)
@@ -164,6 +193,7 @@ TABLES: dict[str, Callable[[dict[str, Result]], Iterable[str]]] = {
     "signatures": signatures,
     "ablations": ablations_table,
     "box": box_table,
+    "tried": tried_table,
 }
 
 
@@ -173,11 +203,12 @@ def filled(page: str) -> str:
     def fill(match: re.Match[str]) -> str:
         kind, names = match[2], match[3].split()
         found = read(RESULTS / kind if kind in OWN_FOLDER else RESULTS)
-        missing = [name for name in names if name not in found]
+        recipes = {stem: stem.split(".")[0] for stem in found}
+        missing = [name for name in names if name not in recipes.values()]
         for name in missing:
             if not (ROOT / "recipes" / f"{name}.toml").exists():
                 sys.exit(f"{match[1].strip()}: there is no recipe {name}")
-        chosen = {name: found[name] for name in names or found if name in found}
+        chosen = {stem: found[stem] for name in names for stem in found if recipes[stem] == name} if names else found
         lines = list(TABLES[kind](chosen)) if chosen else []
         if missing and chosen:
             lines += ["", f"Not measured yet: {', '.join(missing)}."]

@@ -64,6 +64,17 @@ def test_rows_of_the_ablations_say_what_was_set_and_begin_with_the_base(tables: 
     assert "| `model.norm=pre` |" in lines[4]
 
 
+def test_what_else_was_tried_stands_with_its_recipe(tables: Any) -> None:
+    (tables.RESULTS / "tried").mkdir()
+    tried = {**RESULT, "weights": {"judge": "bleu on 1000 of 0123", "metric": 40.126}}
+    for name in ("some.other", "some.third", "else.other"):
+        (tables.RESULTS / "tried" / f"{name}.json").write_text(json.dumps(tried))
+    new = tables.filled("<!-- table tried some -->\n<!-- end -->")
+    row = "| 12,000 | 49.0M | bleu 40.13 | multi30k-test | 41.23 | 42.00 | `ffffffffffff` |\n"
+    assert new.count(row) == 2
+    assert tables.filled("<!-- table scores -->\n<!-- end -->").count("| `some` |") == 1
+
+
 def test_the_model_in_the_box_has_its_own(tables: Any) -> None:
     (tables.RESULTS / "box").mkdir()
     found = {**RESULT["tests"]["multi30k-test"], "paper_bleu": {**SCORE, "signature": "compounds:split"}}
