@@ -99,7 +99,9 @@ def ablations_table(results: dict[str, Result]) -> Iterable[str]:
 
 def tried_table(results: dict[str, Result]) -> Iterable[str]:
     """What else was tried, by what its run chose its weights by and by what it has on the test sets."""
-    yield from head("command", "steps", "target tokens", "on validation", "test set", "BLEU", "tokenised BLEU", "source")
+    yield from head(
+        "command", "steps", "target tokens", "on validation", "test set", "BLEU", "tokenised BLEU", "source"
+    )
     for result in results.values():
         chosen = result["weights"]
         for test, found in result["tests"].items():

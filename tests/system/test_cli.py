@@ -270,6 +270,13 @@ def test_a_failure_leaves_the_files_that_were_there(quick_run: Path, tmp_path: P
 def test_a_full_disk_is_exit_6(quick_run: Path) -> None:
     message = error_of("translate", "--model", quick_run, "--output", "/dev/full", "a b", code=6)
     assert message == "dragoman: /dev/full: cannot be written (No space left on device); choose another place"
+    for command in (["translate", "--model", str(quick_run), "a b"], ["--version"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run([*DRAGOMAN, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 6
+        assert done.stderr == (
+            "dragoman: standard output: cannot be written (No space left on device); choose another place\n"
+        )
 
 
 def test_an_interrupt_while_reading_stdin_is_exit_130(quick_run: Path) -> None:

@@ -101,6 +101,28 @@ def test_dropout_happens_after_the_weights_are_taken() -> None:
     assert (out - clean).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_dropout_leaves_the_mean_of_outputs_and_gradients(causal: bool, masked: bool, need_weights: bool) -> None:
+    """On CUDA, where there is one, in the precision of training: there a kernel of another makes the draws."""
+    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    torch.manual_seed(0)
+    inputs = [torch.randn(3, 2, 11, 16, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    towards = torch.randn(3, 2, 11, 16, device=device, dtype=dtype)
+    allowed = None
+    if masked:
+        allowed = padding_mask(torch.arange(11, device=device) < torch.tensor([[11], [7], [4]], device=device))
+
+    def outcome(dropout: float) -> Tensor:
+        heads, _ = attend(*inputs, allowed, causal=causal, dropout=dropout, need_weights=need_weights)
+        return torch.cat([heads.flatten(), *(g.flatten() for g in torch.autograd.grad(heads, inputs, towards))]).float()
+
+    expected, draws = outcome(0.0), torch.stack([outcome(0.2) for _ in range(400)])
+    assert (draws.mean(dim=0) - expected).norm() < 0.06 * expected.norm()
+    assert (draws[0] - expected).norm() > 0.2 * expected.norm(), "the control: one draw is not the mean"
+
+
 def test_low_precision_softmax_keeps_its_tail() -> None:
     q, k, v = (tensor.bfloat16() for tensor in queries_keys_values())
     _, weights = attend(q, k, v, need_weights=True)

@@ -29,6 +29,7 @@ def test_one_string_in_one_translation_out_list_in_list_out(translator: Translat
     assert one.source == "a b c"
     assert one.status == "translated"
     assert translator.translate([]) == []
+    assert [result.text for result in translator.translate(line for line in ["a b c"])] == [one.text]
 
 
 def test_as_many_out_as_in_in_order_with_a_status_each(translator: Translator) -> None:
@@ -83,6 +84,21 @@ def test_n_best_is_sorted_and_distinct(translator: Translator) -> None:
 def test_an_unknown_option_is_suggested(translator: Translator) -> None:
     with pytest.raises(ConfigError, match=r"beem: unknown option; did you mean beam\?"):
         translator.translate("a", beem=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "needs texts, not NoneType"),
+        (b"a b", "needs texts, not bytes"),
+        (["a b", 3], "needs texts, but item 1 is int"),
+    ],
+)
+def test_what_is_not_text_is_refused(translator: Translator, given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^translate: {message}$"):
+        translator.translate(given)
+    with pytest.raises(ConfigError, match=f"^score: {message}$"):
+        translator.score(["a b"], given)
 
 
 def test_sampling_is_reproducible_and_depends_on_its_seed(translator: Translator) -> None:

@@ -1,16 +1,19 @@
 """The `dragoman` command: its sub-commands, and errors as one line with an exit code. Knows nothing of torch."""
 
+import errno
 import io
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from dragoman import __version__
 from dragoman.cli import compress, demo, evaluate, generate, info, inspect, report, score, train, translate
-from dragoman.errors import DragomanError
+from dragoman.errors import DiskError, DragomanError
 
 app = typer.Typer(
     name="dragoman",
@@ -55,7 +58,8 @@ def main() -> None:
             # text is UTF-8 whatever the locale; a newline is what separates lines on every system
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
     try:
-        app(prog_name="dragoman")
+        with _written_out():
+            app(prog_name="dragoman")
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -65,3 +69,18 @@ def main() -> None:
         kind = type(error).__name__
         print(f"dragoman: a fault of ours: {kind}: {error}; `dragoman --debug ...` shows where", file=sys.stderr)
         sys.exit(1)
+
+
+@contextmanager
+def _written_out() -> Iterator[None]:
+    """What was printed is written when this ends, or it is said why not."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries once more as it ends
+        raise DiskError(f"standard output: cannot be written ({error.strerror}); choose another place") from error

@@ -165,7 +165,9 @@ class Translator:
         chosen = self.options(**options)
         if isinstance(text, str):
             return self._translate([text], chosen, attention, 0)[0]
-        return list(self.stream(windows(text, chosen.batch_size), attention=attention, options=chosen))
+        return list(
+            self.stream(windows(_texts("translate", text), chosen.batch_size), attention=attention, options=chosen)
+        )
 
     def options(self, **options: Any) -> DecodeConfig:
         """The model's own decoding settings with some replaced."""
@@ -189,10 +191,11 @@ class Translator:
 
     def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int | None = None) -> list[float]:
         """log P(target, </s> | source) of each pair; a pair longer than the model can hold is an error."""
+        sources, targets = _texts("score", sources), _texts("score", targets)
         if len(sources) != len(targets):
             raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target a source")
-        source_ids = self.tokenizers.source.encode_batch(list(sources))
-        target_ids = self.tokenizers.target.encode_batch(list(targets))
+        source_ids = self.tokenizers.source.encode_batch(sources)
+        target_ids = self.tokenizers.target.encode_batch(targets)
         batch_size = batch_size or self.config.decode.batch_size
         longest = self.config.model.longest or sys.maxsize
         for number, ids in enumerate(zip(source_ids, target_ids, strict=True), start=1):
@@ -340,6 +343,17 @@ def _stacked(layers: Sequence[torch.Tensor]) -> Array:
     if not layers:
         return np.zeros((0, 0, 0, 0), dtype=np.float32)
     return torch.stack(list(layers))[:, 0].float().cpu().numpy()
+
+
+def _texts(what: str, given: Iterable[str]) -> list[str]:
+    """What was given as a list of texts, if it is one."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise ConfigError(f"{what}: needs texts, not {type(given).__name__}")
+    texts = list(given)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ConfigError(f"{what}: needs texts, but item {number} is {type(text).__name__}")
+    return texts
 
 
 def windows(lines: Iterable[T], batch_size: int) -> Iterator[list[T]]:
