@@ -5,8 +5,8 @@
 
 Both have the recipe's sizes, vocabulary, loss and Adam, and the paper's schedule, which knows no end: one that falls
 towards a last step would favour whoever comes near it in the time. They take the same pairs in the same order: batches
-of like length, which leave a padded model hardly any padding. Ours runs them packed where the kernels run; the peer runs
-as its library does it, eager, in the same precision. The clock stops while BLEU is measured (greedy, on the first
+of like length, which leave a padded model hardly any padding. Ours runs them packed where the kernels run; the peer
+runs as its library does it, eager, in the same precision. The clock stops while BLEU is measured (greedy, on the first
 validation sentences), and runs while ours compiles.
 """
 
