@@ -108,15 +108,15 @@ def test_dropout_leaves_the_mean_of_outputs_and_gradients(causal: bool, masked: 
     """On CUDA, where there is one, in the precision of training: there a kernel of another makes the draws."""
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     torch.manual_seed(0)
-    inputs = [torch.randn(3, 2, 11, 16, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    q, k, v = (torch.randn(3, 2, 11, 16, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
     towards = torch.randn(3, 2, 11, 16, device=device, dtype=dtype)
     allowed = None
     if masked:
         allowed = padding_mask(torch.arange(11, device=device) < torch.tensor([[11], [7], [4]], device=device))
 
     def outcome(dropout: float) -> Tensor:
-        heads, _ = attend(*inputs, allowed, causal=causal, dropout=dropout, need_weights=need_weights)
-        return torch.cat([heads.flatten(), *(g.flatten() for g in torch.autograd.grad(heads, inputs, towards))]).float()
+        heads, _ = attend(q, k, v, allowed, causal=causal, dropout=dropout, need_weights=need_weights)
+        return torch.cat([heads.flatten(), *(g.flatten() for g in torch.autograd.grad(heads, (q, k, v), towards))]).float()
 
     expected, draws = outcome(0.0), torch.stack([outcome(0.2) for _ in range(400)])
     assert (draws.mean(dim=0) - expected).norm() < 0.06 * expected.norm()

@@ -157,11 +157,11 @@ class Translator:
     @overload
     def translate(self, text: str, *, attention: bool = False, **options: Any) -> Translation: ...
     @overload
-    def translate(self, text: Sequence[str], *, attention: bool = False, **options: Any) -> list[Translation]: ...
+    def translate(self, text: Iterable[str], *, attention: bool = False, **options: Any) -> list[Translation]: ...
     def translate(
-        self, text: str | Sequence[str], *, attention: bool = False, **options: Any
+        self, text: str | Iterable[str], *, attention: bool = False, **options: Any
     ) -> Translation | list[Translation]:
-        """One string or a list of them. `options` are those of DecodeConfig: beam, n_best, sampling, top_k, ..."""
+        """One string or several. `options` are those of DecodeConfig: beam, n_best, sampling, top_k, ..."""
         chosen = self.options(**options)
         if isinstance(text, str):
             return self._translate([text], chosen, attention, 0)[0]
