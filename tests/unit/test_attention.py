@@ -116,7 +116,9 @@ def test_dropout_leaves_the_mean_of_outputs_and_gradients(causal: bool, masked: 
 
     def outcome(dropout: float) -> Tensor:
         heads, _ = attend(q, k, v, allowed, causal=causal, dropout=dropout, need_weights=need_weights)
-        return torch.cat([heads.flatten(), *(g.flatten() for g in torch.autograd.grad(heads, (q, k, v), towards))]).float()
+        return torch.cat(
+            [heads.flatten(), *(g.flatten() for g in torch.autograd.grad(heads, (q, k, v), towards))]
+        ).float()
 
     expected, draws = outcome(0.0), torch.stack([outcome(0.2) for _ in range(400)])
     assert (draws.mean(dim=0) - expected).norm() < 0.06 * expected.norm()
