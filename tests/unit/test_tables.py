@@ -140,5 +140,18 @@ def test_readme_has_the_scores_of_the_model_in_the_box() -> None:
         json.loads((ROOT / "results" / "box" / f"{name}-en-de-test.json").read_text())["bleu"]["score"]
         for name in ("europarl", "tatoeba", "newstest2014")
     )
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    readme = _readme()
     assert f"BLEU {europarl:.1f} on Europarl, {tatoeba:.1f} on Tatoeba, {news:.1f} on newstest2014" in readme
+
+
+def test_readme_has_the_scores_of_the_recipes() -> None:
+    captions, sounds = (
+        next(iter(json.loads((ROOT / "results" / f"{name}.json").read_text())["tests"].values()))
+        for name in ("multi30k-en-de", "g2p-en")
+    )
+    assert f"lower-cased BLEU {captions['tokenized_bleu']['score']:.1f} on test2016" in _readme()
+    assert f"spelling to sounds: {1 - sounds['exact_match']:.1%} of words wrong".replace("%", " %") in _readme()
+
+
+def _readme() -> str:
+    return " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
