@@ -1,7 +1,7 @@
 """The Transformer over packed batches: sentences end to end, nothing paid for padding. Knows nothing of text or loss.
 
 The modules and weights are transformer.py's, and so are the results; only attention has to know where a sentence ends.
-On CUDA a kernel for short sentences does (kernels.py); elsewhere attention alone unpacks to a padded view.
+On CUDA a kernel for short sentences does (kernels/); elsewhere attention alone unpacks to a padded view.
 
 Shapes: N packed tokens, B sentences, L longest sentence, M width of a position, H heads, D and E widths of a head.
 """

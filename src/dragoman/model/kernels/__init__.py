@@ -1,0 +1,16 @@
+"""Triton kernels for CUDA: attention over packed sentences, what surrounds a sub-layer, the loss.
+
+Imported only where Triton and CUDA are. The plain formulas in attention.py, transformer.py and train/loss.py are their
+oracle.
+
+Shapes: N packed tokens, H heads, D width of a head, C = H D, G blocks of a sentence's tokens, V vocabulary.
+"""
+
+from dragoman.model.kernels.attention import BLOCK, LONGEST_WHOLE, cross_attention, fits, self_attention
+from dragoman.model.kernels.loss import loss_and_gradient_
+from dragoman.model.kernels.sublayers import linear_relu, residual_norm
+
+__all__ = [
+    "BLOCK", "LONGEST_WHOLE", "cross_attention", "fits", "linear_relu", "loss_and_gradient_", "residual_norm",
+    "self_attention",
+]  # fmt: skip
