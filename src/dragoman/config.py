@@ -308,10 +308,6 @@ class TrainConfig:
         for name in self.trackers:
             known = ("tensorboard", "wandb", "mlflow")
             require(name in known, f"train.trackers: {name!r} is not a choice; {suggestion(name, known)}")
-        require(
-            self.r_drop == 0.0 or self.layout != "packed",
-            "train.r_drop: two passes need all logits at once, which packed batches never hold; use padded or auto",
-        )
         for name in ("adam_beta1", "adam_beta2", "label_smoothing"):
             _require_range("train", name, getattr(self, name), 0.0, 0.9999)
         _require_range("train", "adam_epsilon", self.adam_epsilon, 0.0, 1.0)

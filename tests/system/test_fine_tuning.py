@@ -16,8 +16,8 @@ from dragoman.config import TransformerConfig
 from dragoman.data.corpus import file_hash
 from dragoman.errors import ConfigError, ModelError
 from dragoman.model.transformer import Transformer
-from dragoman.train.layout import divergence
 from dragoman.train.loop import train
+from dragoman.train.loss import divergence
 from dragoman.train.memory import available, measured_peak, predicted_peak
 from dragoman.train.prepare import prepare
 from dragoman.train.report import Silent, read_log
@@ -150,7 +150,8 @@ def test_the_divergence_is_the_formula_and_nothing_without_dropout() -> None:
     assert divergence(torch.cat((logits[:2], logits[:2])), real) == 0
 
 
-def test_r_drop_trains_without_dropout_as_if_it_were_not_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_r_drop_trains_without_dropout_as_if_it_were_not_there(tmp_path: Path, layout: str) -> None:
     curves = {}
     for name, settings in {
         "plain": ("model.dropout=0.0",),
@@ -158,16 +159,11 @@ def test_r_drop_trains_without_dropout_as_if_it_were_not_there(tmp_path: Path) -
         "with": ("model.dropout=0.3", "train.r_drop=5.0"),
         "control": ("model.dropout=0.3",),
     }.items():
-        common = ("train.max_steps=6", "train.save_every=6", "train.log_every=1")
+        common = ("train.max_steps=6", "train.save_every=6", "train.log_every=1", f"train.layout={layout}")
         train(quick_config(*common, *settings), tmp_path / name)
         curves[name] = [record["loss"] for record in read_log(tmp_path / name) if record["kind"] == "step"]
     assert curves["without dropout"] == pytest.approx(curves["plain"], rel=1e-4)
     assert curves["with"][0] > curves["control"][0] + 0.01, "the divergence is part of the loss"
-
-
-def test_r_drop_needs_padded_batches() -> None:
-    with pytest.raises(ConfigError, match=r"train.r_drop: two passes need all logits at once, .* use padded or auto"):
-        quick_config("train.r_drop=1.0", "train.layout=packed")
 
 
 # Memory
@@ -200,7 +196,8 @@ def test_more_of_anything_is_predicted_to_take_more(tmp_path: Path) -> None:
     assert predicted("train.batch_tokens=5120") > plain
     assert predicted("model.num_layers=4") > plain
     assert predicted("train.ema=0.9") > plain
-    assert predicted("train.r_drop=1.0") > plain
+    for layout in ("padded", "packed"):
+        assert predicted("train.r_drop=1.0", layout=layout) > predicted(layout=layout)
     assert predicted("train.batch_tokens=51200", layout="packed") < predicted("train.batch_tokens=51200")
     assert available(cpu) > measured_peak(cpu) > 0
 

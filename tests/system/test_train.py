@@ -194,7 +194,8 @@ def test_packed_batches_train_resume_and_learn_too(tmp_path: Path) -> None:
     [
         ((), "in float32, padded batches"),
         (("train.precision=bfloat16",), "in bfloat16, packed batches"),
-        (("train.precision=bfloat16", "train.r_drop=1.0"), "in bfloat16, padded batches"),
+        (("train.precision=bfloat16", "train.r_drop=1.0"), "in bfloat16, packed batches"),
+        (("train.precision=bfloat16", "train.layout=padded"), "in bfloat16, padded batches"),
     ],
 )
 def test_batches_are_packed_by_themselves_where_it_pays(tmp_path: Path, settings: tuple[str, ...], told: str) -> None:
@@ -205,7 +206,7 @@ def test_batches_are_packed_by_themselves_where_it_pays(tmp_path: Path, settings
 
 @pytest.mark.parametrize(
     ("quick", "large", "more"),
-    [(True, True, ()), (True, False, ()), (False, True, ()), (True, True, ("train.r_drop=1.0",))],
+    [(True, True, ()), (True, False, ()), (False, True, ()), (True, True, ("train.precision=float32",))],
 )
 def test_a_cpu_that_is_quick_in_bfloat16_is_told_of(
     tmp_path: Path, quick: bool, large: bool, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

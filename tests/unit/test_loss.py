@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from dragoman.text.tokenizer import PAD
-from dragoman.train.loss import smoothed_cross_entropy
+from dragoman.train import loss as losses
+from dragoman.train.loss import divergence, projected_cross_entropy, smoothed_cross_entropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
@@ -22,3 +23,33 @@ def test_it_is_the_definition_and_padding_counts_nothing(smoothing: float) -> No
 def test_low_precision_logits_are_summed_in_float32() -> None:
     logits = torch.zeros(1, 1, 7, dtype=torch.bfloat16)
     assert smoothed_cross_entropy(logits, torch.tensor([[4]]), 0.1).dtype == torch.float32
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("r_drop", [0.0, 1.0, 5.0])
+def test_some_rows_at_a_time_give_what_all_logits_do(
+    r_drop: float, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss and its gradients, of one pass or of two; rows of a token's passes lie side by side."""
+    monkeypatch.setattr(losses, "CHUNK", 16)
+    monkeypatch.setattr(losses, "CPU_ROWS", 3)
+    torch.manual_seed(0)
+    passes = 2 if r_drop else 1
+    target_N = torch.tensor([4, 5, PAD, 6, 4, 3, PAD, 6, 5])
+    hidden_NPM = torch.randn(9, passes, 4, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+    given = [hidden_NPM, weight, *([torch.randn(7, dtype=torch.float64, requires_grad=True)] if bias else [])]
+    bias_V = given[2] if bias else None
+
+    logits_PNV = torch.nn.functional.linear(hidden_NPM.transpose(0, 1), weight, bias_V)
+    plain = smoothed_cross_entropy(logits_PNV, target_N.expand(passes, -1), 0.1) / passes
+    if r_drop:
+        plain = plain + r_drop * divergence(logits_PNV, (target_N != PAD)[None])
+    rows, targets = hidden_NPM.flatten(0, 1), target_N.repeat_interleave(passes)
+    chunked = projected_cross_entropy(rows, weight, bias_V, targets, 0.1, r_drop)
+    torch.testing.assert_close(chunked, plain)
+    for one, other in zip(torch.autograd.grad(chunked, given), torch.autograd.grad(plain, given), strict=True):
+        torch.testing.assert_close(one, other)
+    if r_drop:
+        other = projected_cross_entropy(rows, weight, bias_V, targets, 0.1, r_drop + 1)
+        assert other > chunked + 0.01, "the control: the passes are apart"

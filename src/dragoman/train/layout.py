@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.config import TrainConfig
@@ -24,7 +23,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import PAD
 from dragoman.train.distributed import Ranks, adding_up, data_parallel, is_sharded, set_apart
 from dragoman.train.graph import GradientGraph
-from dragoman.train.loss import projected_cross_entropy, smoothed_cross_entropy
+from dragoman.train.loss import divergence, projected_cross_entropy, smoothed_cross_entropy
 
 Ids = npt.NDArray[np.int64]
 Stores = Callable[[int], Store]  # the pairs as an epoch sees them
@@ -61,7 +60,7 @@ def choose_layout(
     """
     name = settings.layout
     if name == "auto":
-        name = "packed" if packing_pays(settings, model, device, precision) else "padded"
+        name = "packed" if packing_pays(model, device, precision) else "padded"
     if name == "padded":
         return Padded(settings, stores, model, device, precision, ranks)
     if not isinstance(model, Transformer):
@@ -71,8 +70,8 @@ def choose_layout(
     return Packed(settings, stores, typical, longest, model, device, precision, ranks)
 
 
-def packing_pays(settings: TrainConfig, model: Model, device: torch.device, precision: torch.dtype) -> bool:
-    if not isinstance(model, Transformer) or is_sharded(model) or settings.r_drop > 0:  # these need its own forward
+def packing_pays(model: Model, device: torch.device, precision: torch.dtype) -> bool:
+    if not isinstance(model, Transformer) or is_sharded(model):  # these need its own forward
         return False
     # PyTorch's own attention, which padded batches take, is slow in bfloat16 on the CPU
     return _fits_kernels(model, device) or (device.type == "cpu" and precision == torch.bfloat16)
@@ -177,19 +176,6 @@ class PaddedLoss(nn.Module):
         return loss
 
 
-def divergence(logits_BTV: Tensor, real_BT: Tensor) -> Tensor:
-    """R-Drop (Liang et al. 2021): how far two passes under different dropout are apart, KL both ways, over 4.
-
-    The passes are the halves of the batch. Half of their loss, as the loss here is the mean of both passes.
-    """
-    one, two = logits_BTV.float().log_softmax(dim=-1).chunk(2)
-    ways = (
-        F.kl_div(one, two, reduction="none", log_target=True),
-        F.kl_div(two, one, reduction="none", log_target=True),
-    )
-    return (ways[0] + ways[1])[real_BT].sum() / 4
-
-
 class Packed(_Layout):
     """Sentences end to end; on CUDA in one fixed shape, compiled once, with kernels for short sentences."""
 
@@ -219,7 +205,7 @@ class Packed(_Layout):
             self._shape = Shape(**self._budget, whole=LONGEST_WHOLE, block=BLOCK)
             _spare_the_compiler_its_words()
             run = torch.compile(run, dynamic=False)  # type: ignore[assignment]
-        loss = PackedLoss(model, run, precision, settings.label_smoothing)
+        loss = PackedLoss(model, run, precision, settings.label_smoothing, settings.r_drop)
         super().__init__(settings, stores, model, device, loss, ranks)
 
     def make(self, epoch: int, rows: Ids) -> PackedBatch:
@@ -246,15 +232,23 @@ class Packed(_Layout):
 class PackedLoss(nn.Module):
     """The same loss over a packed batch, some rows of logits at a time."""
 
-    def __init__(self, model: Transformer, run: nn.Module, precision: torch.dtype, label_smoothing: float) -> None:
+    def __init__(
+        self, model: Transformer, run: nn.Module, precision: torch.dtype, label_smoothing: float, r_drop: float = 0.0
+    ) -> None:
         super().__init__()
         self.model, self.run = model, run
-        self._precision, self._label_smoothing = precision, label_smoothing
+        self._precision, self._label_smoothing, self._r_drop = precision, label_smoothing, r_drop
 
     def forward(self, batch: PackedBatch) -> Tensor:
+        hidden_NM, target_N = self._pass(batch), batch.target_output_N
+        if self._r_drop:  # a token's two passes side by side
+            hidden_NM = torch.stack((hidden_NM, self._pass(batch)), dim=1).flatten(0, 1)
+            target_N = target_N.repeat_interleave(2)
+        weight, bias = self.model.output.weight, self.model.output.bias
+        return projected_cross_entropy(hidden_NM, weight, bias, target_N, self._label_smoothing, self._r_drop)
+
+    def _pass(self, batch: PackedBatch) -> Tensor:
         device, half = batch.target_output_N.device.type, self._precision != torch.float32
         with torch.autocast(device, self._precision, enabled=half):
-            hidden_NM = self.run(batch.source_ids_N, batch.target_input_N, batch.source, batch.target)
-        hidden_NM = hidden_NM.to(self._precision) if half else hidden_NM
-        weight, bias = self.model.output.weight, self.model.output.bias
-        return projected_cross_entropy(hidden_NM, weight, bias, batch.target_output_N, self._label_smoothing)
+            hidden_NM: Tensor = self.run(batch.source_ids_N, batch.target_input_N, batch.source, batch.target)
+        return hidden_NM.to(self._precision) if half else hidden_NM
