@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -277,6 +278,17 @@ def test_a_full_disk_is_exit_6(quick_run: Path) -> None:
         assert done.stderr == (
             "dragoman: standard output: cannot be written (No space left on device); choose another place\n"
         )
+
+
+def test_output_that_nobody_takes_is_no_fault() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    reading, writing = os.pipe()
+    os.close(reading)
+    left = subprocess.run([*DRAGOMAN, "--version"], stdout=writing, stderr=subprocess.PIPE, env=environment)
+    os.close(writing)
+    assert (left.returncode, left.stderr) == (1, b"")
+    closed = subprocess.run(f"{shlex.join(DRAGOMAN)} --version >&-", shell=True, stderr=subprocess.PIPE)
+    assert (closed.returncode, closed.stderr) == (0, b"")
 
 
 def test_an_interrupt_while_reading_stdin_is_exit_130(quick_run: Path) -> None:

@@ -105,7 +105,7 @@ def test_dropout_happens_after_the_weights_are_taken() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_dropout_leaves_the_mean_of_outputs_and_gradients(causal: bool, masked: bool, need_weights: bool) -> None:
-    """On CUDA, where there is one, in the precision of training: there a kernel of another makes the draws."""
+    """On CUDA, where there is one, in the precision of training: there PyTorch's own kernel makes the draws."""
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     torch.manual_seed(0)
     q, k, v = (torch.randn(3, 2, 11, 16, device=device, dtype=dtype, requires_grad=True) for _ in range(3))

@@ -89,15 +89,15 @@ def test_an_unknown_option_is_suggested(translator: Translator) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (None, "needs texts, not NoneType"),
-        (b"a b", "needs texts, not bytes"),
-        (["a b", 3], "needs texts, but item 1 is int"),
+        (None, ": is NoneType"),
+        (b"a b", ": is bytes"),
+        (["a b", 3], " 2: is int"),
     ],
 )
 def test_what_is_not_text_is_refused(translator: Translator, given: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^translate: {message}$"):
+    with pytest.raises(ConfigError, match=f"^text{message}; give a list of strings$"):
         translator.translate(given)
-    with pytest.raises(ConfigError, match=f"^score: {message}$"):
+    with pytest.raises(ConfigError, match=f"^targets{message}; give a list of strings$"):
         translator.score(["a b"], given)
 
 

@@ -78,9 +78,12 @@ def _written_out() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # closed by who started us
+                sys.stdout.flush()
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
+        if error.errno not in (errno.ENOSPC, errno.EPIPE) or error.filename is not None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries once more as it ends
+        if error.errno == errno.EPIPE:
+            sys.exit(1)  # its reader has left, which is no fault
         raise DiskError(f"standard output: cannot be written ({error.strerror}); choose another place") from error

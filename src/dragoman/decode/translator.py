@@ -165,9 +165,7 @@ class Translator:
         chosen = self.options(**options)
         if isinstance(text, str):
             return self._translate([text], chosen, attention, 0)[0]
-        return list(
-            self.stream(windows(_texts("translate", text), chosen.batch_size), attention=attention, options=chosen)
-        )
+        return list(self.stream(windows(_texts("text", text), chosen.batch_size), attention=attention, options=chosen))
 
     def options(self, **options: Any) -> DecodeConfig:
         """The model's own decoding settings with some replaced."""
@@ -191,7 +189,7 @@ class Translator:
 
     def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int | None = None) -> list[float]:
         """log P(target, </s> | source) of each pair; a pair longer than the model can hold is an error."""
-        sources, targets = _texts("score", sources), _texts("score", targets)
+        sources, targets = _texts("sources", sources), _texts("targets", targets)
         if len(sources) != len(targets):
             raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target a source")
         source_ids = self.tokenizers.source.encode_batch(sources)
@@ -345,14 +343,14 @@ def _stacked(layers: Sequence[torch.Tensor]) -> Array:
     return torch.stack(list(layers))[:, 0].float().cpu().numpy()
 
 
-def _texts(what: str, given: Iterable[str]) -> list[str]:
-    """What was given as a list of texts, if it is one."""
+def _texts(name: str, given: Iterable[str]) -> list[str]:
+    """What was given under a name as a list of texts, if it is one."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise ConfigError(f"{what}: needs texts, not {type(given).__name__}")
+        raise ConfigError(f"{name}: is {type(given).__name__}; give a list of strings")
     texts = list(given)
-    for number, text in enumerate(texts):
+    for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):
-            raise ConfigError(f"{what}: needs texts, but item {number} is {type(text).__name__}")
+            raise ConfigError(f"{name} {number}: is {type(text).__name__}; give a list of strings")
     return texts
 
 

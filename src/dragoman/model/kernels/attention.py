@@ -1,4 +1,4 @@
-"""Attention over packed sentences, forward and backward.
+"""Attention over packed sentences, forward and backward. Knows nothing of layers; shapes as in __init__.py.
 
 Sentences are short (27 tokens on average in WMT), and general flash kernels, made for tiles of 128, waste most of
 their work on them. Here a sentence that fits into one small tile is done whole by one program a head, backward too: its

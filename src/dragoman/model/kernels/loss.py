@@ -1,4 +1,4 @@
-"""The label-smoothed loss, with its gradient in place of the logits."""
+"""The label-smoothed loss, with its gradient in place of the logits. Knows nothing of models."""
 
 import torch
 import triton

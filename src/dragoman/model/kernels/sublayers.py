@@ -1,4 +1,4 @@
-"""What surrounds a sub-layer, and the inner half of the feed-forward network."""
+"""What surrounds a sub-layer, and the inner half of the feed-forward network. Knows nothing of attention."""
 
 import torch
 import triton
