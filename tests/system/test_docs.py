@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 QUICKER = {
     "generate": ["--size", "200"],
     "train": [item for setting in ("train.max_steps=6", "train.save_every=6", "text.vocab_size=400", "model.d_model=32",
-              "model.num_layers=1", "train.valid_sentences=5") for item in ("--set", setting)],
+              "model.num_layers=1", "train.valid_sentences=5", "decode.max_extra=2") for item in ("--set", setting)],
 }  # fmt: skip
 
 
