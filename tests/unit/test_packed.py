@@ -13,7 +13,8 @@ from dragoman.data.store import Store, build_store
 from dragoman.model.packed import PackedTransformer, Rows, Segments, _kept, _PaddedAttention
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import PAD, Tokenizer
-from dragoman.train.layout import PackedLoss
+from dragoman.train import layout
+from dragoman.train.layout import PackedLoss, packing_pays
 from dragoman.train.loss import projected_cross_entropy, smoothed_cross_entropy
 from tests.conftest import quick_config
 
@@ -182,3 +183,12 @@ def test_the_store_gathers_what_it_gives_one_by_one(store: Store) -> None:
     ids, lengths = store.gather_source(rows)
     assert ids.tolist() == [token for row in rows for token in store.source(int(row)).tolist()]
     assert lengths.tolist() == [len(store.source(int(row))) for row in rows]
+
+
+@pytest.mark.parametrize(("device", "r_drop", "pays"), [("cuda", 0, True), ("cuda", 5, False), ("cpu", 5, True)])
+def test_two_passes_are_packed_by_themselves_where_they_have_been_run(
+    device: str, r_drop: int, pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "_fits_kernels", lambda model, device: True)
+    model, settings = Transformer(TransformerConfig.tiny(vocab_size=300)), quick_config(f"train.r_drop={r_drop}").train
+    assert packing_pays(settings, model, torch.device(device), torch.bfloat16) == pays
