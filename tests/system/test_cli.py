@@ -63,8 +63,8 @@ def test_lines_in_lines_out(quick_run: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_bytes(source)
     run("translate", "--model", quick_run, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
     assert from_stdin == (tmp_path / "out.txt").read_bytes()
-    run("translate", "--model", quick_run, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.gz")
-    assert from_stdin == gzip.decompress((tmp_path / "out.gz").read_bytes())
+    run("translate", "--model", quick_run, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.GZ")
+    assert from_stdin == gzip.decompress((tmp_path / "out.GZ").read_bytes())
     lines = from_stdin.decode().split("\n")
     assert len(lines) == 6
     assert lines[5] == "", "one newline a line"

@@ -164,7 +164,7 @@ def opened(output: Path | None) -> Iterator[TextIO]:
     place = output if special else output.with_name(f".{output.name}.partial")
     try:
         # newline="\n": what separates lines is a newline on every system
-        with OPENERS.get(output.suffix, open)(place, "wt", encoding="utf-8", newline="\n") as stream:
+        with OPENERS.get(output.suffix.lower(), open)(place, "wt", encoding="utf-8", newline="\n") as stream:
             yield stream
         if not special:
             place.replace(output)
