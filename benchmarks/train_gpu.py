@@ -189,7 +189,8 @@ def main() -> None:
             print(f"{name}: failed: {type(error).__name__}: {str(error)[:300]}", flush=True)
             continue
         result = results[name]
-        result["share_of_matrix_rate"] = result["tokens_per_second"] * flops_per_token(config) / peak
+        rate = result["tokens_per_second"] * flops_per_token(config)
+        result["model_tflops"], result["share_of_matrix_rate"] = rate / 1e12, rate / peak
         print(f"{name:<32}", "  ".join(f"{key} {value:,.3f}" for key, value in result.items()), flush=True)
         gc.collect()
         torch.cuda.empty_cache()
