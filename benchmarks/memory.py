@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.training_peers import VOCABULARY, make_sentences, padded_batches
 from dragoman.config import Config, TransformerConfig
+from dragoman.data.batching import groups_in
 from dragoman.data.packing import pack_sentences
 from dragoman.data.store import Store
 from dragoman.model.device import choose_device, choose_precision, memory_kept
@@ -48,15 +49,18 @@ def one(preset: str, layout: str, tokens: int, precision_name: str) -> dict[str,
     loss: torch.nn.Module
     if layout == "padded":
         loss = PaddedLoss(model, precision, 0.1)
-        batches: list[Any] = [batch.to(device) for batch in padded_batches(sentences, tokens, 2)]
+        groups = groups_in(tokens)
+        padded: list[Any] = [batch.to(device) for batch in padded_batches(sentences, tokens // groups, 2 * groups)]
+        steps = [padded[:groups], padded[groups:]]
     else:
         loss = PackedLoss(model, PackedTransformer(model, 128), precision, 0.1)
         count = int(np.searchsorted(np.cumsum([len(line) + 1 for line in sentences.target]), tokens))
-        batches = [pack_sentences(sentences.source[:count], sentences.target[:count], None).to(device)] * 2
+        steps = [[pack_sentences(sentences.source[:count], sentences.target[:count], None).to(device)]] * 2
     with memory_kept(device):
-        for batch in batches:
+        for batches in steps:
             optimizer.zero_grad()
-            loss(batch).backward()
+            for batch in batches:
+                loss(batch).backward()
             optimizer.step()
     settings = [f"train.batch_tokens={tokens}"]
     config = Config.build(preset, None, settings).with_vocabulary(VOCABULARY, VOCABULARY)

@@ -104,7 +104,7 @@ class Worker:
         self.optimizer = torch.optim.Adam(self.parameters, lr=1e-5, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     def step(self, layout: Padded, ranks: Ranks, batches: list[Batch], tokens: int) -> None:
-        loss = layout.gradients(batches, tokens)
+        loss = layout.gradients([[batch] for batch in batches], tokens)
         gradient_norm(self.parameters, 1.0)
         ranks.total(loss)
         self.optimizer.step()

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.batching import BatchPlan, pad_rows, teacher_forcing
+from dragoman.data.batching import BatchPlan, groups_in, like_lengths, pad_rows, teacher_forcing
 from dragoman.text.tokenizer import BOS, EOS, PAD
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=300)
 
 
-def plan_of(lengths: list[tuple[int, int]], budget: int, seed: int = 1) -> BatchPlan:
+def plan_of(lengths: list[tuple[int, int]], budget: int, seed: int = 1, groups: int = 1) -> BatchPlan:
     source, target = np.array(lengths, dtype=np.int64).T
-    return BatchPlan(source, target, batch_tokens=budget, seed=seed)
+    return BatchPlan(source, target, batch_tokens=budget, seed=seed, groups=groups)
 
 
 @given(LENGTHS, st.integers(10, 500), st.integers(0, 5))
@@ -48,6 +48,36 @@ def test_like_lengths_go_together() -> None:
     shuffled = random.permutation(2_000)  # the control: batches in the order of the corpus
     naive = sum(max(lengths[row][0] + 1 for row in shuffled[at : at + 40]) * 40 for at in range(0, 2_000, 40))
     assert needed / naive < 0.6
+
+
+@given(LENGTHS, st.integers(40, 500), st.integers(1, 5))
+def test_groups_of_a_batch_are_each_within_their_share(
+    lengths: list[tuple[int, int]], budget: int, groups: int
+) -> None:
+    batches = plan_of(lengths, budget, groups=groups).epoch(0)
+    assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+    source, target = np.array(lengths, dtype=np.int64).T
+    for rows in batches:
+        parts = like_lengths(rows, source, target, budget // groups)
+        assert sorted(np.concatenate(parts)) == sorted(rows), "grouped again, nothing is lost"
+        for part in parts:
+            longest = max(max(lengths[row]) + 1 for row in part)
+            assert longest * len(part) <= budget // groups or len(part) == 1
+
+
+def test_a_batch_of_several_groups_has_many_lengths() -> None:
+    lengths = [(int(length), int(length)) for length in np.random.default_rng(0).integers(1, 50, size=8_000)]
+
+    def spread(groups: int) -> float:
+        """How far the batches are apart in the mean length of the sentence that a token is in."""
+        batches = [
+            np.array([lengths[row][0] for row in rows]) for rows in plan_of(lengths, 4_096, groups=groups).epoch(0)
+        ]
+        return float(np.std([(batch**2).sum() / batch.sum() for batch in batches]))
+
+    assert groups_in(4_096) == 4
+    assert spread(4) < 0.7 * spread(1), "a batch of one group has the length of that group"
+    assert [groups_in(tokens) for tokens in (64, 4_095, 25_000)] == [1, 1, 4]
 
 
 def test_the_target_is_shifted_right() -> None:

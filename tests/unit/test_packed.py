@@ -14,6 +14,7 @@ from dragoman.model.packed import PackedTransformer, Rows, Segments, _kept, _Pad
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import PAD, Tokenizer
 from dragoman.train import layout
+from dragoman.train.distributed import Ranks
 from dragoman.train.layout import PackedLoss, packing_pays
 from dragoman.train.loss import projected_cross_entropy, smoothed_cross_entropy
 from tests.conftest import quick_config
@@ -61,6 +62,26 @@ def test_loss_and_gradients_are_those_of_the_padded_path(
     torch.testing.assert_close(fast, plain, atol=1e-9, rtol=1e-12)
     expected, found = gradients(model, plain), gradients(model, fast)
     for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-9, rtol=1e-9, msg=name)
+
+
+def test_the_groups_of_a_padded_batch_are_one_batch_to_the_gradient(store: Store) -> None:
+    settings = quick_config("train.batch_tokens=4096", "train.label_smoothing=0.1").train
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=32, d_ff=48, dropout=0.0)).double()
+    cpu = torch.device("cpu")
+    padded = layout.Padded(settings, lambda epoch: store, model, cpu, torch.float32, Ranks())
+    rows = padded.epoch(0)[0]
+    groups = padded.make(0, rows)
+    whole = collate(store, rows)
+    assert len(groups) > 1
+    assert max(group.source_ids.numel() for group in groups) <= 1_024 < whole.source_ids.numel()
+    loss = padded.gradients([groups], padded.tokens(0, rows))
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    logits = model(whole.source_ids, whole.target_input, whole.source_allowed)
+    plain = smoothed_cross_entropy(logits, whole.target_output, 0.1) / whole.num_tokens
+    torch.testing.assert_close(loss.double(), plain.detach(), atol=1e-6, rtol=1e-6)
+    for name, gradient in gradients(model, plain).items():
         torch.testing.assert_close(found[name], gradient, atol=1e-9, rtol=1e-9, msg=name)
 
 

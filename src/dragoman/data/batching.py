@@ -16,6 +16,8 @@ from dragoman.text.tokenizer import BOS, EOS, PAD
 
 Ids = npt.NDArray[np.int64]
 
+GROUPS, LEAST_GROUP = 4, 1_024  # of a batch; tokens: fewer at once, and the pass costs more than its products
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -62,12 +64,39 @@ def collate(store: Store, rows: Ids) -> Batch:
     )
 
 
-class BatchPlan:
-    """Which pairs make which batch. Pairs of like length go together; batches come in random order."""
+def groups_in(batch_tokens: int) -> int:
+    """How many groups of like length a padded batch of training is made of.
 
-    def __init__(self, source_lengths: Ids, target_lengths: Ids, *, batch_tokens: int, seed: int) -> None:
-        self._lengths = np.maximum(source_lengths, target_lengths) + 1  # </s>
-        self._batch_tokens = batch_tokens
+    One alone teaches less: all its sentences end at the same place, those of the next batch at another.
+    """
+    return GROUPS if batch_tokens >= GROUPS * LEAST_GROUP else 1
+
+
+def like_lengths(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens: int) -> list[Ids]:
+    """These pairs, shortest first, in the fullest groups whose padded size is within the budget."""
+    lengths = np.maximum(source_lengths[rows], target_lengths[rows]) + 1  # </s>
+    shortest_first = np.argsort(lengths, kind="stable")
+    rows, lengths = rows[shortest_first], lengths[shortest_first]
+    groups, start = [], 0
+    while start < len(rows):
+        most = max(1, tokens // int(lengths[start]))
+        ahead = lengths[start : start + most]
+        padded_sizes = np.arange(1, len(ahead) + 1) * ahead
+        # a pair longer than the budget is a group of its own
+        count = max(1, int(np.searchsorted(padded_sizes, tokens, side="right")))
+        groups.append(rows[start : start + count])
+        start += count
+    return groups
+
+
+class BatchPlan:
+    """Which pairs make which batch: one or more groups of like length, which of them and in which order at random."""
+
+    def __init__(
+        self, source_lengths: Ids, target_lengths: Ids, *, batch_tokens: int, seed: int, groups: int = 1
+    ) -> None:
+        self._lengths = source_lengths, target_lengths
+        self._group_tokens, self._groups = batch_tokens // groups, groups
         self._seed = seed
         self._epoch = -1
         self._batches: list[Ids] = []
@@ -76,23 +105,9 @@ class BatchPlan:
         """Every batch of an epoch, as row numbers: each pair exactly once."""
         if epoch != self._epoch:
             random = np.random.default_rng([self._seed, epoch])
-            order = random.permutation(len(self._lengths))
-            order = order[np.argsort(self._lengths[order], kind="stable")]
-            batches = self._cut(order)
-            self._batches = [batches[index] for index in random.permutation(len(batches))]
+            order = random.permutation(len(self._lengths[0]))
+            groups = like_lengths(order, *self._lengths, self._group_tokens)
+            drawn, count = [groups[index] for index in random.permutation(len(groups))], self._groups
+            self._batches = [np.concatenate(drawn[at : at + count]) for at in range(0, len(drawn), count)]
             self._epoch = epoch
         return self._batches
-
-    def _cut(self, order: Ids) -> list[Ids]:
-        """Rows, shortest first, into the fullest batches whose padded size is within the budget."""
-        lengths = self._lengths[order]
-        batches, start = [], 0
-        while start < len(order):
-            most = max(1, self._batch_tokens // int(lengths[start]))
-            ahead = lengths[start : start + most]
-            padded_sizes = np.arange(1, len(ahead) + 1) * ahead
-            # a pair longer than the budget is a batch of its own
-            count = max(1, int(np.searchsorted(padded_sizes, self._batch_tokens, side="right")))
-            batches.append(order[start : start + count])
-            start += count
-        return batches

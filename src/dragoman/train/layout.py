@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import TrainConfig
-from dragoman.data.batching import Batch, BatchPlan, collate
+from dragoman.data.batching import Batch, BatchPlan, collate, groups_in, like_lengths
 from dragoman.data.packing import PackedBatch, PackingPlan, Shape, pack
 from dragoman.data.store import Store
 from dragoman.errors import ConfigError
@@ -41,7 +41,7 @@ class Layout(Protocol):
         """Target tokens of a batch, </s> among them."""
 
     def make(self, epoch: int, rows: Ids) -> Any:
-        """These pairs as a batch on the CPU, with `rows` and `num_tokens`."""
+        """These pairs on the CPU, as `gradients` takes them."""
 
     def gradients(self, batches: Sequence[Any], tokens: int) -> Tensor:
         """Backward over all of them, the loss divided by `tokens`, all the step's on all ranks; this rank's share."""
@@ -137,7 +137,7 @@ class _Layout:
 
 
 class Padded(_Layout):
-    """Each sentence a row, padded to the longest; like lengths together."""
+    """Each sentence a row, padded to the longest; like lengths together, several such groups a batch."""
 
     name = "padded"
 
@@ -146,14 +146,26 @@ class Padded(_Layout):
         ranks: Ranks,
     ) -> None:  # fmt: skip
         loss = PaddedLoss(model, precision, settings.label_smoothing, settings.r_drop)
+        # all ranks of a sharded model must go through it as often
+        self._groups = 1 if is_sharded(model) else groups_in(settings.batch_tokens)
         super().__init__(settings, stores, model, device, loss, ranks)
 
-    def make(self, epoch: int, rows: Ids) -> Batch:
-        return collate(self._stores(epoch), rows)
+    def make(self, epoch: int, rows: Ids) -> list[Batch]:
+        return padded_groups(self._stores(epoch), rows, self.settings.batch_tokens // self._groups)
+
+    def gradients(self, batches: Sequence[list[Batch]], tokens: int) -> Tensor:
+        """One group after the other, so that memory holds one at a time."""
+        return super().gradients([group for batch in batches for group in batch], tokens)
 
     def _plan(self, store: Store, epoch: int) -> list[Ids]:
         budget, seed = self.settings.batch_tokens, self.settings.seed
-        return BatchPlan(store.source_lengths, store.target_lengths, batch_tokens=budget, seed=seed).epoch(epoch)
+        lengths = store.source_lengths, store.target_lengths
+        return BatchPlan(*lengths, batch_tokens=budget, seed=seed, groups=self._groups).epoch(epoch)
+
+
+def padded_groups(store: Store, rows: Ids, tokens: int) -> list[Batch]:
+    """A batch's pairs as padded batches of like length, each within so many tokens."""
+    return [collate(store, group) for group in like_lengths(rows, store.source_lengths, store.target_lengths, tokens)]
 
 
 class PaddedLoss(nn.Module):

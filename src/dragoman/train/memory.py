@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from dragoman.config import Config, RecurrentConfig, StackSize, TransformerConfig
+from dragoman.data.batching import groups_in
 from dragoman.data.store import Store
 from dragoman.model.footprint import parameter_counts
 from dragoman.train.loss import rows_at_once
@@ -32,21 +33,25 @@ def predicted_peak(
     if half:
         state += 2 * parameters  # autocast's copies
     whole_corpus = int(max(store.source_lengths.sum(), store.target_lengths.sum())) + len(store.target_lengths)
-    tokens = min(settings.batch_tokens, whole_corpus) * (2 if settings.r_drop else 1)
+    groups = groups_in(settings.batch_tokens) if layout == "padded" and shards == 1 else 1  # one after the other
+    tokens = min(settings.batch_tokens // groups, whole_corpus) * (2 if settings.r_drop else 1)
     if layout == "packed":
         source_tokens = round(tokens * (store.source_lengths.mean() + 1) / (store.target_lengths.mean() + 1))
         each = 16 if settings.r_drop else 3 if half else 4  # bytes; a divergence is in float32
         logits = min(tokens, rows_at_once(device, settings.r_drop)) * model.target_vocabulary * each
     else:
         source_tokens = tokens
-        logits = tokens * model.target_vocabulary * (14 if half else 12)
+        # on the CPU freed memory is kept, and groups of other shapes leave holes in it
+        each = 20 if device.type == "cpu" else 14 if half else 12
+        logits = tokens * model.target_vocabulary * each
     width = 2.0 if half else 4.0
     kept = _recurrent(model, tokens) if isinstance(model, RecurrentConfig) else _kept(model, source_tokens, tokens)
     if layout == "padded" and half:
         width = 3.2  # layer norms keep float32
+    if device.type == "cpu":
+        width *= 1.4  # the holes; packed attention's padded copies
     if layout == "packed" and device.type == "cpu" and isinstance(model, TransformerConfig):
         kept += _attention_weights(model, store, tokens)
-        width *= 1.4  # attention makes padded copies
     activations = kept * width
     return int(state + activations + logits + LIBRARIES.get(device.type, 0))
 
