@@ -4,7 +4,7 @@ A table stands between `<!-- table KIND RECIPE ... -->` (none: all of them) and 
 written by hand. The result.json that `dragoman train` left of a recipe belongs in results/RECIPE.json, one of
 recipes/ablations.py in results/ablations/ROW.json, of a variant of a recipe that was not taken in
 results/tried/RECIPE.WHAT.json, what `dragoman evaluate --paper --json` says of the model in the box in
-results/box/TEST.json.
+results/box/TEST.json, the last line of `python -m benchmarks.time_to_quality --json` in results/races/RECIPE.json.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGES, RESULTS = ROOT / "docs", ROOT / "results"
 CARDS = ROOT / "src" / "dragoman" / "models"
-OWN_FOLDER = ("ablations", "box", "tried")  # tables whose results are not of recipes as they are
+OWN_FOLDER = ("ablations", "box", "races", "tried")  # tables whose results are not of recipes as they are
 _TABLE = re.compile(r"(<!-- table (\w+)((?: [\w-]+)*) -->\n)((?!<!-- table).)*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
@@ -135,6 +135,18 @@ def box_table(results: dict[str, Result]) -> Iterable[str]:
             yield f"- {label}: `{signature}`"
 
 
+def races_table(results: dict[str, Result]) -> Iterable[str]:
+    """What each system had learned at each look, side by side."""
+    for result in results.values():
+        curves = result["curves"]
+        yield from head(*(f"{name}: {what}" for name in curves for what in ("minutes", "steps", "BLEU")))
+        for points in zip(*curves.values(), strict=True):
+            cells = ((f"{at['minutes']:.2f}", f"{at['steps']:,}", f"{at['bleu']:.2f}") for at in points)
+            yield row(*itertools.chain.from_iterable(cells))
+        yield ""
+        yield from (f"- {name}: {ratio:.2f} times as fast" for name, ratio in result["ratios"].items())
+
+
 def signatures(results: dict[str, Result]) -> Iterable[str]:
     """How the scores were computed, each way once."""
     found = {
@@ -195,6 +207,7 @@ TABLES: dict[str, Callable[[dict[str, Result]], Iterable[str]]] = {
     "signatures": signatures,
     "ablations": ablations_table,
     "box": box_table,
+    "races": races_table,
     "tried": tried_table,
 }
 

@@ -86,6 +86,16 @@ def test_the_model_in_the_box_has_its_own(tables: Any) -> None:
     assert "news" not in tables.filled("<!-- table scores -->\n<!-- end -->")
 
 
+def test_a_race_is_told_look_by_look(tables: Any) -> None:
+    (tables.RESULTS / "races").mkdir()
+    curves = {name: [{"minutes": 0.357, "steps": 1_630, "bleu": 40.126}] for name in ("peer", "ours")}
+    race = {"curves": curves, "ratios": {"time to BLEU 40.1": 1.749}}
+    (tables.RESULTS / "races" / "some.json").write_text(json.dumps(race))
+    new = tables.filled("<!-- table races some -->\n<!-- end -->")
+    assert "| peer: minutes | peer: steps | peer: BLEU | ours: minutes | ours: steps | ours: BLEU |\n" in new
+    assert "| 0.36 | 1,630 | 40.13 | 0.36 | 1,630 | 40.13 |\n\n- time to BLEU 40.1: 1.75 times as fast\n" in new
+
+
 def test_what_was_not_measured_is_said_to_be(tables: Any) -> None:
     page = "<!-- table scores en-th -->\n<!-- end -->"
     assert tables.filled(page) == "<!-- table scores en-th -->\n\nNot measured yet.\n\n<!-- end -->"
