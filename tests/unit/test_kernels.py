@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="Triton is not installed: the kernels were 
 
 from dragoman.config import TransformerConfig
 from dragoman.model import kernels
+from dragoman.train.loss import divergence
 
 # Triton's interpreter turns arrays of one element into numbers, which NumPy will forbid one day
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -88,6 +89,26 @@ def test_the_loss_and_its_gradient_in_place_of_the_logits() -> None:
     losses = kernels.loss_and_gradient_(logits, targets, 0.1, 0)
     torch.testing.assert_close(losses, expected.detach(), atol=1e-4, rtol=0)
     torch.testing.assert_close(logits, gradient, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("vocabulary", [5001, 2048])
+def test_two_passes_of_a_token_with_their_divergence(vocabulary: int) -> None:
+    torch.manual_seed(0)
+    one, two = 3 * torch.randn(2, 4, 1, vocabulary, device=DEVICE)
+    one[1] *= 30  # as sure as a model can be
+    two[2] = one[2]  # nothing apart
+    targets = torch.tensor([4, 77, 2047, 0], device=DEVICE)
+    both = torch.cat((one, two), dim=1).flatten(0, 1)  # a token's two passes side by side
+    passes = torch.stack((one[:, 0], two[:, 0])).requires_grad_()
+    expected = F.cross_entropy(
+        passes.flatten(0, 1), targets.repeat(2), ignore_index=0, label_smoothing=0.1, reduction="sum"
+    ) / 2 + 5 * divergence(passes, (targets != 0)[None])
+    (gradient,) = torch.autograd.grad(expected, passes)
+    losses = kernels.two_losses_and_gradients_(both, targets.repeat_interleave(2), 0.1, 5.0, 0)
+    assert losses[3] == 0
+    torch.testing.assert_close(losses.sum(), expected.detach(), atol=0, rtol=1e-5)
+    torch.testing.assert_close(both.view(4, 2, -1).transpose(0, 1), gradient, atol=1e-4, rtol=1e-4)
+    assert gradient.abs().max() > 0.1, "the control: a gradient of nothing would pass"
 
 
 NORM = (torch.tensor([7, 8], device=DEVICE), 1)  # seeds, and which

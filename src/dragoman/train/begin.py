@@ -150,7 +150,7 @@ def _announce(run: Run) -> None:
     precision = str(run.precision).removeprefix("torch.")
     together = f", {ranks.world} processes ({settings.parallel})" if ranks.world > 1 else ""
     note(f"{size:,} parameters on {run.device} in {precision}, {run.feed.layout.name} batches{together}")
-    quicker = quick_in_bfloat16(run.device) and packing_pays(settings, run.model, run.device, torch.bfloat16)
+    quicker = quick_in_bfloat16(run.device) and packing_pays(run.model, run.device, torch.bfloat16)
     if settings.precision == "auto" and size >= LARGE_ON_A_CPU and quicker:
         note("this CPU is quicker in bfloat16: train.precision=bfloat16 may halve the time")
     needed, room = run.predicted_peak(), available(run.device)

@@ -60,7 +60,7 @@ def choose_layout(
     """
     name = settings.layout
     if name == "auto":
-        name = "packed" if packing_pays(settings, model, device, precision) else "padded"
+        name = "packed" if packing_pays(model, device, precision) else "padded"
     if name == "padded":
         return Padded(settings, stores, model, device, precision, ranks)
     if not isinstance(model, Transformer):
@@ -70,11 +70,11 @@ def choose_layout(
     return Packed(settings, stores, typical, longest, model, device, precision, ranks)
 
 
-def packing_pays(settings: TrainConfig, model: Model, device: torch.device, precision: torch.dtype) -> bool:
+def packing_pays(model: Model, device: torch.device, precision: torch.dtype) -> bool:
     if not isinstance(model, Transformer) or is_sharded(model):  # these need its own forward
         return False
     if device.type == "cuda":
-        return _fits_kernels(model, device) and not settings.r_drop  # two passes have not been measured there
+        return _fits_kernels(model, device)
     # PyTorch's own attention, which padded batches take, is slow in bfloat16 on the CPU
     return device.type == "cpu" and precision == torch.bfloat16
 

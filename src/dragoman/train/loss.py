@@ -42,8 +42,9 @@ def divergence(logits_BTV: Tensor, real_BT: Tensor) -> Tensor:
 
 
 def rows_at_once(device: torch.device, r_drop: float = 0.0) -> int:
-    rows = CUDA_CHUNK if device.type == "cuda" else CHUNK
-    return rows // 4 if r_drop else rows  # a divergence takes several float32 numbers for each logit
+    if device.type == "cuda":
+        return CUDA_CHUNK
+    return CHUNK // 4 if r_drop else CHUNK  # a divergence takes several float32 numbers for each logit here
 
 
 def projected_cross_entropy(
@@ -121,6 +122,10 @@ def _loss_and_gradient_(logits_NV: Tensor, target_N: Tensor, label_smoothing: fl
 
 def _loss_and_gradient_of_two_(logits_NV: Tensor, target_N: Tensor, label_smoothing: float, r_drop: float) -> Tensor:
     """The mean loss of two passes with their divergence; in place of the logits their gradient, zero in padding."""
+    if logits_NV.is_cuda and kernels_run():
+        from dragoman.model.kernels import two_losses_and_gradients_
+
+        return two_losses_and_gradients_(logits_NV, target_N, label_smoothing, r_drop, PAD).sum()
     log_p_N2V = logits_NV.view(-1, 2, logits_NV.size(1)).log_softmax(dim=-1, dtype=_at_least_float32(logits_NV))
     apart_N2V = log_p_N2V - log_p_N2V.flip(1)  # of either from the other
     p_N2V = log_p_N2V.exp_()

@@ -7,10 +7,10 @@ Shapes: N packed tokens, H heads, D width of a head, C = H D, G blocks of a sent
 """
 
 from dragoman.model.kernels.attention import BLOCK, LONGEST_WHOLE, cross_attention, fits, self_attention
-from dragoman.model.kernels.loss import loss_and_gradient_
+from dragoman.model.kernels.loss import loss_and_gradient_, two_losses_and_gradients_
 from dragoman.model.kernels.sublayers import linear_relu, residual_norm
 
 __all__ = [
     "BLOCK", "LONGEST_WHOLE", "cross_attention", "fits", "linear_relu", "loss_and_gradient_", "residual_norm",
-    "self_attention",
+    "self_attention", "two_losses_and_gradients_",
 ]  # fmt: skip
