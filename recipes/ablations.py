@@ -48,6 +48,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "rotary-positions": ("model.positions=rotary",),
     "no-positions": ("model.positions=none",),
     "pre-norm": ("model.norm=pre",),
+    "half-gain": ("model.init_gain=0.5",),
     "rnn": (*RECURRENT, "model.cell=rnn", "model.context=none"),
     "lstm": (*RECURRENT, "model.context=none"),
     "lstm-attention": RECURRENT,

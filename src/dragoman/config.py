@@ -64,6 +64,7 @@ class TransformerConfig:
     attention_dropout: float = 0.0
     attention_bias: bool = True
     output_bias: bool = False
+    init_gain: float = 1.0  # matrices are drawn Xavier uniform, times this
     share_source_target: bool = True  # one embedding for source and target
     share_target_output: bool = True  # the output projection is the target embedding
 
@@ -84,6 +85,7 @@ class TransformerConfig:
         _require_range("model", "decoder_num_layers", self.decoder.num_layers, 1, 1000)
         _require_range("model", "dropout", self.dropout, 0.0, 0.999)
         _require_range("model", "attention_dropout", self.attention_dropout, 0.0, 0.999)
+        _require_range("model", "init_gain", self.init_gain, 0.001, 1_000.0)
         if self.share_source_target:
             require(
                 self.encoder.d_model == self.decoder.d_model,

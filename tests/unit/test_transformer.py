@@ -316,6 +316,16 @@ def test_base_and_big_have_the_papers_sizes() -> None:
     assert table.endswith("total                       63,082,496  63.1M")
 
 
+def test_a_gain_scales_the_matrices_and_not_the_embeddings() -> None:
+    drawn = []
+    for gain in (1.0, 0.5):
+        torch.manual_seed(0)
+        drawn.append(small_model(init_gain=gain, share_target_output=False))
+    for (name, whole), half in zip(drawn[0].named_parameters(), drawn[1].parameters(), strict=True):
+        matrix = whole.dim() == 2 and "embedding" not in name
+        torch.testing.assert_close(half, whole * (0.5 if matrix else 1.0), msg=name)
+
+
 @pytest.mark.parametrize("share_source_target", [True, False])
 @pytest.mark.parametrize("share_target_output", [True, False])
 def test_each_sharing_is_separable(share_source_target: bool, share_target_output: bool) -> None:

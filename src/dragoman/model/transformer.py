@@ -8,6 +8,7 @@ Shapes, as suffixes of names:
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, overload
 
 import torch.nn.functional as F
@@ -216,7 +217,7 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.output = nn.Linear(target_width, config.target_vocabulary, bias=config.output_bias)
-        self.apply(initialise)
+        self.apply(partial(initialise, gain=config.init_gain))
         self.tie()
 
     def tie(self) -> None:
@@ -286,10 +287,10 @@ def embed(embedding: nn.Embedding, ids_BT: Tensor) -> Tensor:
     return embedding(ids_BT) * math.sqrt(embedding.embedding_dim)
 
 
-def initialise(module: nn.Module) -> None:
+def initialise(module: nn.Module, gain: float = 1.0) -> None:
     """Xavier uniform for matrices, N(0, 1/d_model) for embeddings, as in the paper's code."""
     if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
+        nn.init.xavier_uniform_(module.weight, gain)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
     elif isinstance(module, nn.Embedding):
