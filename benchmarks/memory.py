@@ -3,8 +3,9 @@
     python -m benchmarks.memory [--presets tiny small base] [--tokens 2048 8192] [--layouts padded packed]
         [--precision auto|float32|bfloat16] [--json]
 
-Each row is a process of its own: two steps over WMT-like sentences, Adam among it, then the peak that the operating
-system (CPU) or PyTorch (CUDA) counted. The ratio is predicted / measured.
+Each row is a process of its own: steps over WMT-like sentences, Adam among it, then the peak that the operating system
+(CPU) or PyTorch (CUDA) counted; two steps over a packed batch, which has one shape, or over 16 groups of padded ones.
+The ratio is predicted / measured.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.training_peers import VOCABULARY, make_sentences, padded_batches
+from benchmarks.training_peers import LONGEST, VOCABULARY, make_sentences, padded_batches
 from dragoman.config import Config, TransformerConfig
 from dragoman.data.batching import groups_in
 from dragoman.data.packing import pack_sentences
@@ -26,6 +27,8 @@ from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
 from dragoman.train.layout import PackedLoss, PaddedLoss
 from dragoman.train.memory import measured_peak, predicted_peak
+
+PASSES = 16  # of padded groups: each has its own shape, and freed memory of others may not fit it
 
 
 class Lengths(Store):
@@ -49,9 +52,9 @@ def one(preset: str, layout: str, tokens: int, precision_name: str) -> dict[str,
     loss: torch.nn.Module
     if layout == "padded":
         loss = PaddedLoss(model, precision, 0.1)
-        groups = groups_in(tokens)
-        padded: list[Any] = [batch.to(device) for batch in padded_batches(sentences, tokens // groups, 2 * groups)]
-        steps = [padded[:groups], padded[groups:]]
+        groups = groups_in(tokens, LONGEST + 1)
+        padded = [batch.to(device) for batch in padded_batches(sentences, tokens // groups, PASSES)]
+        steps: list[list[Any]] = [padded[at : at + groups] for at in range(0, PASSES, groups)]
     else:
         loss = PackedLoss(model, PackedTransformer(model, 128), precision, 0.1)
         count = int(np.searchsorted(np.cumsum([len(line) + 1 for line in sentences.target]), tokens))

@@ -16,6 +16,7 @@ from dragoman.model.footprint import parameter_counts
 from dragoman.model.positions import sinusoids
 
 VOCABULARY = 37_000
+LONGEST = 120  # tokens of a sentence
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Sentences:
 
 def make_sentences(count: int) -> Sentences:
     random = np.random.default_rng(0)
-    lengths = np.clip(random.lognormal(3.08, 0.62, size=count), 2, 120).astype(int)
-    others = np.clip(lengths * random.normal(1.03, 0.15, size=count), 2, 120).astype(int)
+    lengths = np.clip(random.lognormal(3.08, 0.62, size=count), 2, LONGEST).astype(int)
+    others = np.clip(lengths * random.normal(1.03, 0.15, size=count), 2, LONGEST).astype(int)
     sides = []
     for sizes in (lengths, others):
         flat = random.integers(4, VOCABULARY, size=sizes.sum())

@@ -145,6 +145,7 @@ def races_table(results: dict[str, Result]) -> Iterable[str]:
             yield row(*itertools.chain.from_iterable(cells))
         yield ""
         yield from (f"- {name}: {ratio:.2f} times as fast" for name, ratio in result["ratios"].items())
+        yield ""
 
 
 def signatures(results: dict[str, Result]) -> Iterable[str]:

@@ -312,7 +312,7 @@ def record_batches(report: str) -> None:
     given: list[Any] = []
 
     def recorded_step(self: Stepper, plan: Plan, batches: list[Any]) -> None:
-        given[:] = [batch.source_ids.tolist() for batch in batches]
+        given[:] = [[group.source_ids.tolist() for group in batch] for batch in batches]
         step(self, plan, batches)
 
     def recorded_update(self: Stepper, plan: Plan, loss: Any) -> None:

@@ -298,6 +298,7 @@ VARIANTS = {
     "rnn without attention": ["model.architecture=rnn", "model.context=none", "model.cell=rnn"],
     "rnn that looks at itself": ["model.architecture=rnn", "model.context=self"],
     "no clipping": ["train.clip_norm=0"],
+    "groups": ["train.batch_tokens=1200"],  # two in a batch, one in an epoch's last: ranks have not the same number
 }
 SAMPLED = [
     "text.model=bpe",

@@ -59,6 +59,7 @@ def test_groups_of_a_batch_are_each_within_their_share(
     source, target = np.array(lengths, dtype=np.int64).T
     for rows in batches:
         parts = like_lengths(rows, source, target, budget // groups)
+        assert len(parts) <= groups, "no more than the batch has"
         assert sorted(np.concatenate(parts)) == sorted(rows), "grouped again, nothing is lost"
         for part in parts:
             longest = max(max(lengths[row]) + 1 for row in part)
@@ -75,9 +76,15 @@ def test_a_batch_of_several_groups_has_many_lengths() -> None:
         ]
         return float(np.std([(batch**2).sum() / batch.sum() for batch in batches]))
 
-    assert groups_in(4_096) == 4
     assert spread(4) < 0.7 * spread(1), "a batch of one group has the length of that group"
-    assert [groups_in(tokens) for tokens in (64, 4_095, 25_000)] == [1, 1, 4]
+
+
+def test_a_group_holds_the_longest_pair_and_never_grows_as_the_batch_gets_smaller() -> None:
+    assert [groups_in(tokens, longest=100) for tokens in (64, 1_024, 2_048, 4_096, 25_000)] == [1, 1, 2, 4, 4]
+    shares = [tokens // groups_in(tokens, longest=100) for tokens in (25_000, 12_500, 4_096, 2_048, 1_024, 512)]
+    assert shares == sorted(shares, reverse=True)
+    assert groups_in(4_096, longest=2_000) == 2
+    assert groups_in(4_096, longest=5_000) == 1
 
 
 def test_the_target_is_shifted_right() -> None:

@@ -70,7 +70,7 @@ def test_the_groups_of_a_padded_batch_are_one_batch_to_the_gradient(store: Store
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=32, d_ff=48, dropout=0.0)).double()
     cpu = torch.device("cpu")
-    padded = layout.Padded(settings, lambda epoch: store, model, cpu, torch.float32, Ranks())
+    padded = layout.Padded(settings, lambda epoch: store, 100, model, cpu, torch.float32, Ranks())
     rows = padded.epoch(0)[0]
     groups = padded.make(0, rows)
     whole = collate(store, rows)

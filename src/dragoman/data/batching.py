@@ -16,7 +16,8 @@ from dragoman.text.tokenizer import BOS, EOS, PAD
 
 Ids = npt.NDArray[np.int64]
 
-GROUPS, LEAST_GROUP = 4, 1_024  # of a batch; tokens: fewer at once, and the pass costs more than its products
+MOST_GROUPS = 4  # of a batch; more hardly teach better
+GROUP_TOKENS = 1_024  # fewer at once, and a pass costs more than its products
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,21 @@ def collate(store: Store, rows: Ids) -> Batch:
     )
 
 
-def groups_in(batch_tokens: int) -> int:
-    """How many groups of like length a padded batch of training is made of.
+def nothing_to_learn(batch: Batch) -> Batch:
+    """One of its pairs with no answer asked for: a pass through the model without loss or gradient."""
+    first = slice(0, 1)
+    unasked = torch.full_like(batch.target_output[first], PAD)
+    return Batch(
+        batch.rows[first], batch.source_ids[first], batch.source_allowed[first], batch.target_input[first], unasked, 0
+    )
+
+
+def groups_in(batch_tokens: int, longest: int) -> int:
+    """How many groups of like length a padded batch of training is made of; `longest`: the longest pair, with </s>.
 
     One alone teaches less: all its sentences end at the same place, those of the next batch at another.
     """
-    return GROUPS if batch_tokens >= GROUPS * LEAST_GROUP else 1
+    return max(1, min(MOST_GROUPS, -(-batch_tokens // GROUP_TOKENS), batch_tokens // longest))
 
 
 def like_lengths(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens: int) -> list[Ids]:
@@ -107,7 +117,8 @@ class BatchPlan:
             random = np.random.default_rng([self._seed, epoch])
             order = random.permutation(len(self._lengths[0]))
             groups = like_lengths(order, *self._lengths, self._group_tokens)
-            drawn, count = [groups[index] for index in random.permutation(len(groups))], self._groups
-            self._batches = [np.concatenate(drawn[at : at + count]) for at in range(0, len(drawn), count)]
+            drawn = [groups[index] for index in random.permutation(len(groups))]
+            starts = range(0, len(drawn), self._groups)
+            self._batches = [np.concatenate(drawn[start : start + self._groups]) for start in starts]
             self._epoch = epoch
         return self._batches

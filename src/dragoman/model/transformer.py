@@ -288,7 +288,7 @@ def embed(embedding: nn.Embedding, ids_BT: Tensor) -> Tensor:
 
 
 def initialise(module: nn.Module, gain: float = 1.0) -> None:
-    """Xavier uniform for matrices, N(0, 1/d_model) for embeddings, as in the paper's code."""
+    """Xavier uniform, times `gain`, for matrices, N(0, 1/d_model) for embeddings; with 1 as in the paper's code."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight, gain)
         if module.bias is not None:

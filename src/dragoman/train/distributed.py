@@ -63,11 +63,15 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether it is so in any process: all get the same answer."""
+        return bool(self.most(int(flag)))
+
+    def most(self, count: int) -> int:
+        """The largest of all processes' numbers."""
         if self.world == 1:
-            return flag
-        answer = torch.tensor([float(flag)])
+            return count
+        answer = torch.tensor([count])
         dist.all_reduce(answer, dist.ReduceOp.MAX)
-        return bool(answer.item())
+        return int(answer.item())
 
     def from_main(self, numbers: list[float]) -> list[float]:
         """Rank 0's numbers, everywhere."""

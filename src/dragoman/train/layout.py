@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import TrainConfig
-from dragoman.data.batching import Batch, BatchPlan, collate, groups_in, like_lengths
+from dragoman.data.batching import Batch, BatchPlan, collate, groups_in, like_lengths, nothing_to_learn
 from dragoman.data.packing import PackedBatch, PackingPlan, Shape, pack
 from dragoman.data.store import Store
 from dragoman.errors import ConfigError
@@ -43,6 +43,9 @@ class Layout(Protocol):
     def make(self, epoch: int, rows: Ids) -> Any:
         """These pairs on the CPU, as `gradients` takes them."""
 
+    def padded(self, epoch: int, rows: Ids) -> list[Batch]:
+        """The same pairs padded, whatever `make` does, in groups of like length."""
+
     def gradients(self, batches: Sequence[Any], tokens: int) -> Tensor:
         """Backward over all of them, the loss divided by `tokens`, all the step's on all ranks; this rank's share."""
 
@@ -62,7 +65,7 @@ def choose_layout(
     if name == "auto":
         name = "packed" if packing_pays(model, device, precision) else "padded"
     if name == "padded":
-        return Padded(settings, stores, model, device, precision, ranks)
+        return Padded(settings, stores, longest, model, device, precision, ranks)
     if not isinstance(model, Transformer):
         raise ConfigError("train.layout: only the Transformer runs packed; use padded or auto")
     if is_sharded(model):
@@ -101,10 +104,12 @@ class _Layout:
     """What both share: which store an epoch has, backward over the batches of a step."""
 
     def __init__(
-        self, settings: TrainConfig, stores: Stores, model: Model, device: torch.device, loss: nn.Module, ranks: Ranks
-    ) -> None:
+        self, settings: TrainConfig, stores: Stores, longest: int, model: Model, device: torch.device, loss: nn.Module,
+        ranks: Ranks,
+    ) -> None:  # fmt: skip
         self.settings, self.model, self.device = settings, model, device
         self._stores, self._ranks = stores, ranks
+        self._groups = groups_in(settings.batch_tokens, longest + 1)
         self._loss = data_parallel(loss, ranks, device) if ranks.world > 1 and not is_sharded(model) else loss
         self._epoch = -1
 
@@ -115,6 +120,11 @@ class _Layout:
 
     def tokens(self, epoch: int, rows: Ids) -> int:
         return int(self._stores(epoch).target_lengths[rows].sum()) + len(rows)
+
+    def padded(self, epoch: int, rows: Ids) -> list[Batch]:
+        store, tokens = self._stores(epoch), self.settings.batch_tokens // self._groups
+        groups = like_lengths(rows, store.source_lengths, store.target_lengths, tokens)
+        return [collate(store, group) for group in groups]
 
     def gradients(self, batches: Sequence[Any], tokens: int) -> Tensor:
         self.model.train()
@@ -142,30 +152,27 @@ class Padded(_Layout):
     name = "padded"
 
     def __init__(
-        self, settings: TrainConfig, stores: Stores, model: Model, device: torch.device, precision: torch.dtype,
-        ranks: Ranks,
+        self, settings: TrainConfig, stores: Stores, longest: int, model: Model, device: torch.device,
+        precision: torch.dtype, ranks: Ranks,
     ) -> None:  # fmt: skip
         loss = PaddedLoss(model, precision, settings.label_smoothing, settings.r_drop)
-        # all ranks of a sharded model must go through it as often
-        self._groups = 1 if is_sharded(model) else groups_in(settings.batch_tokens)
-        super().__init__(settings, stores, model, device, loss, ranks)
+        super().__init__(settings, stores, longest, model, device, loss, ranks)
 
     def make(self, epoch: int, rows: Ids) -> list[Batch]:
-        return padded_groups(self._stores(epoch), rows, self.settings.batch_tokens // self._groups)
+        return self.padded(epoch, rows)
 
     def gradients(self, batches: Sequence[list[Batch]], tokens: int) -> Tensor:
         """One group after the other, so that memory holds one at a time."""
-        return super().gradients([group for batch in batches for group in batch], tokens)
+        groups = [group for batch in batches for group in batch]
+        if is_sharded(self.model):  # every pass gathers its weights from all ranks
+            missing = self._ranks.most(len(groups)) - len(groups)
+            groups += [nothing_to_learn(groups[0])] * missing
+        return super().gradients(groups, tokens)
 
     def _plan(self, store: Store, epoch: int) -> list[Ids]:
         budget, seed = self.settings.batch_tokens, self.settings.seed
         lengths = store.source_lengths, store.target_lengths
         return BatchPlan(*lengths, batch_tokens=budget, seed=seed, groups=self._groups).epoch(epoch)
-
-
-def padded_groups(store: Store, rows: Ids, tokens: int) -> list[Batch]:
-    """A batch's pairs as padded batches of like length, each within so many tokens."""
-    return [collate(store, group) for group in like_lengths(rows, store.source_lengths, store.target_lengths, tokens)]
 
 
 class PaddedLoss(nn.Module):
@@ -220,7 +227,7 @@ class Packed(_Layout):
             _spare_the_compiler_its_words()
             run = torch.compile(run, dynamic=False)  # type: ignore[assignment]
         loss = PackedLoss(model, run, precision, settings.label_smoothing, settings.r_drop)
-        super().__init__(settings, stores, model, device, loss, ranks)
+        super().__init__(settings, stores, longest, model, device, loss, ranks)
 
     def make(self, epoch: int, rows: Ids) -> PackedBatch:
         batch = pack(self._stores(epoch), rows, self._shape)

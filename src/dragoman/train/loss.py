@@ -42,9 +42,10 @@ def divergence(logits_BTV: Tensor, real_BT: Tensor) -> Tensor:
 
 
 def rows_at_once(device: torch.device, r_drop: float = 0.0) -> int:
-    if device.type == "cuda":
-        return CUDA_CHUNK
-    return CHUNK // 4 if r_drop else CHUNK  # a divergence takes several float32 numbers for each logit here
+    rows = CUDA_CHUNK if device.type == "cuda" else CHUNK
+    if r_drop and not (device.type == "cuda" and kernels_run()):
+        return rows // 4  # without the kernel a divergence takes several float32 numbers for each logit
+    return rows
 
 
 def projected_cross_entropy(

@@ -33,17 +33,18 @@ def predicted_peak(
     if half:
         state += 2 * parameters  # autocast's copies
     whole_corpus = int(max(store.source_lengths.sum(), store.target_lengths.sum())) + len(store.target_lengths)
-    groups = groups_in(settings.batch_tokens) if layout == "padded" and shards == 1 else 1  # one after the other
-    tokens = min(settings.batch_tokens // groups, whole_corpus) * (2 if settings.r_drop else 1)
+    longest = int(max(store.source_lengths.max(), store.target_lengths.max())) + 1
+    groups = groups_in(settings.batch_tokens, longest) if layout == "padded" else 1  # one after the other
+    tokens = min(max(settings.batch_tokens // groups, longest), whole_corpus) * (2 if settings.r_drop else 1)
     if layout == "packed":
         source_tokens = round(tokens * (store.source_lengths.mean() + 1) / (store.target_lengths.mean() + 1))
-        apart = settings.r_drop and device.type != "cuda"  # a divergence in float32
-        each = 16 if apart else 3 if half else 4  # bytes
-        logits = min(tokens, rows_at_once(device, settings.r_drop)) * model.target_vocabulary * each
+        rows = rows_at_once(device, settings.r_drop)
+        each = 16 if rows < rows_at_once(device) else 3 if half else 4  # bytes; few rows: a divergence in float32
+        logits = min(tokens, rows) * model.target_vocabulary * each
     else:
         source_tokens = tokens
         # on the CPU freed memory is kept, and groups of other shapes leave holes in it
-        each = 20 if device.type == "cpu" else 14 if half else 12
+        each = 24 if device.type == "cpu" else 14 if half else 12
         logits = tokens * model.target_vocabulary * each
     width = 2.0 if half else 4.0
     kept = _recurrent(model, tokens) if isinstance(model, RecurrentConfig) else _kept(model, source_tokens, tokens)

@@ -3,19 +3,19 @@
 import math
 import time
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import groups_in
 from dragoman.errors import ConfigError, NonFiniteError
 from dragoman.model.device import is_out_of_memory
 from dragoman.train import checkpoint
 from dragoman.train.diagnose import where_it_began
 from dragoman.train.distributed import gradient_norm, is_sharded
 from dragoman.train.feed import Plan
-from dragoman.train.layout import PaddedLoss, padded_groups
+from dragoman.train.layout import PaddedLoss
 from dragoman.train.run import Run
 from dragoman.train.schedule import learning_rate
 
@@ -153,9 +153,8 @@ class Stepper:
         now, began = checkpoint.random_state(run.device), None
         checkpoint.set_random_state(outcome.random, run.device)
         try:
-            stores, tokens = run.feed.stores, run.settings.batch_tokens // groups_in(run.settings.batch_tokens)
-            batches = outcome.plan.batches
-            for group in (part for epoch, rows in batches for part in padded_groups(stores(epoch), rows, tokens)):
+            padded = (run.feed.layout.padded(epoch, rows) for epoch, rows in outcome.plan.batches)
+            for group in chain.from_iterable(padded):
                 began = where_it_began(run.model, lambda group=group: plain(group.to(run.device)))  # type: ignore[misc]
                 if began is not None:
                     break

@@ -95,19 +95,19 @@ def _two_losses_and_gradients(
     for start in range(0, vocabulary, size):
         columns = start + tl.arange(0, size)
         there = columns < vocabulary
-        a = tl.load(first + columns, mask=there, other=0.0).to(tl.float32) - lse_a
-        b = tl.load(second + columns, mask=there, other=0.0).to(tl.float32) - lse_b
-        p = tl.exp(a)
-        q = tl.exp(b)
+        log_p = tl.load(first + columns, mask=there, other=0.0).to(tl.float32) - lse_a
+        log_q = tl.load(second + columns, mask=there, other=0.0).to(tl.float32) - lse_b
+        p = tl.exp(log_p)
+        q = tl.exp(log_q)
         goal = evenly + tl.where(columns == target, 1.0 - smoothing, 0.0)
-        of_a = 0.5 * (p - goal) + 0.25 * r_drop * (p * (a - b - kl_a) + p - q)
-        of_b = 0.5 * (q - goal) + 0.25 * r_drop * (q * (b - a - kl_b) + q - p)
+        of_a = 0.5 * (p - goal) + 0.25 * r_drop * (p * (log_p - log_q - kl_a) + p - q)
+        of_b = 0.5 * (q - goal) + 0.25 * r_drop * (q * (log_q - log_p - kl_b) + q - p)
         tl.store(first + columns, tl.where(counted, of_a, 0.0).to(logits.dtype.element_ty), mask=there)
         tl.store(second + columns, tl.where(counted, of_b, 0.0).to(logits.dtype.element_ty), mask=there)
 
 
 LOSS_SIZE, LOSS_WARPS = 4096, 8
-PAIR_SIZE = 2048  # of two rows at a time
+PAIR_SIZE = 2048  # two rows at a time: no more registers than one row of LOSS_SIZE takes
 
 
 def loss_and_gradient_(logits_NV: Tensor, targets_N: Tensor, smoothing: float, ignored: int) -> Tensor:
