@@ -1,6 +1,7 @@
 """The Triton kernels against the plain formulas: on CUDA, or in Triton's interpreter where only the CPU is there."""
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,10 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed: the kernels were not tested")
 
 from dragoman.config import TransformerConfig
+from dragoman.data.packing import Shape, pack_sentences
 from dragoman.model import kernels
+from dragoman.model.packed import PackedTransformer
+from dragoman.model.transformer import Transformer
 from dragoman.train.loss import divergence
 
 # Triton's interpreter turns arrays of one element into numbers, which NumPy will forbid one day
@@ -60,11 +64,11 @@ def test_attention_and_its_gradients_within_each_sentence(
     )
     if q_lengths == k_lengths:
         qkv = torch.cat([part.flatten(1) for part in (q, k, v)], dim=1)
-        out, _ = kernels.self_attention(qkv, blocks_of(q_lengths), starts_of(q_lengths), 2, causal)
+        out, _ = kernels.self_attention(qkv, blocks_of(q_lengths), starts_of(q_lengths), 2, 0.25, causal)
     else:
         kv = torch.cat([k.flatten(1), v.flatten(1)], dim=1)
         sides = (blocks_of(q_lengths), blocks_of(k_lengths), starts_of(q_lengths), starts_of(k_lengths))
-        out, _ = kernels.cross_attention(q.flatten(1), kv, *sides, 2)
+        out, _ = kernels.cross_attention(q.flatten(1), kv, *sides, 2, 0.25)
     out = out.unflatten(1, (2, 16))
     expected = plain(q, k, v, q_lengths, k_lengths, causal)
     upstream = torch.randn_like(expected)
@@ -182,4 +186,35 @@ def test_a_linear_map_and_its_relu_in_one() -> None:
 def test_which_models_fit() -> None:
     assert kernels.fits(TransformerConfig.base())
     assert not kernels.fits(TransformerConfig.base(attention_dropout=0.1))
-    assert not kernels.fits(TransformerConfig.base(d_k=48, d_v=48))
+    assert kernels.fits(TransformerConfig.base(d_k=8, d_v=48))
+    assert kernels.fits(TransformerConfig.base(d_k=128))
+    assert not kernels.fits(TransformerConfig.base(d_k=129))
+    assert not kernels.fits(TransformerConfig.base(d_v=129))
+
+
+@pytest.mark.parametrize(("d_k", "d_v", "width"), [(8, 8, 16), (16, 16, 16), (17, 8, 32), (8, 64, 64), (128, 65, 128)])
+def test_heads_are_taken_as_wide_as_the_kernel_has_them(d_k: int, d_v: int, width: int) -> None:
+    assert kernels.width_for(d_k, d_v) == width
+
+
+@pytest.mark.parametrize(
+    "heads", [{}, {"d_k": 8}, {"d_v": 24}, {"d_k": 6, "d_v": 10}, {"d_k": 6, "positions": "rotary"}], ids=str
+)
+def test_the_model_with_kernels_is_the_model_without(heads: dict[str, Any]) -> None:
+    """Heads of any width: the kernel's, narrower, wider for queries and keys than for values."""
+    torch.manual_seed(0)
+    config = TransformerConfig.tiny(vocab_size=50, num_layers=1, d_model=32, num_heads=2, d_ff=48, dropout=0.0, **heads)
+    packed = PackedTransformer(Transformer(config).to(DEVICE), 40)
+    upstream = torch.randn(22, 32, device=DEVICE)
+
+    def results(shape: Shape | None) -> list[Tensor]:
+        """The decoder's output and the gradients of all weights."""
+        lines = [[4] * 3 + [5] * 2, list(range(4, 16))]
+        batch = pack_sentences(lines, [lines[1][:8], lines[1]], shape).to(torch.device(DEVICE))
+        hidden = packed(batch.source_ids_N, batch.target_input_N, batch.source, batch.target)[:22]
+        return [hidden, *torch.autograd.grad((hidden * upstream).sum(), list(packed.parameters()))]
+
+    shape = Shape(source_tokens=24, target_tokens=24, sentences=3, whole=kernels.LONGEST_WHOLE, block=kernels.BLOCK)
+    tolerance = 5e-2 if DEVICE == "cuda" else 1e-4
+    for found, right in zip(results(shape), results(None), strict=True):
+        torch.testing.assert_close(found, right, atol=tolerance, rtol=tolerance)

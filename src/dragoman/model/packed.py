@@ -163,34 +163,53 @@ def _feed_forward(feed_forward: FeedForward, x_NM: Tensor, *, fused: bool) -> Te
 def _self_attention(
     attention: MultiHeadAttention, x_NM: Tensor, segments: Segments, turns: Tensor | None, *, causal: bool
 ) -> Tensor:
-    qkv_NC = _project(x_NM, attention.query, attention.key, attention.value)
-    if segments.blocks is None or turns is not None:
-        q_NHD, k_NHD, v_NHE = _heads(attention, qkv_NC, attention.query, attention.key, attention.value)
-        if turns is not None:
-            q_NHD, k_NHD = (rotate(part.transpose(0, 1), turns).transpose(0, 1) for part in (q_NHD, k_NHD))
-        if segments.blocks is None:
-            return _plain(attention, q_NHD, k_NHD, v_NHE, segments, segments, causal)
-        qkv_NC = torch.cat([part.flatten(1) for part in (q_NHD, k_NHD, v_NHE)], dim=1)
+    maps = (attention.query, attention.key, attention.value)
+    qkv_NC = _project(x_NM, *maps)
+    q_NHD, k_NHD, v_NHE = _heads(attention, qkv_NC, *maps)
+    if turns is not None:
+        q_NHD, k_NHD = (rotate(part.transpose(0, 1), turns).transpose(0, 1) for part in (q_NHD, k_NHD))
+    if segments.blocks is None:
+        return _plain(attention, q_NHD, k_NHD, v_NHE, segments, segments, causal)
     from dragoman.model import kernels
 
-    heads_NC, _ = kernels.self_attention(qkv_NC, segments.blocks, segments.starts, attention.num_heads, causal)
-    return attention.output(heads_NC)
+    width = kernels.width_for(q_NHD.size(-1), v_NHE.size(-1))
+    if turns is not None or qkv_NC.size(1) != 3 * attention.num_heads * width:
+        qkv_NC = _side_by_side(width, q_NHD, k_NHD, v_NHE)
+    scale = q_NHD.size(-1) ** -0.5
+    heads_NC, _ = kernels.self_attention(qkv_NC, segments.blocks, segments.starts, attention.num_heads, scale, causal)
+    return _output(attention, heads_NC)
 
 
 def _cross_attention(
     attention: MultiHeadAttention, x_NM: Tensor, memory_NM: Tensor, queries: Segments, keys: Segments
 ) -> Tensor:
     q_NC, kv_NC = attention.query(x_NM), _project(memory_NM, attention.key, attention.value)
+    (q_NHD,) = _heads(attention, q_NC, attention.query)
+    k_NHD, v_NHE = _heads(attention, kv_NC, attention.key, attention.value)
     if queries.blocks is None or keys.blocks is None:
-        (q_NHD,) = _heads(attention, q_NC, attention.query)
-        k_NHD, v_NHE = _heads(attention, kv_NC, attention.key, attention.value)
         return _plain(attention, q_NHD, k_NHD, v_NHE, queries, keys, causal=False)
     from dragoman.model import kernels
 
+    width = kernels.width_for(q_NHD.size(-1), v_NHE.size(-1))
+    if q_NC.size(1) + kv_NC.size(1) != 3 * attention.num_heads * width:
+        q_NC, kv_NC = _side_by_side(width, q_NHD), _side_by_side(width, k_NHD, v_NHE)
+    scale = q_NHD.size(-1) ** -0.5
     heads_NC, _ = kernels.cross_attention(
-        q_NC, kv_NC, queries.blocks, keys.blocks, queries.starts, keys.starts, attention.num_heads
+        q_NC, kv_NC, queries.blocks, keys.blocks, queries.starts, keys.starts, attention.num_heads, scale
     )
-    return attention.output(heads_NC)
+    return _output(attention, heads_NC)
+
+
+def _side_by_side(width: int, *parts: Tensor) -> Tensor:
+    """[N, C]: the heads of all parts, each filled with zeros to the kernel's width."""
+    return torch.cat([nn.functional.pad(part, (0, width - part.size(-1))).flatten(1) for part in parts], dim=1)
+
+
+def _output(attention: MultiHeadAttention, heads_NC: Tensor) -> Tensor:
+    """The output projection, without what filled the heads up."""
+    d_v = attention.output.in_features // attention.num_heads
+    heads_NHE = heads_NC.view(len(heads_NC), attention.num_heads, -1)[..., :d_v]
+    return attention.output(heads_NHE.flatten(1))
 
 
 def _project(x_NM: Tensor, *maps: nn.Linear) -> Tensor:

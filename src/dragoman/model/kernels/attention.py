@@ -18,13 +18,18 @@ LONGEST_WHOLE = WHOLE[-1][1]
 BLOCK = 32  # tokens of a block of a longer one
 BLOCK_WARPS = 2
 LOWEST = tl.constexpr(-1.0e30)  # for -inf: a row of nothing but -inf would become NaN
+WIDTHS = (16, 32, 64, 128)  # of a head; what others lack is filled with zeros, which change nothing
 
 
 def fits(config: TransformerConfig) -> bool:
-    """Whether the attention kernel can run this model: heads of one width, a power of two; no attention dropout."""
-    sizes = (config.encoder, config.decoder)
-    widths = all(size.d_k == size.d_v and size.d_k in (16, 32, 64, 128) for size in sizes)
-    return widths and config.attention_dropout == 0.0
+    """Whether the attention kernel can run this model: heads that are not too wide, no attention dropout."""
+    widest = max(max(size.d_k, size.d_v) for size in (config.encoder, config.decoder))
+    return widest <= WIDTHS[-1] and config.attention_dropout == 0.0
+
+
+def width_for(d_k: int, d_v: int) -> int:
+    """How wide the kernel takes heads of these widths."""
+    return next(width for width in WIDTHS if width >= max(d_k, d_v))
 
 
 # Sentences of one tile. `stride` is the number of elements from one token to the next: q, k and v may be parts of one
@@ -218,11 +223,11 @@ def _backward_queries(q, k, v, out, lse, d_out, d_q, q_blocks, q_starts, k_start
 # queries, and keys and values side by side. They give the heads' outputs side by side, and their log-sum-exp.
 
 
-def _forward(q, k, v, q_blocks, q_starts, k_starts, heads, causal):
+def _forward(q, k, v, q_blocks, q_starts, k_starts, heads, scale, causal):
     out_NC = q.new_empty(q.shape)
     lse_NH = q.new_empty((q.size(0), heads), dtype=torch.float32)  # of longer sentences only
     width = q.size(1) // heads
-    sides = (q_starts, k_starts, q.stride(0), k.stride(0), width**-0.5, heads, width)
+    sides = (q_starts, k_starts, q.stride(0), k.stride(0), scale, heads, width)
     for over, size, warps, _ in WHOLE:
         grid = ((q_starts.size(0) - 1) * heads,)
         _forward_whole[grid](q, k, v, out_NC, *sides, over, size, causal, num_warps=warps)
@@ -232,10 +237,11 @@ def _forward(q, k, v, q_blocks, q_starts, k_starts, heads, causal):
     return out_NC, lse_NH
 
 
-def _backward(d_out_NC, q, k, v, out_NC, lse_NH, d_q, d_k, d_v, q_blocks, k_blocks, q_starts, k_starts, heads, causal):
+def _backward(d_out_NC, q, k, v, out_NC, lse_NH, d_q, d_k, d_v, q_blocks, k_blocks, q_starts, k_starts, heads, scale,
+              causal):  # fmt: skip
     d_out_NC = d_out_NC.contiguous()
     width = q.size(1) // heads
-    sides = (q_starts, k_starts, q.stride(0), k.stride(0), width**-0.5, heads, width)
+    sides = (q_starts, k_starts, q.stride(0), k.stride(0), scale, heads, width)
     for over, size, _, warps in WHOLE:
         grid = ((q_starts.size(0) - 1) * heads,)
         _backward_whole[grid](q, k, v, d_out_NC, d_q, d_k, d_v, *sides, over, size, causal, num_warps=warps)
@@ -245,24 +251,34 @@ def _backward(d_out_NC, q, k, v, out_NC, lse_NH, d_q, d_k, d_v, q_blocks, k_bloc
 
 
 @torch.library.custom_op("dragoman::self_attention", mutates_args=())
-def self_attention(qkv: Tensor, blocks: Tensor, starts: Tensor, heads: int, causal: bool) -> tuple[Tensor, Tensor]:
-    """softmax(q k^T / sqrt(D)) v within each sentence. Every token belongs to a sentence."""
+def self_attention(
+    qkv: Tensor, blocks: Tensor, starts: Tensor, heads: int, scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """softmax(q k^T scale) v within each sentence. Every token belongs to a sentence."""
     q, k, v = qkv.chunk(3, dim=1)
-    return _forward(q, k, v, blocks, starts, starts, heads, causal)
+    return _forward(q, k, v, blocks, starts, starts, heads, scale, causal)
 
 
 @torch.library.custom_op("dragoman::self_attention_backward", mutates_args=())
 def self_attention_backward(
-    d_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, blocks: Tensor, starts: Tensor, heads: int, causal: bool
+    d_out: Tensor,
+    qkv: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    blocks: Tensor,
+    starts: Tensor,
+    heads: int,
+    scale: float,
+    causal: bool,
 ) -> Tensor:
     d_qkv = torch.empty_like(qkv)
     (q, k, v), (d_q, d_k, d_v) = qkv.chunk(3, dim=1), d_qkv.chunk(3, dim=1)
-    _backward(d_out, q, k, v, out, lse, d_q, d_k, d_v, blocks, blocks, starts, starts, heads, causal)
+    _backward(d_out, q, k, v, out, lse, d_q, d_k, d_v, blocks, blocks, starts, starts, heads, scale, causal)
     return d_qkv
 
 
 @self_attention.register_fake
-def _(qkv, blocks, starts, heads, causal):
+def _(qkv, blocks, starts, heads, scale, causal):
     return qkv.new_empty(qkv.size(0), qkv.size(1) // 3), qkv.new_empty((qkv.size(0), heads), dtype=torch.float32)
 
 
@@ -272,12 +288,12 @@ def _(d_out, qkv, *_):
 
 
 def _save_self(ctx, inputs, output):
-    qkv, blocks, starts, ctx.heads, ctx.causal = inputs
+    qkv, blocks, starts, *ctx.rest = inputs
     ctx.save_for_backward(qkv, *output, blocks, starts)
 
 
 def _differentiate_self(context, d_out, _):
-    return self_attention_backward(d_out, *context.saved_tensors, context.heads, context.causal), None, None, None, None
+    return self_attention_backward(d_out, *context.saved_tensors, *context.rest), None, None, None, None, None
 
 
 self_attention.register_autograd(_differentiate_self, setup_context=_save_self)
@@ -285,11 +301,18 @@ self_attention.register_autograd(_differentiate_self, setup_context=_save_self)
 
 @torch.library.custom_op("dragoman::cross_attention", mutates_args=())
 def cross_attention(
-    q: Tensor, kv: Tensor, q_blocks: Tensor, k_blocks: Tensor, q_starts: Tensor, k_starts: Tensor, heads: int
+    q: Tensor,
+    kv: Tensor,
+    q_blocks: Tensor,
+    k_blocks: Tensor,
+    q_starts: Tensor,
+    k_starts: Tensor,
+    heads: int,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """The same with queries from one side and keys and values from the other."""
     k, v = kv.chunk(2, dim=1)
-    return _forward(q, k, v, q_blocks, q_starts, k_starts, heads, False)
+    return _forward(q, k, v, q_blocks, q_starts, k_starts, heads, scale, False)
 
 
 @torch.library.custom_op("dragoman::cross_attention_backward", mutates_args=())
@@ -304,15 +327,16 @@ def cross_attention_backward(
     q_starts: Tensor,
     k_starts: Tensor,
     heads: int,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     d_q, d_kv = torch.empty_like(q), torch.empty_like(kv)
     (k, v), (d_k, d_v) = kv.chunk(2, dim=1), d_kv.chunk(2, dim=1)
-    _backward(d_out, q, k, v, out, lse, d_q, d_k, d_v, q_blocks, k_blocks, q_starts, k_starts, heads, False)
+    _backward(d_out, q, k, v, out, lse, d_q, d_k, d_v, q_blocks, k_blocks, q_starts, k_starts, heads, scale, False)
     return d_q, d_kv
 
 
 @cross_attention.register_fake
-def _(q, kv, q_blocks, k_blocks, q_starts, k_starts, heads):
+def _(q, kv, q_blocks, k_blocks, q_starts, k_starts, heads, scale):
     return torch.empty_like(q), q.new_empty((q.size(0), heads), dtype=torch.float32)
 
 
@@ -322,13 +346,13 @@ def _(d_out, q, kv, *_):
 
 
 def _save_cross(ctx, inputs, output):
-    q, kv, q_blocks, k_blocks, q_starts, k_starts, ctx.heads = inputs
+    q, kv, q_blocks, k_blocks, q_starts, k_starts, *ctx.rest = inputs
     ctx.save_for_backward(q, kv, *output, q_blocks, k_blocks, q_starts, k_starts)
 
 
 def _differentiate_cross(context, d_out, _):
-    d_q, d_kv = cross_attention_backward(d_out, *context.saved_tensors, context.heads)
-    return d_q, d_kv, None, None, None, None, None
+    d_q, d_kv = cross_attention_backward(d_out, *context.saved_tensors, *context.rest)
+    return d_q, d_kv, None, None, None, None, None, None
 
 
 cross_attention.register_autograd(_differentiate_cross, setup_context=_save_cross)
