@@ -40,7 +40,7 @@ def test_of_several_sentences_in_a_line_none_is_lost() -> None:
         "Good morning! Where is the nearest train station? I would like a cup of coffee, please. Thank you very much."
     )
     translated = dragoman.load("en-de", device="cpu").translate(text).text
-    assert translated == "Guten Morgen! Wo ist der nächste Bahnhof? Ich hätte gern eine Tasse Kaffee. Vielen Dank."
+    assert translated == "Guten Morgen! Wo ist der nächste Bahnhof? Ich hätte gerne eine Tasse Kaffee. Vielen Dank."
 
 
 def test_it_is_what_translate_and_inspect_take_where_no_model_is_named() -> None:
