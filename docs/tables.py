@@ -34,13 +34,12 @@ def scores_table(results: dict[str, Result]) -> Iterable[str]:
     yield from head("recipe", "test set", "sentences", "BLEU [95 %]", "tokenised BLEU", "chrF [95 %]", "exact match")
     for name, result in results.items():
         for test, found in result["tests"].items():
-            tokenized = found.get("tokenized_bleu")
             yield row(
                 f"`{name}`",
                 test,
                 f"{found['sentences']:,}",
                 interval(found["bleu"]),
-                f"{tokenized['score']:.2f}" if tokenized else "",
+                tokenized(found),
                 interval(found["chrf"]),
                 f"{found['exact_match']:.1%}",
             )
@@ -109,10 +108,10 @@ def tried_table(results: dict[str, Result]) -> Iterable[str]:
                 f"`{command(result)}`",
                 f"{result['steps']:,}",
                 millions(result["target_tokens"]),
-                f"{chosen['judge'].split()[0]} {chosen['metric']:.2f}",
+                f"{chosen['judge'].split()[0]} {abs(chosen['metric']):.2f}",
                 test,
                 f"{found['bleu']['score']:.2f}",
-                f"{found['tokenized_bleu']['score']:.2f}" if "tokenized_bleu" in found else "",
+                tokenized(found),
                 commit(result),
             )
 
@@ -173,6 +172,10 @@ def interval(score: dict[str, float]) -> str:
     return f"{score['score']:.2f} [{score['low']:.1f}, {score['high']:.1f}]"
 
 
+def tokenized(found: Result) -> str:
+    return f"{found['tokenized_bleu']['score']:.2f}" if "tokenized_bleu" in found else ""
+
+
 def millions(count: int) -> str:
     return f"{count / 1e6:,.1f}M"
 
@@ -218,6 +221,8 @@ def filled(page: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, names = match[2], match[3].split()
+        if kind not in TABLES:
+            sys.exit(f"{match[1].strip()}: there is no such table; known: {', '.join(TABLES)}")
         found = read(RESULTS / kind if kind in OWN_FOLDER else RESULTS)
         recipes = {stem: stem.split(".")[0] for stem in found}
         missing = [name for name in names if name not in recipes.values()]

@@ -27,7 +27,7 @@ RECURRENT = ("model.architecture=rnn", "model.num_layers=2", "model.d_model=512"
 # A row: what is set apart from recipes/ablations.toml. Letters are the paper's; rows without one are not in its table.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "base": (),
-    # a head of 256 is too wide for the kernels, and batches would be padded; packed they are the other rows' batches
+    # a head of 256 is too wide for the kernels: on CUDA its batches would be padded, and no longer the other rows'
     "A-heads-1": ("model.num_heads=1", "train.layout=packed"),
     "A-heads-2": ("model.num_heads=2",),
     "A-heads-8": ("model.num_heads=8",),

@@ -32,7 +32,7 @@ FORMAT = 1  # of a part; belongs to its key
 PART_LINES = 1024  # translated at a time; at most so many are lost when a run is killed
 
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, of both trainings.")
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, of every training.")
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes; the same command goes on there.")]
 Source = Annotated[list[str], typer.Option(help="Training text, one sentence a line; may be given several times.")]

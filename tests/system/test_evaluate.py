@@ -1,5 +1,6 @@
 """`dragoman evaluate` as a person runs it."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -89,6 +90,12 @@ def test_what_a_person_sees(place: Path) -> None:
     assert len(rows) == 13
 
 
+def test_what_is_written_of_each_sentence_may_be_packed(place: Path) -> None:
+    run(place, "--hypotheses ours --reference reference --sentences all.jsonl.gz")
+    with gzip.open(place / "all.jsonl.gz", "rt", encoding="utf-8") as stream:
+        assert [json.loads(line)["line"] for line in stream] == [12, *range(1, 12)]
+
+
 def test_capitals_are_passed_over_where_asked_for(place: Path) -> None:
     (place / "shouted").write_text("".join(f"{line.upper()}\n" for line in REFERENCES))
     files = "--hypotheses shouted --reference reference --against ours --sentences all.jsonl"
@@ -124,6 +131,7 @@ def test_notes_go_to_stderr(place: Path) -> None:
         ("--hypotheses ours --language de", 2,
          "--language: chooses the tokenisation of --paper; add --paper or leave it out"),
         ("--hypotheses ours --sentences ours", 2, "--sentences ours: is read too; give another file"),
+        ("--hypotheses ours --sentences .", 6, "--sentences .: is a directory; name a file"),
         ("--hypotheses ours --sentences no/where", 6,
          "--sentences no/where: its directory does not exist; make it or choose another place"),
         ("--model none --source source --tokenize 14a", 2, "--tokenize 14a: no such tokenisation; known: "),

@@ -46,6 +46,7 @@ def test_the_published_model_is_measured_and_the_result_says_of_what(tmp_path: P
     translator = dragoman.load(str(tmp_path / "run"), "cpu")
     translations = [found.text for found in translator.translate([source for source, _ in LINES])]
     expected = evaluate(translations, [target for _, target in LINES]).to_dict()
+    expected["failed"] = 0
     assert result["tests"]["sets-both"] == expected
     # a file's name may tell the language, which tokenised BLEU needs
     tokenized = tokenized_bleu(translations, [target for _, target in LINES], "de").to_dict()
@@ -75,6 +76,17 @@ def test_a_model_of_lower_case_is_measured_so_and_told_of_capitals(tmp_path: Pat
         done = subprocess.run([sys.executable, "-m", "dragoman", *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert (caution in done.stderr) is told
+
+
+def test_pairs_that_are_not_measured_are_told(tmp_path: Path) -> None:
+    config = with_tests(tmp_path / "sets", "train.max_steps=4", "train.save_every=4")
+    (tmp_path / "sets" / "one.src").write_text(f"{LINES[0][0]}\n\n{LINES[2][0]}\n")
+    notes = Notes()
+    train(config, tmp_path / "run", notes)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert [result["tests"][name]["sentences"] for name in ("sets-both", "sets-one")] == [3, 2]
+    told = [note for note in notes.notes if "left out" in note]
+    assert told == [f"test sets-one: 1 pair left out, blank on a side: {tmp_path}/sets/one.src:2"]
 
 
 def test_the_test_pairs_of_a_generated_corpus_are_measured_where_asked_for(tmp_path: Path) -> None:

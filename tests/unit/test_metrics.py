@@ -12,6 +12,7 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.evaluate.comet import comet_score
 from dragoman.evaluate.metrics import bleu_cautions, evaluate, quick_scores
 from dragoman.evaluate.paper import paper_bleu, split_compounds, tokenized_bleu
+from dragoman.evaluate.significance import compare
 
 REFERENCES = ["the cat sat on the mat", "a man rides a horse today", "it is raining again in town"]
 
@@ -61,6 +62,22 @@ def test_it_is_what_sacrebleu_says() -> None:
     expected = sacrebleu.corpus_bleu(hypotheses, [REFERENCES]).score
     assert quick_scores(hypotheses, REFERENCES)["bleu"] == pytest.approx(expected)
     assert evaluate(hypotheses, REFERENCES).bleu.score == pytest.approx(expected)
+
+
+def test_a_look_counts_letters_where_words_have_no_spaces() -> None:
+    references = ["สวัสดีครับทุกคน", "วันนี้อากาศดีมาก"]
+    hypotheses = [references[0], "วันนี้อากาศไม่ดี"]
+    scores = evaluate(hypotheses, references, tokenize="char")
+    assert quick_scores(hypotheses, references)["bleu"] == pytest.approx(scores.bleu.score)
+    assert scores.bleu.score > 10 + evaluate(hypotheses, references).bleu.score, "the control"
+
+
+def test_perfect_is_a_hundred() -> None:
+    lines = ["the quick brown fox jumps over the lazy dog", *REFERENCES] * 7
+    assert quick_scores(lines, lines)["bleu"] <= 100
+    (compared,) = compare(lines, [["nothing"] * len(lines)], lines)
+    assert compared["bleu"].score <= 100
+    assert compared["ter"].other >= 100, "the control: TER may be more"
 
 
 def test_bad_input_is_named() -> None:

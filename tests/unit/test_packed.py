@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.config import TransformerConfig
+from dragoman.config import RecurrentConfig, TransformerConfig
 from dragoman.data.batching import collate
 from dragoman.data.packing import PackingPlan, Shape, pack
 from dragoman.data.store import Store, build_store
+from dragoman.errors import ConfigError
+from dragoman.model.build import build_model
 from dragoman.model.packed import PackedTransformer, Rows, Segments, _kept, _PaddedAttention
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import PAD, Tokenizer
@@ -207,11 +209,37 @@ def test_the_store_gathers_what_it_gives_one_by_one(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "pays"),
-    [("cuda", torch.bfloat16, True), ("cpu", torch.bfloat16, True), ("cpu", torch.float32, False)],
+    ("device", "precision", "fit", "pays"),
+    [
+        ("cuda", torch.bfloat16, True, True),
+        ("cuda", torch.bfloat16, False, False),
+        ("cpu", torch.bfloat16, False, True),
+        ("cpu", torch.float32, False, False),
+    ],
 )
 def test_batches_are_packed_by_themselves_where_it_pays(
-    device: str, precision: torch.dtype, pays: bool, monkeypatch: pytest.MonkeyPatch
+    device: str, precision: torch.dtype, fit: bool, pays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "_fits_kernels", lambda model, device: True)
-    assert packing_pays(Transformer(TransformerConfig.tiny(vocab_size=300)), torch.device(device), precision) == pays
+    monkeypatch.setattr(layout, "kernels_fit", lambda config, device: fit)
+    transformer = Transformer(TransformerConfig.tiny(vocab_size=300))
+    assert packing_pays(transformer, torch.device(device), precision) == pays
+    recurrent = build_model(RecurrentConfig(vocab_size=300, d_model=16))
+    assert not packing_pays(recurrent, torch.device(device), precision)
+
+
+def test_a_batch_has_room_for_the_longest_source_however_short_most_are(store: Store) -> None:
+    class Short:
+        source_lengths, target_lengths = np.full(100, 5), np.full(100, 50)
+
+    model = Transformer(TransformerConfig.tiny(vocab_size=300))
+    settings, cpu = quick_config("train.batch_tokens=1024").train, torch.device("cpu")
+
+    def layout_for(longest: int) -> layout.Packed:
+        return layout.Packed(settings, lambda epoch: store, Short(), longest, model, cpu, torch.float32, Ranks())  # type: ignore[arg-type]
+
+    assert layout_for(50)._budget["source_tokens"] == 128
+    assert layout_for(256)._budget["source_tokens"] == 384
+    layout_for(1_023)
+    message = "train.batch_tokens: 1024 is too little for the longest pair, 1024 pieces and one kept free; raise it"
+    with pytest.raises(ConfigError, match=message):
+        layout_for(1_024)

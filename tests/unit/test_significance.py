@@ -1,6 +1,7 @@
 """The paired test: what differs by chance is not called better, what is better is."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -86,6 +87,16 @@ def test_few_differing_lines_prove_nothing(compared: dict[str, dict[str, Compari
         assert compared["five lines worse"][metric].p_value >= 2 / 2**5
         assert compared["five lines worse"][metric].verdict == "could be chance"
         assert compared["twenty lines worse"][metric].p_value < 0.01  # the control: enough lines do
+
+
+@pytest.mark.parametrize("change", [str.upper, "{} ".format, " {}".format])
+def test_lines_that_a_metric_sees_no_difference_in_do_not_differ(change: Callable[[str], str]) -> None:
+    """One line is worse; the others differ in capitals or in spaces at an end alone."""
+    other = ["quite wrong", *map(change, OURS[1:])]
+    (compared,) = compare(OURS, [other], REFERENCES, lowercase=True)
+    assert [one.p_value for one in compared.values()] == [1, 1, 1]
+    (control,) = compare(OURS, [first_wrong(other, 20)], REFERENCES, lowercase=True)
+    assert all(one.p_value < 0.01 for one in control.values())
 
 
 def test_scores_are_those_of_evaluate(compared: dict[str, dict[str, Comparison]]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dragoman.evaluate.metrics import Evaluation, Score
     from dragoman.evaluate.significance import Comparison
 
-JSON_LINES = (".json", ".jsonl", ".ndjson")
+JSON_LINES = (".jsonl", ".ndjson")
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 
 
@@ -71,7 +71,7 @@ def command(
     paths = [path for path in (reference, source, hypotheses, *(against or [])) if path is not None]
     _check_place(sentences, paths)
     paper_language = (language or DEFAULT_LANGUAGE) if paper else None
-    wanted = _Wanted(tokenize, lowercase, paper_language, comet, worst, sentences, device)
+    wanted = _Wanted(tokenize, lowercase, paper_language, comet, worst, worst > 0 or sentences is not None, device)
     wanted.check()
 
     texts = _read(reference, source, hypotheses, against or [])
@@ -82,6 +82,8 @@ def command(
         stream.write(report.to_json(texts) if as_json else report.to_text())
     for note in report.notes:
         print(f"evaluate: {note}", file=sys.stderr)
+    if sentences is not None:  # last: what is printed already is not lost with it
+        _write_sentences(report.sentences, sentences)
     if texts.failed:
         print(f"evaluate: {texts.failed} lines failed and count as empty", file=sys.stderr)
         sys.exit(1)
@@ -96,11 +98,11 @@ class _Wanted:
     paper_language: str | None
     comet: str | None
     worst: int
-    sentences: Path | None
+    sentences: bool  # each one's scores
     device: str
 
     def check(self) -> None:
-        """Whatever cannot be had is known before anything is translated."""
+        """What can be known at once to be missing is known before anything is translated."""
         from dragoman.evaluate import comet, paper
         from dragoman.evaluate.metrics import bleu_metric
 
@@ -166,7 +168,8 @@ class _Report:
     paper: "Score | None" = None
     comet: "Score | None" = None
     against: "dict[str, dict[str, Comparison]]" = field(default_factory=dict)
-    worst: "list[SentenceScore]" = field(default_factory=list)
+    sentences: "list[SentenceScore]" = field(default_factory=list)  # all, the worst first
+    worst: "list[SentenceScore]" = field(default_factory=list)  # as many as asked for, none of them right
 
     def to_json(self, texts: _Texts) -> str:
         record: dict[str, Any] = {**self.scores.to_dict(), "failed": texts.failed}
@@ -236,7 +239,7 @@ class _Report:
 
 def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
     from dragoman.cli.progress import counting
-    from dragoman.evaluate.breakdown import by_length
+    from dragoman.evaluate.breakdown import by_length, sentence_scores
     from dragoman.evaluate.metrics import bleu_cautions, evaluate
     from dragoman.evaluate.paper import paper_bleu, tokenized_bleu
     from dragoman.evaluate.significance import compare
@@ -260,8 +263,9 @@ def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
                 mine, list(texts.against.values()), theirs, tokenize=tokenize, lowercase=lowercase, advance=advance
             )
             report.against = dict(zip(texts.against, compared, strict=True))
-    if wanted.worst or wanted.sentences is not None:
-        report.worst = _sentences(texts, wanted)
+    if wanted.sentences:
+        report.sentences = sentence_scores(mine, theirs, texts.sources, tokenize=tokenize, lowercase=lowercase)
+        report.worst = [one for one in report.sentences if not one.right][: wanted.worst]
     if wanted.comet is not None and texts.sources is not None:
         from dragoman.evaluate.comet import comet_score
 
@@ -271,30 +275,24 @@ def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
     return report
 
 
-def _sentences(texts: _Texts, wanted: _Wanted) -> "list[SentenceScore]":
-    """The worst of those that differ from their reference; all are written where a file was asked for."""
-    from dragoman.evaluate.breakdown import COLUMNS, sentence_scores
+def _write_sentences(scores: "list[SentenceScore]", path: Path) -> None:
+    from dragoman.data.corpus import OPENERS
+    from dragoman.evaluate.breakdown import COLUMNS
 
-    scores = sentence_scores(
-        texts.hypotheses,
-        texts.references,
-        texts.sources,
-        tokenize=wanted.tokenize,
-        lowercase=wanted.lowercase,
-    )
-    if wanted.sentences is not None:
-        with opened(wanted.sentences) as stream:
-            if wanted.sentences.suffix.lower() in JSON_LINES:
-                stream.writelines(f"{one.to_json()}\n" for one in scores)
-            else:
-                stream.write("\t".join(COLUMNS) + "\n")
-                stream.writelines(f"{one.to_tsv()}\n" for one in scores)
-    return [one for one in scores if not one.right][: wanted.worst]
+    form = path.with_suffix("") if path.suffix.lower() in OPENERS else path
+    with opened(path) as stream:
+        if form.suffix.lower() in JSON_LINES:
+            stream.writelines(f"{one.to_json()}\n" for one in scores)
+        else:
+            stream.write("\t".join(COLUMNS) + "\n")
+            stream.writelines(f"{one.to_tsv()}\n" for one in scores)
 
 
 def _check_place(sentences: Path | None, inputs: list[Path]) -> None:
     if sentences is None:
         return
+    if sentences.is_dir():
+        raise DiskError(f"--sentences {sentences}: is a directory; name a file")
     if not sentences.absolute().parent.is_dir():
         raise DiskError(f"--sentences {sentences}: its directory does not exist; make it or choose another place")
     if sentences.exists() and any(path.exists() and path.samefile(sentences) for path in inputs):

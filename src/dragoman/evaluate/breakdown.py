@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dragoman.evaluate.metrics import bleu_metric, check_lines, token_counter
+from dragoman.evaluate.metrics import bleu_metric, capped, check_lines, token_counter
 
 LONGEST = (5, 10, 20, 30, 50)  # tokens; each bucket ends with one of these, the last is open
 COLUMNS = ("line", "chrf", "bleu", "source", "hypothesis", "reference")
@@ -80,7 +80,7 @@ def by_length(
                 shortest=shortest,
                 longest=longest,
                 count=len(rows),
-                bleu=min(100.0, result.score),
+                bleu=capped("bleu", result.score),
                 chrf=chrf.corpus_score(mine, [theirs]).score,
                 length_ratio=result.sys_len / result.ref_len if result.ref_len else None,
             )
@@ -108,7 +108,7 @@ def sentence_scores(
         SentenceScore(
             line=row + 1,
             chrf=chrf.sentence_score(mine, [theirs]).score,
-            bleu=min(100.0, bleu.sentence_score(mine, [theirs]).score),
+            bleu=capped("bleu", bleu.sentence_score(mine, [theirs]).score),
             source=None if sources is None else sources[row],
             hypothesis=mine,
             reference=theirs,

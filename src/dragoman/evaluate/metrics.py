@@ -65,7 +65,7 @@ def evaluate(
     check_lines(hypotheses, references)
     scores = {}
     for name, metric in corpus_metrics(tokenize, lowercase=lowercase, force=False).items():
-        scores[name] = with_interval(metric, hypotheses, references, most=None if name == "ter" else 100.0)
+        scores[name] = with_interval(metric, hypotheses, references, name)
         advance()
     if lowercase:
         hypotheses, references = lowered(hypotheses), lowered(references)
@@ -94,10 +94,8 @@ def bleu_metric(tokenize: str, **options: Any) -> Any:
         raise ConfigError(f"--tokenize {tokenize}: not to be had here ({reason}); use 13a or char") from None
 
 
-def with_interval(
-    metric: Any, hypotheses: Sequence[str], references: Sequence[str], *, most: float | None = 100.0
-) -> Score:
-    """The score of a corpus and where 95 % of resampled corpora score; `most` is the metric's upper end."""
+def with_interval(metric: Any, hypotheses: Sequence[str], references: Sequence[str], kind: str = "bleu") -> Score:
+    """The score of a corpus and where 95 % of resampled corpora score; `kind`: bleu, chrf or ter."""
     from sacrebleu.significance import PairedTest
 
     # The paired test of one system alone: corpus_score(n_bootstrap=) computes the same, but fails where some
@@ -108,21 +106,25 @@ def with_interval(
     (name, signature), *_ = signatures.items()
     result: Any = results[name][0]
 
-    top = float("inf") if most is None else most
-    score = min(top, float(result.score))  # a perfect BLEU is 100.00000000000004
-    low, high = max(0.0, float(result.mean - result.ci)), min(top, float(result.mean + result.ci))
+    score, high = capped(kind, result.score), capped(kind, result.mean + result.ci)
+    low = max(0.0, float(result.mean - result.ci))
     # resamples are summed in 32 bits, and those of a few lines lie askew
     return Score(score, min(low, score), max(high, score), str(signature))
 
 
+def capped(kind: str, score: float) -> float:
+    """At most 100, where a perfect BLEU is 100.00000000000004; TER has no upper end."""
+    return float(score) if kind == "ter" else min(100.0, float(score))
+
+
 def quick_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """BLEU, chrF and exact match as plain numbers, for looking at a model in training."""
-    from sacrebleu.metrics.bleu import BLEU
+    """BLEU, in a suitable tokenisation, chrF and exact match as plain numbers: a look at a model in training."""
     from sacrebleu.metrics.chrf import CHRF
 
     check_lines(hypotheses, references)
+    bleu = bleu_metric(suitable_tokenization(references), force=True)
     return {
-        "bleu": BLEU(force=True).corpus_score(list(hypotheses), [list(references)]).score,
+        "bleu": capped("bleu", bleu.corpus_score(list(hypotheses), [list(references)]).score),
         "chrf": CHRF().corpus_score(list(hypotheses), [list(references)]).score,
         "exact_match": exact_match(hypotheses, references),
     }

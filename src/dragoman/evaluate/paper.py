@@ -56,7 +56,7 @@ def _moses_bleu(
 
 
 def split_compounds(tokenized: str) -> str:
-    """`rich-text format` -> `rich ##AT##-##AT## text format`; of a-b-c only the first, as the script did."""
+    """`rich-text format` -> `rich ##AT##-##AT## text format`; of letters, a-b-c, only the first, as in the script."""
     return _HYPHENATED.sub(r"\1 ##AT##-##AT## \2", tokenized)
 
 

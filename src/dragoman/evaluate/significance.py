@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.evaluate.metrics import Advance, check_lines, corpus_metrics, no_progress
+from dragoman.evaluate.metrics import Advance, capped, check_lines, corpus_metrics, no_progress
 
 TRIALS = 10_000
 MOST_SWAPS = 100_000_000  # trials x lines that sacrebleu holds at once, some ten bytes each: 1 GB
 SIGNIFICANT = 0.05
+ENOUGH = 20  # lines that differ: no p that so many trials can find is below 2 ** -19
 LOWER_IS_BETTER = ("ter",)
 
 
@@ -59,24 +60,38 @@ def compare(
         ours, *rest = results[label]
         for comparison, other, theirs in zip(comparisons, others, rest, strict=True):
             difference = float(ours.score - theirs.score)
-            p_value = _at_least_possible(float(theirs.p_value), difference, hypotheses, other)
+            p_value = 1.0
+            if difference:
+                differing = _differing(metric, hypotheses, other, references)
+                p_value = _at_least_possible(float(theirs.p_value), differing)
             verdict = _verdict(difference if name not in LOWER_IS_BETTER else -difference, p_value)
             comparison[name] = Comparison(
-                float(ours.score), float(theirs.score), difference, p_value, verdict, str(signature)
+                capped(name, ours.score), capped(name, theirs.score), difference, p_value, verdict, str(signature)
             )
         advance()
     return comparisons
 
 
-def _at_least_possible(p_value: float, difference: float, ours: Sequence[str], theirs: Sequence[str]) -> float:
-    """sacrebleu's p, but no smaller than swapping lines can make it.
+def _differing(metric: Any, ours: Sequence[str], theirs: Sequence[str], references: Sequence[str]) -> int:
+    """Lines that the metric tells apart, counted up to ENOUGH; capitals and spaces are nothing to some."""
+
+    def seen(line: str, reference: str) -> dict[str, Any]:
+        return vars(metric.corpus_score([line], [[reference]]))
+
+    count = 0
+    for mine, other, reference in zip(ours, theirs, references, strict=True):
+        count += mine != other and seen(mine, reference) != seen(other, reference)
+        if count == ENOUGH:
+            break
+    return count
+
+
+def _at_least_possible(p_value: float, differing: int) -> float:
+    """sacrebleu's p, but no smaller than swapping so many lines can make it.
 
     sacrebleu does not count trials that equal the real difference, and so finds a system significantly different from
     itself. Where n lines differ, the real arrangement and its mirror image are two of 2 ** n.
     """
-    if difference == 0:
-        return 1.0
-    differing = sum(mine != other for mine, other in zip(ours, theirs, strict=True))
     return min(1.0, max(p_value, 2.0 ** (1 - differing)))
 
 

@@ -1,9 +1,10 @@
 """The Transformer over packed batches: sentences end to end, nothing paid for padding. Knows nothing of text or loss.
 
 The modules and weights are transformer.py's, and so are the results; only attention has to know where a sentence ends.
-On CUDA a kernel for short sentences does (kernels/); elsewhere attention alone unpacks to a padded view.
+Where they fit, kernels for short sentences do (kernels/); elsewhere attention alone unpacks to a padded view.
 
-Shapes: N packed tokens, B sentences, L longest sentence, M width of a position, H heads, D and E widths of a head.
+Shapes: N packed tokens, B sentences, L longest sentence, M width of a position, H heads, D and E widths of a head,
+C all heads side by side, G blocks of long sentences.
 """
 
 import math
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from dragoman.config import TransformerConfig
 from dragoman.model.attention import MultiHeadAttention, look_ahead_mask
+from dragoman.model.device import kernels_run
 from dragoman.model.positions import rotate, rotation_at
 from dragoman.model.transformer import (
     Decoder,
@@ -44,6 +47,15 @@ class Segments(NamedTuple):
     starts: Tensor  # [B + 1]: sentence b is tokens starts[b] to starts[b + 1]
     blocks: Tensor | None = None  # [G, 2], of long sentences, for the kernel: which, and which block of it; -1: none
     rows: Rows | None = None  # for attention without the kernel
+
+
+def kernels_fit(config: TransformerConfig, device: torch.device) -> bool:
+    """Whether the kernels run there, and run this model."""
+    if device.type != "cuda" or not kernels_run():
+        return False
+    from dragoman.model.kernels import fits
+
+    return fits(config)
 
 
 class PackedTransformer(nn.Module):
@@ -172,11 +184,13 @@ def _self_attention(
         return _plain(attention, q_NHD, k_NHD, v_NHE, segments, segments, causal)
     from dragoman.model import kernels
 
-    width = kernels.width_for(q_NHD.size(-1), v_NHE.size(-1))
-    if turns is not None or qkv_NC.size(1) != 3 * attention.num_heads * width:
+    d_k, d_v = q_NHD.size(-1), v_NHE.size(-1)
+    width = kernels.width_for(d_k, d_v)
+    if turns is not None or not d_k == d_v == width:
         qkv_NC = _side_by_side(width, q_NHD, k_NHD, v_NHE)
-    scale = q_NHD.size(-1) ** -0.5
-    heads_NC, _ = kernels.self_attention(qkv_NC, segments.blocks, segments.starts, attention.num_heads, scale, causal)
+    heads_NC, _ = kernels.self_attention(
+        qkv_NC, segments.blocks, segments.starts, attention.num_heads, d_k**-0.5, causal
+    )
     return _output(attention, heads_NC)
 
 
@@ -190,12 +204,12 @@ def _cross_attention(
         return _plain(attention, q_NHD, k_NHD, v_NHE, queries, keys, causal=False)
     from dragoman.model import kernels
 
-    width = kernels.width_for(q_NHD.size(-1), v_NHE.size(-1))
-    if q_NC.size(1) + kv_NC.size(1) != 3 * attention.num_heads * width:
+    d_k, d_v = q_NHD.size(-1), v_NHE.size(-1)
+    width = kernels.width_for(d_k, d_v)
+    if not d_k == d_v == width:
         q_NC, kv_NC = _side_by_side(width, q_NHD), _side_by_side(width, k_NHD, v_NHE)
-    scale = q_NHD.size(-1) ** -0.5
     heads_NC, _ = kernels.cross_attention(
-        q_NC, kv_NC, queries.blocks, keys.blocks, queries.starts, keys.starts, attention.num_heads, scale
+        q_NC, kv_NC, queries.blocks, keys.blocks, queries.starts, keys.starts, attention.num_heads, d_k**-0.5
     )
     return _output(attention, heads_NC)
 

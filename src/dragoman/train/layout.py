@@ -1,6 +1,6 @@
 """How a batch is laid out and what its loss is: padded, plain, for every device; packed, fast on CUDA and in bfloat16.
 
-Both give the same loss and gradients for the same pairs. The loop sees only `epoch`, `tokens`, `make` and `gradients`.
+Both give the same loss and gradients for the same pairs. The rest of training knows a `Layout`, not which it is.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +17,7 @@ from dragoman.data.packing import PackedBatch, PackingPlan, Shape, pack
 from dragoman.data.store import Store
 from dragoman.errors import ConfigError
 from dragoman.model.build import Model
-from dragoman.model.device import kernels_run
-from dragoman.model.packed import PackedTransformer
+from dragoman.model.packed import PackedTransformer, kernels_fit
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import PAD
 from dragoman.train.distributed import Ranks, adding_up, data_parallel, is_sharded, set_apart
@@ -27,6 +26,9 @@ from dragoman.train.loss import divergence, projected_cross_entropy, smoothed_cr
 
 Ids = npt.NDArray[np.int64]
 Stores = Callable[[int], Store]  # the pairs as an epoch sees them
+
+# Of a packed batch, over what pairs of mean length would take: targets are to run out first, short pairs to fit too
+SPARE_SOURCE, SPARE_SENTENCES = 1.03, 1.25
 
 
 class Layout(Protocol):
@@ -59,7 +61,7 @@ def choose_layout(
 ) -> Layout:  # fmt: skip
     """`auto` packs a Transformer where it pays: on CUDA where the kernels can run it, on the CPU in bfloat16.
 
-    `typical`: pairs whose lengths are like those of every epoch.
+    `typical`: pairs whose lengths are like those of every epoch; `longest`: pieces of the longest side, with </s>.
     """
     name = settings.layout
     if name == "auto":
@@ -77,17 +79,9 @@ def packing_pays(model: Model, device: torch.device, precision: torch.dtype) -> 
     if not isinstance(model, Transformer) or is_sharded(model):  # these need its own forward
         return False
     if device.type == "cuda":
-        return _fits_kernels(model, device)
+        return kernels_fit(model.config, device)
     # PyTorch's own attention, which padded batches take, is slow in bfloat16 on the CPU
     return device.type == "cpu" and precision == torch.bfloat16
-
-
-def _fits_kernels(model: Model, device: torch.device) -> bool:
-    if device.type != "cuda" or not isinstance(model, Transformer) or not kernels_run():
-        return False
-    from dragoman.model.kernels import fits
-
-    return fits(model.config)
 
 
 def _spare_the_compiler_its_words() -> None:
@@ -109,7 +103,7 @@ class _Layout:
     ) -> None:  # fmt: skip
         self.settings, self.model, self.device = settings, model, device
         self._stores, self._ranks = stores, ranks
-        self._groups = groups_in(settings.batch_tokens, longest + 1)
+        self._groups = groups_in(settings.batch_tokens, longest)
         self._loss = data_parallel(loss, ranks, device) if ranks.world > 1 and not is_sharded(model) else loss
         self._epoch = -1
 
@@ -208,19 +202,19 @@ class Packed(_Layout):
     ) -> None:  # fmt: skip
         target_tokens = settings.batch_tokens
         means = (typical.source_lengths.mean() + 1, typical.target_lengths.mean() + 1)
-        source_tokens = int(target_tokens * means[0] / means[1] * 1.03)  # so that both sides fill up together
-        source_tokens = -(-source_tokens // 128) * 128
-        sentences = int(1.25 * target_tokens / means[1]) + 8
-        if min(source_tokens, target_tokens) < longest + 1:
+        if target_tokens <= longest:
             raise ConfigError(
-                f"train.batch_tokens: {target_tokens} cannot hold the longest pair, {longest + 1} pieces; "
-                "raise it, or lower text.max_length"
+                f"train.batch_tokens: {target_tokens} is too little for the longest pair, {longest} pieces and one "
+                "kept free; raise it, or lower text.max_length"
             )
+        source_tokens = int(target_tokens * means[0] / means[1] * SPARE_SOURCE)  # so that both sides fill up together
+        source_tokens = -(-max(source_tokens, longest + 1) // 128) * 128
+        sentences = int(target_tokens / means[1] * SPARE_SENTENCES) + 8
         self._budget = {"source_tokens": source_tokens, "target_tokens": target_tokens, "sentences": sentences}
         self._shape: Shape | None = None
         self._graph: GradientGraph | None = None
         run: nn.Module = PackedTransformer(model, longest)
-        if _fits_kernels(model, device):
+        if kernels_fit(model.config, device):
             from dragoman.model.kernels import BLOCK, LONGEST_WHOLE
 
             self._shape = Shape(**self._budget, whole=LONGEST_WHOLE, block=BLOCK)

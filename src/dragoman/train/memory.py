@@ -14,6 +14,7 @@ from dragoman.config import Config, RecurrentConfig, StackSize, TransformerConfi
 from dragoman.data.batching import groups_in
 from dragoman.data.store import Store
 from dragoman.model.footprint import parameter_counts
+from dragoman.model.packed import kernels_fit
 from dragoman.train.loss import rows_at_once
 
 LIBRARIES = {"cpu": 600 << 20, "cuda": 300 << 20}  # what is taken before a model is there
@@ -52,7 +53,7 @@ def predicted_peak(
         width = 3.2  # layer norms keep float32
     if device.type == "cpu":
         width *= 1.4  # the holes; packed attention's padded copies
-    if layout == "packed" and device.type == "cpu" and isinstance(model, TransformerConfig):
+    if layout == "packed" and isinstance(model, TransformerConfig) and not kernels_fit(model, device):
         kept += _attention_weights(model, store, tokens)
     activations = kept * width
     return int(state + activations + logits + LIBRARIES.get(device.type, 0))

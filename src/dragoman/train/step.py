@@ -149,7 +149,7 @@ class Stepper:
         run = self.run
         if run.ranks.world > 1:
             return "a layer that only a run in one process can name"
-        plain = PaddedLoss(run.model, run.precision, run.settings.label_smoothing)
+        plain = PaddedLoss(run.model, run.precision, run.settings.label_smoothing, run.settings.r_drop)
         now, began = checkpoint.random_state(run.device), None
         checkpoint.set_random_state(outcome.random, run.device)
         try:

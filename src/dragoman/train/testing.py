@@ -1,6 +1,7 @@
 """A finished model on its test sets: DIR/result.json, and the translations in DIR/tests. Knows nothing of steps."""
 
 import json
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +57,28 @@ def _name(source: str, taken: dict[str, Any]) -> str:
     """`europarl-en-de-test` of data/europarl-en-de/test.en.bz2; numbered where two would be the same."""
     path = Path(source)
     name = "-".join(part for part in (path.absolute().parent.name, path.name.split(".")[0]) if part)
-    return name if name not in taken else f"{name}-{len(taken) + 1}"
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(each for each in chain([name], numbered) if each not in taken)
 
 
 def _test(run: Run, translator: Translator, name: str, source: Path, target: Path) -> dict[str, Any]:
     text = run.config.text
-    pairs = list(read_pairs([source], [target], on_bad_line=run.config.data.on_bad_line, report=CorpusReport()))
+    report = CorpusReport()
+    pairs = list(read_pairs([source], [target], on_bad_line=run.config.data.on_bad_line, report=report))
+    for note in report.notes():
+        run.reporter.note(f"test {name}: {note}")
     references = [normalize(pair.target, text.normalization) for pair in pairs]  # as translations are
-    translations = []
+    translations, failed = [], 0
     for translation in translator.stream(windows([pair.source for pair in pairs], run.config.decode.batch_size)):
         translations.append(translation.text)
+        failed += translation.status == "failed"
         run.reporter.working(f"translating {name}", len(translations))
     content = "".join(f"{line}\n" for line in translations)
     bundle.write_file(run.directory / TRANSLATIONS / f"{name}.txt", content.encode())
     tokenization = suitable_tokenization(references)
     lowercase = is_lowercase(text.normalization)
     scores = evaluate(translations, references, tokenize=tokenization, lowercase=lowercase).to_dict()
+    scores["failed"] = failed
     known = languages()
     language = next((part for part in reversed(target.name.split(".")[1:]) if part in known), None)  # de of test.de.bz2
     if tokenization == "13a" and language is not None:

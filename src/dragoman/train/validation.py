@@ -10,7 +10,7 @@ from dragoman.bundle import Bundle
 from dragoman.config import DecodeConfig
 from dragoman.data.batching import BatchPlan, collate
 from dragoman.decode.translator import Translator
-from dragoman.evaluate.metrics import quick_scores
+from dragoman.evaluate.metrics import quick_scores, suitable_tokenization
 from dragoman.model.build import Model
 from dragoman.train.looks import take_look
 from dragoman.train.loss import smoothed_cross_entropy
@@ -29,7 +29,9 @@ class Validation:
     @property
     def judge(self) -> str:
         """What a metric was measured with: numbers of different judges are not compared."""
-        return f"{self.settings.valid_metric} on {len(self.prepared.valid_sources)} of {self.prepared.valid.key[:16]}"
+        metric, references = self.settings.valid_metric, self.prepared.valid_references
+        letters = metric == "bleu" and suitable_tokenization(references) == "char"
+        return f"{metric}{'-char' if letters else ''} on {len(references)} of {self.prepared.valid.key[:16]}"
 
     def look(self, model: Model) -> dict[str, Any]:
         model.eval()

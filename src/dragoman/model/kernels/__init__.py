@@ -3,7 +3,7 @@
 Imported only where Triton and CUDA are. The plain formulas in model/attention.py, model/transformer.py and
 train/loss.py are their oracle.
 
-Shapes: N packed tokens, H heads, D width of a head, C = H D, G blocks of a sentence's tokens, V vocabulary.
+Shapes: N packed tokens, H heads, D width of a head, filled up, C = H D, G blocks of a sentence's tokens, V vocabulary.
 """
 
 from dragoman.model.kernels.attention import BLOCK, LONGEST_WHOLE, cross_attention, fits, self_attention, width_for

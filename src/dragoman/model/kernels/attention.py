@@ -147,6 +147,7 @@ def _forward_blocks(q, k, v, out, lse, q_blocks, q_starts, k_starts, q_stride, k
             total = total * shrink + tl.sum(weights, axis=1)
             mixed = mixed * shrink[:, None] + tl.dot(weights.to(v_tile.dtype), v_tile)
             top = higher
+        total = tl.maximum(total, 1e-30)  # padding may have no keys
         mixed = mixed / total[:, None]
         out_tile = _tile(out, q_first, rows, heads * width, head, width)
         tl.store(out_tile, mixed.to(out.dtype.element_ty), mask=real)
