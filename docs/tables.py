@@ -143,7 +143,7 @@ def races_table(results: dict[str, Result]) -> Iterable[str]:
             cells = ((f"{at['minutes']:.2f}", f"{at['steps']:,}", f"{at['bleu']:.2f}") for at in points)
             yield row(*itertools.chain.from_iterable(cells))
         yield ""
-        yield from (f"- {name}: {ratio:.2f} times as fast" for name, ratio in result["ratios"].items())
+        yield from (f"- {name}: {ratio:.2f} times as fast, by the looks" for name, ratio in result["ratios"].items())
         yield ""
 
 
@@ -169,7 +169,7 @@ def row(*cells: object) -> str:
 
 
 def interval(score: dict[str, float]) -> str:
-    return f"{score['score']:.2f} [{score['low']:.1f}, {score['high']:.1f}]"
+    return f"{score['score']:.2f} [{score['low']:.2f}, {score['high']:.2f}]"
 
 
 def tokenized(found: Result) -> str:

@@ -67,15 +67,20 @@ def ablations(
     for name in only or ():
         if name not in VARIANTS:
             raise ConfigError(f"--only {name}: no such row; {suggestion(name, tuple(VARIANTS))}")
+    if not data.is_dir():
+        raise ConfigError(f"--data {data}: no such folder; it is where the corpora are")
     names = only or list(VARIANTS)
     with ThreadPoolExecutor(jobs) as pool:
         codes = list(pool.map(lambda name: _train(name, data, out / name, settings or []), names))
-    failed = [name for name, code in zip(names, codes, strict=True) if code]
+    failed = {name: code for name, code in zip(names, codes, strict=True) if code}
     for name in (name for name in names if name not in failed):
         for test, scores in json.loads((out / name / RESULT).read_bytes())["tests"].items():
             say(f"{name:<20} {test}: BLEU {scores['bleu']['score']:.1f}, chrF {scores['chrf']['score']:.1f}")
     if failed:
-        raise DragomanError(f"not trained: {', '.join(failed)}; {out}/NAME.log says why")
+        logs = ", ".join(str(out / f"{name}.log") for name in failed)
+        error = DragomanError(f"not trained: {', '.join(failed)}; why: {logs}")
+        error.exit_code = next(iter(failed.values()))
+        raise error
 
 
 def _train(name: str, data: Path, run: Path, settings: list[str]) -> int:

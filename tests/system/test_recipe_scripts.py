@@ -498,7 +498,11 @@ def test_ablations_train_each_row_and_tell_the_scores(folder: Path, tmp_path: Pa
     assert re.match(r"base +tatoeba-en-de-test: BLEU \d", base)
     assert re.match(r"lstm +tatoeba-en-de-test: BLEU \d", lstm)
     broken = subprocess.run([*command, "--set", "model.dropout=2"], capture_output=True, text=True)
-    assert broken.returncode == 1
-    assert broken.stderr == f"ablations: not trained: base, lstm; {tmp_path}/out/NAME.log says why\n"
+    assert broken.returncode == 2
+    logs = f"{tmp_path}/out/base.log, {tmp_path}/out/lstm.log"
+    assert broken.stderr == f"ablations: not trained: base, lstm; why: {logs}\n"
     unknown = subprocess.run([*command, "--only", "bas"], capture_output=True, text=True)
     assert unknown.stderr == "ablations: --only bas: no such row; did you mean base?\n"
+    nowhere = subprocess.run([*command, "--data", "/no/where"], capture_output=True, text=True)
+    assert nowhere.stderr == "ablations: --data /no/where: no such folder; it is where the corpora are\n"
+    assert nowhere.stdout == ""

@@ -112,6 +112,12 @@ def test_a_missing_test_set_is_known_before_the_first_step(tmp_path: Path) -> No
     (tmp_path / "sets" / "one.de").unlink()
     with pytest.raises(DataError, match=r"one\.de: no such file; check its name"):
         train(config, tmp_path / "run")
+    (tmp_path / "sets" / "one.de").write_text("one line\n")
+    with pytest.raises(DataError, match=r"one\.de: 1 lines, .*one\.src: 3; line N of one must translate line N"):
+        train(config, tmp_path / "run")
+    (tmp_path / "sets" / "one.de").write_bytes(b"one\ntwo\n\xff\n")
+    with pytest.raises(DataError, match=r"one\.de:3: invalid UTF-8 at byte 1; mend the line"):
+        train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "log.jsonl").exists()
     with pytest.raises(ConfigError, match=r"^data.test_source: 1 files, data.test_target: 0; give as many"):
         Config.build(data={"test_source": ["a"]})
@@ -127,6 +133,16 @@ def test_the_folder_of_the_corpora_is_asked_for(tmp_path: Path, monkeypatch: pyt
     )  # fmt: skip
     monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
     with pytest.raises(ConfigError, match=r"^data.test_source: \$DRAGOMAN_DATA/sets/both.tsv needs \$DRAGOMAN_DATA, "):
+        train(config, tmp_path / "run")
+    monkeypatch.setenv("DRAGOMAN_DATA", f"{tmp_path}/none")
+    with pytest.raises(
+        ConfigError, match=rf"^--data {tmp_path}/none: no such folder; it is where the corpora of data\.test"
+    ):
+        train(config, tmp_path / "run")
+    monkeypatch.setenv("DRAGOMAN_DATA", f"{tmp_path}/sets")
+    with pytest.raises(
+        DataError, match=rf"^{tmp_path}/sets/sets/both\.tsv: no such file; --data names the folder of the"
+    ):
         train(config, tmp_path / "run")
     monkeypatch.setenv("DRAGOMAN_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"^x: no such file"):

@@ -198,7 +198,8 @@ class _Report:
         if self.comet is not None:
             score = self.comet
             yield f"COMET {score.score:6.4f}  [{score.low:.4f}, {score.high:.4f}]  {score.signature}"
-        yield f"exact {self.scores.exact_match:6.1%}  of {self.scores.sentences:,} sentences"
+        count = self.scores.sentences
+        yield f"exact {self.scores.exact_match:6.1%}  of {count:,} sentence{'' if count == 1 else 's'}"
         if self.tokenized is not None and self.paper is not None:
             from dragoman.evaluate.paper import EXPLANATION
 
@@ -240,18 +241,19 @@ class _Report:
 def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
     from dragoman.cli.progress import counting
     from dragoman.evaluate.breakdown import by_length, sentence_scores
-    from dragoman.evaluate.metrics import bleu_cautions, evaluate
+    from dragoman.evaluate.metrics import blank_cautions, bleu_cautions, evaluate
     from dragoman.evaluate.paper import paper_bleu, tokenized_bleu
     from dragoman.evaluate.significance import compare
 
     mine, theirs = texts.hypotheses, texts.references
     tokenize, lowercase = wanted.tokenize, wanted.lowercase
+    blank = blank_cautions(theirs)
     steps = len(LABELS) * (2 if texts.against else 1) + (wanted.paper_language is not None) + 1
     with counting("scoring", steps, show=True) as advance:
         report = _Report(
             scores=evaluate(mine, theirs, tokenize=tokenize, lowercase=lowercase, advance=advance),
             by_length=by_length(mine, theirs, texts.sources, tokenize=tokenize, lowercase=lowercase),
-            notes=[*bleu_cautions(theirs, tokenize), *texts.cautions(lowercase)],
+            notes=[*blank, *bleu_cautions(theirs, tokenize), *texts.cautions(lowercase)],
         )
         advance()
         if wanted.paper_language is not None:

@@ -173,6 +173,20 @@ def bleu_cautions(references: Sequence[str], tokenize: str) -> list[str]:
     return []
 
 
+def blank_cautions(references: Sequence[str]) -> list[str]:
+    """What blank references do to the scores."""
+    blank = [number for number, line in enumerate(references, start=1) if not line.strip()]
+    if not blank:
+        return []
+    if len(blank) == len(references):
+        raise DataError("nothing to evaluate: every line of the reference is blank")
+    lines = "1 line" if len(blank) == 1 else f"{len(blank):,} lines"
+    return [
+        f"{lines} of the reference blank, the first is line {blank[0]}: BLEU and TER count what was translated there "
+        "as wrong, chrF leaves such lines out"
+    ]
+
+
 def token_counter(tokenize: str) -> Callable[[str], int]:
     """How many tokens BLEU sees in a line."""
     tokenizer = bleu_metric(tokenize).tokenizer

@@ -14,7 +14,7 @@ from dragoman.evaluate.metrics import Score, bleu_metric, check_lines, with_inte
 DEFAULT_LANGUAGE = "de"  # the script's
 EXPLANATION = (
     "words split at hyphens count as several, easily matched: usually higher than BLEU; "
-    "compare it with papers' tokenised BLEU only, never with sacreBLEU"
+    "compare it with the numbers of such papers only, never with sacreBLEU"
 )
 
 _HYPHENATED = re.compile(r"(\S)-(\S)")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -22,7 +23,7 @@ from dragoman.config import Config, DataConfig
 from dragoman.data import generated
 from dragoman.data.corpus import CorpusReport, content_hash, read_pairs
 from dragoman.data.store import Store, build_store
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, DataError
 from dragoman.text.normalize import normalize
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.train.report import Reporter
@@ -57,6 +58,8 @@ def prepare(
     contents = {
         f"data.{name}": content_hash([Path(path) for path in getattr(data, name)]) for name in (*FILES, *TEST_FILES)
     }
+    for source, target in zip(data.test_source, data.test_target, strict=True):
+        deque(_pairs([source], [target], config), maxlen=0)  # and can every line of what is read last be used?
     identity = {name: contents[name] for name in ("data.source", "data.target")}
     agree(identity)
     tokenizers = _tokenizers(config, data, run, reporter)
@@ -106,7 +109,14 @@ def _in_folder(path: str, name: str) -> str:
     folder = os.environ.get(FOLDER.removeprefix("$"), "")
     if not folder:
         raise ConfigError(f"data.{name}: {path} needs {FOLDER}, the folder of the corpora; set it, or give --data")
-    return folder + path.removeprefix(FOLDER)
+    if not Path(folder).is_dir():
+        raise ConfigError(f"--data {folder}: no such folder; it is where the corpora of data.{name} and others are")
+    placed = folder + path.removeprefix(FOLDER)
+    if not Path(placed).exists():
+        raise DataError(
+            f"{placed}: no such file; --data names the folder of the corpora, and the recipe needs this one"
+        )
+    return placed
 
 
 def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter) -> Tokenizers:

@@ -72,7 +72,7 @@ def _test(run: Run, translator: Translator, name: str, source: Path, target: Pat
     for translation in translator.stream(windows([pair.source for pair in pairs], run.config.decode.batch_size)):
         translations.append(translation.text)
         failed += translation.status == "failed"
-        run.reporter.working(f"translating {name}", len(translations))
+        run.reporter.working(f"translating {name}, {len(pairs):,} lines", len(translations))
     content = "".join(f"{line}\n" for line in translations)
     bundle.write_file(run.directory / TRANSLATIONS / f"{name}.txt", content.encode())
     tokenization = suitable_tokenization(references)
