@@ -96,9 +96,9 @@ class Worker:
         if system == FSDP:
             shard(model, self.ranks)
         settings = Config.build(options.preset).train
-        self.layout = Padded(settings, no_store, LONGEST, model, torch.device("cpu"), torch.float32, self.ranks)
+        self.layout = Padded(settings, no_store, LONGEST + 1, model, torch.device("cpu"), torch.float32, self.ranks)
         # the same weights with nobody to wait for
-        self.apart = Padded(settings, no_store, LONGEST, model, torch.device("cpu"), torch.float32, Ranks())
+        self.apart = Padded(settings, no_store, LONGEST + 1, model, torch.device("cpu"), torch.float32, Ranks())
         self.parameters = list(model.parameters())
         self.message = torch.zeros(sum(parameter.numel() for parameter in self.parameters))
         self.optimizer = torch.optim.Adam(self.parameters, lr=1e-5, betas=(0.9, 0.98), eps=1e-9, fused=True)

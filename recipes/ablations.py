@@ -79,7 +79,7 @@ def ablations(
     if failed:
         logs = ", ".join(str(out / f"{name}.log") for name in failed)
         error = DragomanError(f"not trained: {', '.join(failed)}; why: {logs}")
-        error.exit_code = next(iter(failed.values()))
+        error.exit_code = max(1, next(iter(failed.values())))  # below 0: ended by a signal
         raise error
 
 

@@ -14,6 +14,7 @@ from dragoman.evaluate.metrics import evaluate
 from dragoman.evaluate.paper import tokenized_bleu
 from dragoman.train.loop import train
 from dragoman.train.report import Silent
+from dragoman.train.testing import _name
 from tests.conftest import quick_config
 
 LINES = [("a b c d e", "e d c b a"), ("j i h g f", "f g h i j"), ("c d c d", "d c d c")]
@@ -76,6 +77,13 @@ def test_a_model_of_lower_case_is_measured_so_and_told_of_capitals(tmp_path: Pat
         done = subprocess.run([sys.executable, "-m", "dragoman", *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert (caution in done.stderr) is told
+
+
+def test_no_two_sets_have_one_name() -> None:
+    taken: dict[str, object] = {}
+    for source in ("d/test-3.en", "d/test.a.en", "d/test.b.en", "d/test.c.en", "d/test.d.en"):
+        taken[_name(source, taken)] = source
+    assert list(taken) == ["d-test-3", "d-test", "d-test-2", "d-test-4", "d-test-5"]
 
 
 def test_pairs_that_are_not_measured_are_told(tmp_path: Path) -> None:

@@ -87,6 +87,13 @@ def test_the_groups_of_a_padded_batch_are_one_batch_to_the_gradient(store: Store
         torch.testing.assert_close(found[name], gradient, atol=1e-9, rtol=1e-9, msg=name)
 
 
+def test_a_group_holds_the_longest_pair_and_no_more_is_asked_of_it(store: Store) -> None:
+    settings, model = quick_config("train.batch_tokens=2048").train, Transformer(TransformerConfig.tiny(vocab_size=300))
+    sides = (model, torch.device("cpu"), torch.float32, Ranks())
+    for longest, groups in ((1_024, 2), (1_025, 1)):
+        assert layout.Padded(settings, lambda epoch: store, longest, *sides)._groups == groups
+
+
 def packed_attention(store: Store, dropout: float, seed: int = 0) -> Any:
     """Self-attention over a few sentences as a function of queries, keys and values, and such values to try."""
     batch = pack(store, np.argsort(store.source_lengths)[[20, 60, 90]])

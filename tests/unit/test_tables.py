@@ -116,6 +116,11 @@ def test_signatures_stand_there_once(tables: Any) -> None:
     assert tables.filled("<!-- table signatures -->\n<!-- end -->").count("nrefs:1|tok:13a") == 3
 
 
+def test_a_table_that_nobody_can_make_is_named(tables: Any) -> None:
+    with pytest.raises(SystemExit, match=r"<!-- table scorse some -->: there is no such table; known: scores, "):
+        tables.filled("<!-- table scorse some -->\n<!-- end -->")
+
+
 def test_a_page_that_is_not_up_to_date_is_found(tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- table scores some -->\n<!-- end -->\n")

@@ -57,13 +57,8 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Measure translations against references."""
-    if (hypotheses is None) == (model is None):
-        raise ConfigError("--model: give either --model and --source, or --hypotheses")
     search = {name: value for name, value in (("beam", beam), ("split", split)) if value is not None}
-    if hypotheses is not None and search:
-        raise ConfigError(f"--hypotheses: are translations already; leave out --{next(iter(search))}")
-    if model is not None and source is None:
-        raise ConfigError("--source: missing; it is what --model shall translate")
+    _check_sides(model, source, hypotheses, search)
     if language is not None and not paper:
         raise ConfigError("--language: chooses the tokenisation of --paper; add --paper or leave it out")
     if comet is not None and source is None:
@@ -288,6 +283,16 @@ def _write_sentences(scores: "list[SentenceScore]", path: Path) -> None:
         else:
             stream.write("\t".join(COLUMNS) + "\n")
             stream.writelines(f"{one.to_tsv()}\n" for one in scores)
+
+
+def _check_sides(model: Path | None, source: Path | None, hypotheses: Path | None, search: dict[str, Any]) -> None:
+    """Either a model and what it shall translate, or what was translated."""
+    if (hypotheses is None) == (model is None):
+        raise ConfigError("--model: give either --model and --source, or --hypotheses")
+    if hypotheses is not None and search:
+        raise ConfigError(f"--hypotheses: are translations already; leave out --{next(iter(search))}")
+    if model is not None and source is None:
+        raise ConfigError("--source: missing; it is what --model shall translate")
 
 
 def _check_place(sentences: Path | None, inputs: list[Path]) -> None:
