@@ -2,8 +2,8 @@
 
 A table stands between `<!-- table KIND RECIPE ... -->` (none: all of them) and `<!-- end -->`; the text around it is
 written by hand. The result.json that `dragoman train` left of a recipe belongs in results/RECIPE.json, one of
-recipes/ablations.py in results/ablations/ROW.json, of a variant of a recipe that was not taken in
-results/tried/RECIPE.WHAT.json, what `dragoman evaluate --paper --json` says of the model in the box in
+recipes/ablations.py in results/ablations/ROW.json (of another seed: ROW.seed-N.json), of a variant of a recipe that was
+not taken in results/tried/RECIPE.WHAT.json, what `dragoman evaluate --paper --json` says of the model in the box in
 results/box/TEST.json, the last line of `python -m benchmarks.time_to_quality --json` in results/races/RECIPE.json.
 """
 
@@ -83,7 +83,7 @@ def ablations_table(results: dict[str, Result]) -> Iterable[str]:
     for name, result in sorted(results.items(), key=lambda item: _place(item[0])):
         (found,) = result["tests"].values()
         yield row(
-            f"`{name}`",
+            f"`{name.split('.')[0]}`",
             ", ".join(f"`{setting}`" for setting in settings(result)) or "as in the recipe",
             millions(result["parameters"]),
             f"{result['steps']:,}",
@@ -97,7 +97,7 @@ def ablations_table(results: dict[str, Result]) -> Iterable[str]:
 
 
 def tried_table(results: dict[str, Result]) -> Iterable[str]:
-    """What else was tried, by what its run chose its weights by and by what it has on the test sets."""
+    """A recipe's own run and what else was tried, by what each chose its weights by and by its scores on test sets."""
     yield from head(
         "command", "steps", "target tokens", "on validation", "test set", "BLEU", "tokenised BLEU", "source"
     )
@@ -224,6 +224,8 @@ def filled(page: str) -> str:
         if kind not in TABLES:
             sys.exit(f"{match[1].strip()}: there is no such table; known: {', '.join(TABLES)}")
         found = read(RESULTS / kind if kind in OWN_FOLDER else RESULTS)
+        if kind == "tried":
+            found = {**read(RESULTS), **found}
         recipes = {stem: stem.split(".")[0] for stem in found}
         missing = [name for name in names if name not in recipes.values()]
         for name in missing:
@@ -243,7 +245,8 @@ def filled(page: str) -> str:
 
 def _place(row: str) -> tuple[bool, bool, list[str]]:
     """The base first, rows with a letter before those without, numbers by their size."""
-    return row != "base", not row[0].isupper(), [part.zfill(9) if part.isdigit() else part for part in row.split("-")]
+    parts = [part.zfill(9) if part.isdigit() else part for part in re.split("[-.]", row)]
+    return parts[0] != "base", not row[0].isupper(), parts
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ from dragoman.config import TransformerConfig
 from dragoman.data.corpus import file_hash
 from dragoman.errors import ConfigError, ModelError
 from dragoman.model.transformer import Transformer
+from dragoman.train.distributed import Ranks
+from dragoman.train.layout import Packed
 from dragoman.train.loop import train
 from dragoman.train.loss import divergence
 from dragoman.train.memory import available, measured_peak, predicted_peak
@@ -200,6 +202,34 @@ def test_more_of_anything_is_predicted_to_take_more(tmp_path: Path) -> None:
         assert predicted("train.r_drop=1.0", layout=layout) > predicted(layout=layout)
     assert predicted("train.batch_tokens=51200", layout="packed") < predicted("train.batch_tokens=51200")
     assert available(cpu) > measured_peak(cpu) > 0
+
+
+def test_what_is_kept_without_kernels_is_within_what_is_predicted_on_cuda(tmp_path: Path) -> None:
+    """Counted here, tensor by tensor: what autograd keeps of a packed batch does not depend on the device."""
+    settings = "data.generated=numbers-de", "model.d_model=64", "model.attention_dropout=0.1", "train.batch_tokens=4096"
+    config = quick_config(*settings).with_vocabulary(300, 300)
+    store = prepare(config, tmp_path, Silent()).train
+    assert isinstance(config.model, TransformerConfig)
+    model = Transformer(config.model)
+    layout = Packed(config.train, lambda _: store, store, 100, model, torch.device("cpu"), torch.bfloat16, Ranks())
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    batch = layout.make(0, layout.epoch(0)[0])
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        layout._loss(batch)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    counted = sum(storage.nbytes() for place, storage in kept.items() if place not in weights)
+
+    def predicted(*more: str) -> int:
+        larger = quick_config(*settings, *more).with_vocabulary(300, 300)
+        return predicted_peak(larger, store, "packed", torch.device("cuda"), torch.bfloat16)
+
+    grown = predicted("train.batch_tokens=8192") - predicted()
+    assert counted < grown < 1.5 * counted
 
 
 def test_too_large_a_batch_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

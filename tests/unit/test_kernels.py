@@ -205,7 +205,9 @@ def test_heads_are_taken_as_wide_as_the_kernel_has_them(d_k: int, d_v: int, widt
 def test_the_model_with_kernels_is_the_model_without(heads: dict[str, Any]) -> None:
     """Heads of any width: the kernel's, narrower, of queries and keys wider than of values, and narrower."""
     torch.manual_seed(0)
-    config = TransformerConfig.tiny(vocab_size=50, num_layers=1, d_model=32, num_heads=2, d_ff=48, dropout=0.0, **heads)
+    sizes: dict[str, Any] = {"num_layers": 1, "d_model": 32, "num_heads": 2, "d_ff": 48, "dropout": 0.0, **heads}
+    # a smooth activation: where tf32 moves a number across the kink of ReLU, a gradient is another altogether
+    config = TransformerConfig.tiny(vocab_size=50, activation="gelu", **sizes)
     packed = PackedTransformer(Transformer(config).to(DEVICE), 40)
     upstream = torch.randn(22, 32, device=DEVICE)
 
@@ -217,6 +219,6 @@ def test_the_model_with_kernels_is_the_model_without(heads: dict[str, Any]) -> N
         return [hidden, *torch.autograd.grad((hidden * upstream).sum(), list(packed.parameters()))]
 
     shape = Shape(source_tokens=24, target_tokens=24, sentences=3, whole=kernels.LONGEST_WHOLE, block=kernels.BLOCK)
-    tolerance = 5e-2 if DEVICE == "cuda" else 1e-4
+    tolerance = 1e-2 if DEVICE == "cuda" else 1e-5  # tf32 there
     for found, right in zip(results(shape), results(None), strict=True):
-        torch.testing.assert_close(found, right, atol=tolerance, rtol=tolerance)
+        assert (found - right).norm() <= tolerance * max(1.0, right.norm())

@@ -216,18 +216,16 @@ def test_the_store_gathers_what_it_gives_one_by_one(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "fit", "pays"),
+    ("device", "precision", "pays"),
     [
-        ("cuda", torch.bfloat16, True, True),
-        ("cuda", torch.bfloat16, False, False),
-        ("cpu", torch.bfloat16, False, True),
-        ("cpu", torch.float32, False, False),
+        ("cuda", torch.bfloat16, True),
+        ("cuda", torch.float32, True),
+        ("cpu", torch.bfloat16, True),
+        ("cpu", torch.float32, False),
+        ("mps", torch.bfloat16, False),
     ],
 )
-def test_batches_are_packed_by_themselves_where_it_pays(
-    device: str, precision: torch.dtype, fit: bool, pays: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layout, "kernels_fit", lambda config, device: fit)
+def test_batches_are_packed_by_themselves_where_it_pays(device: str, precision: torch.dtype, pays: bool) -> None:
     transformer = Transformer(TransformerConfig.tiny(vocab_size=300))
     assert packing_pays(transformer, torch.device(device), precision) == pays
     recurrent = build_model(RecurrentConfig(vocab_size=300, d_model=16))

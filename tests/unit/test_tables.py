@@ -33,7 +33,8 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     (tmp_path / "ablations").mkdir()
-    for name in ("some", "ablations/pre-norm", "ablations/A-heads-16", "ablations/A-heads-2", "ablations/base"):
+    for name in ("some", "ablations/pre-norm", "ablations/A-heads-16", "ablations/A-heads-2", "ablations/base",
+                 "ablations/base.seed-2"):  # fmt: skip
         (tmp_path / f"{name}.json").write_text(json.dumps(RESULT))
     monkeypatch.setattr(module, "RESULTS", tmp_path)
     return module
@@ -57,7 +58,7 @@ def test_a_table_is_what_the_results_say(tables: Any) -> None:
 def test_rows_of_the_ablations_say_what_was_set_and_begin_with_the_base(tables: Any) -> None:
     lines = tables.filled("<!-- table ablations -->\n<!-- end -->").splitlines()
     assert [line.split("|")[1].strip() for line in lines if line.startswith("| `")] == [
-        "`base`", "`A-heads-2`", "`A-heads-16`", "`pre-norm`",
+        "`base`", "`base`", "`A-heads-2`", "`A-heads-16`", "`pre-norm`",
     ]  # fmt: skip
     assert "| `model.norm=pre` |" in lines[4]
 
@@ -65,11 +66,11 @@ def test_rows_of_the_ablations_say_what_was_set_and_begin_with_the_base(tables: 
 def test_what_else_was_tried_stands_with_its_recipe(tables: Any) -> None:
     (tables.RESULTS / "tried").mkdir()
     tried = {**RESULT, "weights": {"judge": "bleu on 1000 of 0123", "metric": 40.126}}
-    for name in ("some.other", "some.third", "else.other"):
-        (tables.RESULTS / "tried" / f"{name}.json").write_text(json.dumps(tried))
+    for name in ("some", "tried/some.other", "tried/some.third", "tried/else.other"):
+        (tables.RESULTS / f"{name}.json").write_text(json.dumps(tried))
     new = tables.filled("<!-- table tried some -->\n<!-- end -->")
     row = "| 12,000 | 49.0M | bleu 40.13 | multi30k-test | 41.23 | 42.00 | `ffffffffffff` |\n"
-    assert new.count(row) == 2
+    assert new.count(row) == 3
     assert tables.filled("<!-- table scores -->\n<!-- end -->").count("| `some` |") == 1
 
 

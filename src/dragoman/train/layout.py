@@ -59,7 +59,7 @@ def choose_layout(
     settings: TrainConfig, stores: Stores, typical: Store, longest: int, model: Model, device: torch.device,
     precision: torch.dtype, ranks: Ranks,
 ) -> Layout:  # fmt: skip
-    """`auto` packs a Transformer where it pays: on CUDA where the kernels can run it, on the CPU in bfloat16.
+    """`auto` packs a Transformer where it pays: on CUDA, and on the CPU in bfloat16.
 
     `typical`: pairs whose lengths are like those of every epoch; `longest`: pieces of the longest side, with </s>.
     """
@@ -78,10 +78,9 @@ def choose_layout(
 def packing_pays(model: Model, device: torch.device, precision: torch.dtype) -> bool:
     if not isinstance(model, Transformer) or is_sharded(model):  # these need its own forward
         return False
-    if device.type == "cuda":
-        return kernels_fit(model.config, device)
-    # PyTorch's own attention, which padded batches take, is slow in bfloat16 on the CPU
-    return device.type == "cpu" and precision == torch.bfloat16
+    # On CUDA one pass in place of several pays even without the kernels; on the CPU what padded batches take,
+    # PyTorch's own attention, is slow in bfloat16
+    return device.type == "cuda" or (device.type == "cpu" and precision == torch.bfloat16)
 
 
 def _spare_the_compiler_its_words() -> None:

@@ -6,6 +6,7 @@ keeps of a batch until backward has used it; the logits and their gradient.
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -48,20 +49,33 @@ def predicted_peak(
         each = 24 if device.type == "cpu" else 14 if half else 12
         logits = tokens * model.target_vocabulary * each
     width = 2.0 if half else 4.0
-    kept = _recurrent(model, tokens) if isinstance(model, RecurrentConfig) else _kept(model, source_tokens, tokens)
     if layout == "padded" and half:
         width = 3.2  # layer norms keep float32
     if device.type == "cpu":
         width *= 1.4  # the holes; packed attention's padded copies
-    if layout == "packed" and isinstance(model, TransformerConfig) and not kernels_fit(model, device):
-        kept += _attention_weights(model, store, tokens)
+    if isinstance(model, RecurrentConfig):
+        kept = _recurrent(model, tokens)
+    elif layout == "packed" and kernels_fit(model, device):
+        kept = _kept(_filled_up(model.encoder), _filled_up(model.decoder), source_tokens, tokens)
+    else:
+        kept = _kept(model.encoder, model.decoder, source_tokens, tokens)
+        if layout == "packed":
+            kept += _attention_weights(model, store, tokens)
+            width *= 1.5 if device.type == "cuda" else 1.0  # the padded copies; what dropout multiplies with
     activations = kept * width
     return int(state + activations + logits + LIBRARIES.get(device.type, 0))
 
 
-def _kept(model: TransformerConfig, source_tokens: int, target_tokens: int) -> int:
+def _filled_up(size: StackSize) -> StackSize:
+    """With heads as wide as the kernels take them."""
+    from dragoman.model.kernels import width_for
+
+    width = width_for(size.d_k, size.d_v)
+    return replace(size, d_k=width, d_v=width)
+
+
+def _kept(encoder: StackSize, decoder: StackSize, source_tokens: int, target_tokens: int) -> int:
     """Numbers that all layers keep: inputs of products, queries, keys, values, sums before a norm."""
-    encoder, decoder = model.encoder, model.decoder
     each_encoder = _attention(encoder) + 3 * encoder.d_model + _feed_forward(encoder)
     each_decoder = _attention(decoder) + 3 * decoder.d_model + _feed_forward(decoder)
     cross = decoder.num_heads * (decoder.d_k + decoder.d_v) + 3 * decoder.d_model
