@@ -1,7 +1,6 @@
 """A real model for behaviour tests: trained here, in seconds, once a session."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import settings
 
 from dragoman.config import Config
 from dragoman.train.loop import train
-from tests.forked import Server
+from tests.forked import Server, the_server
 from tests.survival import Runs, write_corpus
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same results on every machine
@@ -52,10 +51,9 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server() -> Server:
     """Processes to be killed, without waiting for imports."""
-    with Server() as server:
-        yield server
+    return the_server()
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,12 @@
-"""`dragoman train` in processes of its own, to be killed: forked from a server that has imported torch once.
+"""`dragoman` in processes of its own, some to be killed: forked from a server that has imported torch once.
 
 A process that is started anew takes seconds to import torch; one that is forked runs at once. The server itself does
 nothing but fork and wait, so that it has no threads. Each process runs the command as a shell would, with a fault of
-tests/faults.py installed before.
+tests/faults.py installed before, where one is asked for.
 """
 
 import atexit
+import functools
 import gc
 import json
 import os
@@ -13,6 +14,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -62,10 +64,10 @@ class Server:
     """The test's side."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
+        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
         command = [sys.executable, "-m", "tests.forked"]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
+        self._process = subprocess.Popen(command, cwd=ROOT, env=self._environment, text=True, **pipes)
 
     def __enter__(self) -> Self:
         return self
@@ -76,7 +78,29 @@ class Server:
     def start(
         self, arguments: Sequence[str], errors: Path, fault: Mapping[str, Any], environment: Mapping[str, str]
     ) -> Started:
-        order = {"arguments": list(arguments), "errors": str(errors), "fault": fault, "environment": environment}
+        """`environment`: what is other than in the server's."""
+        return self._start(arguments, errors, {**self._environment, **environment}, fault=fault)
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        input: bytes = b"",
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """As subprocess.run does it, output captured as text with the newlines it has."""
+        with tempfile.TemporaryDirectory() as folder:
+            stdin, stdout, errors = (Path(folder, name) for name in ("stdin", "stdout", "stderr"))
+            stdin.write_bytes(input)
+            streams = {"stdin": str(stdin), "stdout": str(stdout), "cwd": str(cwd or Path.cwd())}
+            started = self._start(arguments, errors, os.environ if env is None else env, **streams)
+            code = started.wait().code
+            outputs = (stream.read_bytes().decode() for stream in (stdout, errors))
+            return subprocess.CompletedProcess(arguments, code, *outputs)
+
+    def _start(self, arguments: Sequence[str], errors: Path, environment: Mapping[str, str], **more: Any) -> Started:
+        order = {"arguments": list(arguments), "errors": str(errors), "environment": dict(environment), **more}
         return Started(self.ask(order), errors, self)
 
     def ask(self, order: Mapping[str, Any]) -> int:
@@ -92,6 +116,12 @@ class Server:
         return int(self._process.stdout.readline())
 
 
+@functools.cache
+def the_server() -> Server:
+    """One for all tests of this process; it ends when its input does."""
+    return Server()
+
+
 # The server's side
 
 
@@ -102,6 +132,8 @@ def serve() -> None:
         "dragoman.cli.main",
         "dragoman.cli.progress",
         "dragoman.train.loop",
+        "dragoman.evaluate.metrics",
+        "dragoman.inspect.page",
         "tests.faults",
     ):
         import_module(name)
@@ -126,16 +158,19 @@ def _run(order: Mapping[str, Any]) -> None:
     from dragoman.cli.main import main
     from tests import faults
 
-    with Path(order["errors"]).open("wb") as errors, Path(os.devnull).open("r+b") as nothing:
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(nothing.fileno(), 1)
-        os.dup2(errors.fileno(), 2)
+    for number, (name, mode) in enumerate((("stdin", "rb"), ("stdout", "wb"), ("errors", "wb"))):
+        with Path(order.get(name, os.devnull)).open(mode) as stream:
+            os.dup2(stream.fileno(), number)
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)  # the server's may have read ahead
+    os.chdir(order.get("cwd", "."))
+    os.environ.clear()
     os.environ.update(order["environment"])
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     torch.set_num_threads(1)
-    sys.argv = ["dragoman", "train", *order["arguments"]]
+    sys.argv = ["dragoman", *order["arguments"]]
     code: int | str | None = 1
     try:
-        if order["fault"]:
+        if order.get("fault"):
             faults.install(**order["fault"])
         main()
         code = 0
@@ -149,6 +184,7 @@ def _run(order: Mapping[str, Any]) -> None:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
 

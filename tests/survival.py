@@ -75,7 +75,7 @@ class Runs:
     ) -> Started:
         errors = self.errors / f"{len(list(self.errors.iterdir()))}.txt"
         errors.touch()
-        return self.server.start(self.arguments(run, *settings), errors, fault or {}, environment or {})
+        return self.server.start(["train", *self.arguments(run, *settings)], errors, fault or {}, environment or {})
 
     def arguments(self, run: Path, *settings: str) -> list[str]:
         """What follows `dragoman train`."""

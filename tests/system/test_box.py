@@ -16,13 +16,14 @@ from dragoman.cli.train import build_config
 from dragoman.errors import ConfigError
 from dragoman.text.sentences import sentences
 from dragoman.train.loop import train
+from tests.forked import the_server
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 40_000_000
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "dragoman", *words], capture_output=True, text=True)
+    return the_server().run(words)
 
 
 def test_it_is_the_only_one_and_within_its_size() -> None:

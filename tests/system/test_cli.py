@@ -1,4 +1,7 @@
-"""The commands as a person runs them: real processes, real files, exit codes, one-line errors."""
+"""The commands as a person runs them: real processes, real files, exit codes, one-line errors.
+
+Most of them are forked (tests/forked.py), which is `python -m dragoman` but for seconds of imports.
+"""
 
 import gzip
 import json
@@ -9,27 +12,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dragoman.cli.translate import opened
+from tests.forked import the_server
 
 DRAGOMAN = [sys.executable, "-m", "dragoman"]
 
 
-def run(
-    *arguments: str | Path, stdin: bytes = b"", code: int = 0, **options: Any
-) -> subprocess.CompletedProcess[bytes]:
-    done = subprocess.run([*DRAGOMAN, *map(str, arguments)], input=stdin, capture_output=True, timeout=300, **options)
-    assert done.returncode == code, done.stderr.decode()
-    assert b"Traceback" not in done.stderr
+def run(*arguments: str | Path, stdin: bytes = b"", code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = the_server().run([*map(str, arguments)], input=stdin)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
     return done
 
 
-def error_of(*arguments: str | Path, code: int, **options: Any) -> str:
+def error_of(*arguments: str | Path, code: int) -> str:
     """The one line that a failing command says."""
-    lines = run(*arguments, code=code, **options).stderr.decode().rstrip("\n").split("\n")
+    lines = run(*arguments, code=code).stderr.rstrip("\n").split("\n")
     return lines[-1]
 
 
@@ -41,12 +42,12 @@ def generated(tmp_path: Path) -> Path:
 
 def test_help_answers_quickly_and_lists_the_commands() -> None:
     started = time.perf_counter()
-    text = run("--help").stdout.decode()
+    text = subprocess.run([*DRAGOMAN, "--help"], capture_output=True, text=True, check=True).stdout
     elapsed = time.perf_counter() - started
     for name in ("train", "translate", "score", "evaluate", "generate", "info", "demo"):
         assert name in text
     assert elapsed < 10  # generous for a shared machine; test_public shows that nothing heavy is imported
-    assert run("--version").stdout.decode().startswith("dragoman 0.")
+    assert run("--version").stdout.startswith("dragoman 0.")
 
 
 def test_a_mistyped_command_or_option_is_usage() -> None:
@@ -59,7 +60,9 @@ def test_a_mistyped_command_or_option_is_usage() -> None:
 
 def test_lines_in_lines_out(quick_run: Path, tmp_path: Path) -> None:
     source = b"a b c\n\nd e\n   \nf"
-    from_stdin = run("translate", "--model", quick_run, stdin=source).stdout
+    command = [*DRAGOMAN, "translate", "--model", str(quick_run)]
+    from_stdin = subprocess.run(command, input=source, capture_output=True, check=True).stdout
+    assert run("translate", "--model", quick_run, stdin=source).stdout.encode() == from_stdin, "forked or not"
     (tmp_path / "in.txt").write_bytes(source)
     run("translate", "--model", quick_run, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
     assert from_stdin == (tmp_path / "out.txt").read_bytes()
@@ -69,26 +72,26 @@ def test_lines_in_lines_out(quick_run: Path, tmp_path: Path) -> None:
     assert len(lines) == 6
     assert lines[5] == "", "one newline a line"
     assert lines[1] == lines[3] == ""
-    as_arguments = run("translate", "--model", quick_run, "a b c", "d e").stdout.decode().split("\n")
+    as_arguments = run("translate", "--model", quick_run, "a b c", "d e").stdout.split("\n")
     assert as_arguments == [lines[0], lines[2], ""]
 
 
 def test_only_newlines_separate_lines(quick_run: Path) -> None:
     source = "a\u2028b\nc\u0085d\re\vf\fg\x1ch\ni\r\n".encode()
-    assert run("translate", "--model", quick_run, stdin=source).stdout.count(b"\n") == 3
+    assert run("translate", "--model", quick_run, stdin=source).stdout.count("\n") == 3
     assert len(source.decode().splitlines()) > 3, "the control: splitlines would count more"
 
 
 def test_a_bad_line_fails_alone_and_is_reported(quick_run: Path) -> None:
     done = run("translate", "--model", quick_run, stdin=b"a b\nbad \xff\nc d\n", code=1)
-    assert done.stdout.split(b"\n")[1] == b""
-    assert done.stdout.count(b"\n") == 3
-    assert done.stderr.decode() == "translate: 1 of 3 lines failed (first: line 2: invalid UTF-8 at byte 5)\n"
+    assert done.stdout.split("\n")[1] == ""
+    assert done.stdout.count("\n") == 3
+    assert done.stderr == "translate: 1 of 3 lines failed (first: line 2: invalid UTF-8 at byte 5)\n"
 
 
 def test_json_is_one_object_a_line(quick_run: Path) -> None:
     done = run("translate", "--model", quick_run, "--json", "--n-best", "2", stdin=b"a b\n\n")
-    first, second = (json.loads(line) for line in done.stdout.decode().rstrip("\n").split("\n"))
+    first, second = (json.loads(line) for line in done.stdout.rstrip("\n").split("\n"))
     assert {"source", "translation", "score", "normalized_score", "status"} <= first.keys()
     assert len(first["alternatives"]) == 2
     assert (second["status"], second["translation"]) == ("empty", "")
@@ -96,8 +99,8 @@ def test_json_is_one_object_a_line(quick_run: Path) -> None:
 
 def test_n_best_stays_on_its_line_and_attention_is_drawn(quick_run: Path) -> None:
     done = run("translate", "--model", quick_run, "--n-best", "3", "--beam", "3", "a b", "c")
-    assert [line.count("\t") for line in done.stdout.decode().rstrip("\n").split("\n")] == [2, 2]
-    picture = run("translate", "--model", quick_run, "--attention", "a b c").stdout.decode()
+    assert [line.count("\t") for line in done.stdout.rstrip("\n").split("\n")] == [2, 2]
+    picture = run("translate", "--model", quick_run, "--attention", "a b c").stdout
     assert "▁a" in picture
     assert "│" in picture
 
@@ -172,9 +175,7 @@ def test_evaluate_a_model_or_a_file(quick_run: Path, generated: Path) -> None:
     same = json.loads(run("evaluate", "--hypotheses", reference, "--reference", reference, "--json").stdout)
     assert same["bleu"]["score"] == pytest.approx(100)
     assert same["exact_match"] == 1
-    text = run(
-        "evaluate", "--model", quick_run, "--source", source, "--reference", reference, "--beam", "1"
-    ).stdout.decode()
+    text = run("evaluate", "--model", quick_run, "--source", source, "--reference", reference, "--beam", "1").stdout
     assert text.startswith("BLEU ")
     assert "nrefs:1|" in text
     assert "of 1,000 sentences" in text
@@ -194,11 +195,11 @@ def test_train_with_one_command_and_no_configuration_file(generated: Path, tmp_p
         "--set", "train.valid_sentences=5",
     ]  # fmt: skip
     done = run(*arguments)
-    assert f"{tmp_path / 'run'}: reached train.max_steps=3; kept the weights of step 3, chrf " in done.stdout.decode()
-    assert "valid  step 3: loss " in done.stderr.decode()
+    assert f"{tmp_path / 'run'}: reached train.max_steps=3; kept the weights of step 3, chrf " in done.stdout
+    assert "valid  step 3: loss " in done.stderr
     again = run("train", "--out", tmp_path / "run", "--set", "train.max_steps=5")
-    assert "resuming from" in again.stderr.decode()
-    assert "reached train.max_steps=5; kept " in again.stdout.decode()
+    assert "resuming from" in again.stderr
+    assert "reached train.max_steps=5; kept " in again.stdout
 
 
 def test_train_refuses_typos_with_a_suggestion(tmp_path: Path) -> None:
@@ -230,11 +231,11 @@ def test_a_corpus_with_bad_text_is_refused_or_skipped(generated: Path, tmp_path:
     assert error_of(*arguments, code=3) == (
         f"dragoman: {broken}:7: invalid UTF-8 at byte 31; mend the line or pass --on-bad-line skip"
     )
-    assert "1 pair left out, not valid text on a side" in run(*arguments, "--on-bad-line", "skip").stderr.decode()
+    assert "1 pair left out, not valid text on a side" in run(*arguments, "--on-bad-line", "skip").stderr
 
 
 def test_generate_lists_and_writes(tmp_path: Path) -> None:
-    assert "numbers-th" in run("generate").stdout.decode()
+    assert "numbers-th" in run("generate").stdout
     run("generate", "numbers-th", "--out", tmp_path, "--size", "100")
     expected = {f"{part}.{side}" for part in ("train", "valid", "test") for side in ("en", "th")}
     assert {path.name for path in tmp_path.iterdir()} == expected
@@ -242,15 +243,17 @@ def test_generate_lists_and_writes(tmp_path: Path) -> None:
 
 
 def test_info_prints_the_parameters(quick_run: Path) -> None:
-    text = run("info", "--preset", "base").stdout.decode()
+    text = run("info", "--preset", "base").stdout
     assert "63,082,496  63.1M" in text
     assert json.loads(run("info", "--preset", "big", "--json").stdout)["total"] == 214_245_376
-    assert "[train]" in run("info", "--model", quick_run).stdout.decode()
+    assert "[train]" in run("info", "--model", quick_run).stdout
 
 
 def test_everything_works_without_a_compiler(quick_run: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": str(tmp_path)}  # nothing on it
-    assert run("translate", "--model", quick_run, "a b", env=environment).stdout.count(b"\n") == 1
+    command = [*DRAGOMAN, "translate", "--model", str(quick_run), "a b"]
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert done.stdout.count(b"\n") == 1
 
 
 # Faults around the commands

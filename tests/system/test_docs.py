@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import the_server
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 QUICKER = {
@@ -31,8 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for line in commands:
         name, command, *arguments = shlex.split(line)
         assert name == "dragoman"
-        full = [sys.executable, "-m", "dragoman", command, *arguments, *QUICKER.get(command, [])]
-        done = subprocess.run(full, cwd=place, capture_output=True, text=True)
+        done = the_server().run([command, *arguments, *QUICKER.get(command, [])], cwd=place)
         assert done.returncode == 0, f"{line}: {done.stderr}"
         assert done.stdout.strip() or "--output" in arguments, line
     return place

@@ -4,10 +4,11 @@ import gzip
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import the_server
 
 SOURCES = [f"Satz {number} steht hier, kurz und klar." for number in range(1, 13)]
 REFERENCES = [f"Sentence {number} stands here, short and clear." for number in range(1, 13)]
@@ -37,9 +38,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def run(place: Path, arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dragoman", "evaluate", *arguments.split()]
     environment = {**os.environ, "PYTHONPATH": str(place / "modules")}
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, encoding="utf-8", timeout=300)
+    done = the_server().run(["evaluate", *arguments.split()], cwd=place, env=environment)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -147,7 +147,7 @@ def test_blank_references_are_told_of(place: Path) -> None:
          "--sentences no/where: its directory does not exist; make it or choose another place"),
         ("--model none --source source --tokenize 14a", 2, "--tokenize 14a: no such tokenisation; known: "),
         ("--hypotheses ours --source source --comet x/y", 2,
-         "--comet: unbabel-comet is not installed (import of comet halted; None in sys.modules); "
+         "--comet: unbabel-comet is not installed (not on this machine); "
          "run pip install 'dragoman[comet]', or leave it out"),
     ],
 )  # fmt: skip
@@ -155,6 +155,6 @@ def test_mistakes_are_named(place: Path, arguments: str, code: int, message: str
     (place / "short").write_bytes(b"one\ntwo\n")
     (place / "bad").write_bytes(b"one\n\xff\n")
     (place / "modules").mkdir()  # a machine without COMET, whatever is installed here
-    (place / "modules" / "sitecustomize.py").write_text("import sys; sys.modules['comet'] = None")
+    (place / "modules" / "comet.py").write_text("raise ImportError('not on this machine')")
     last = run(place, f"--reference reference {arguments}", code).stderr.rstrip("\n").split("\n")[-1]
     assert last.startswith(f"dragoman: {message}")

@@ -37,9 +37,8 @@ def weights_at(run: Path, step: int, name: str = bundle.WEIGHTS) -> dict[str, Te
 
 def from_run(quick_run: Path, out: Path, *settings: str) -> dragoman.Config:
     data = {"generated": "copy", "generated_size": 500}
-    return build_config(
-        None, out, "tiny", data, ["train.max_steps=2", "train.save_every=1", *settings], str(quick_run)
-    )  # fmt: skip
+    quick = ["train.max_steps=2", "train.save_every=1", "train.valid_sentences=5", *settings]
+    return build_config(None, out, "tiny", data, quick, str(quick_run))
 
 
 def test_a_run_begins_with_another_models_weights_vocabulary_and_sizes(quick_run: Path, tmp_path: Path) -> None:

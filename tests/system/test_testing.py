@@ -1,8 +1,6 @@
 """Test sets in training: measured once, at the end, with the published model, and recorded with what was measured."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from dragoman.train.loop import train
 from dragoman.train.report import Silent
 from dragoman.train.testing import _name
 from tests.conftest import quick_config
+from tests.forked import the_server
 
 LINES = [("a b c d e", "e d c b a"), ("j i h g f", "f g h i j"), ("c d c d", "d c d c")]
 
@@ -74,7 +73,7 @@ def test_a_model_of_lower_case_is_measured_so_and_told_of_capitals(tmp_path: Pat
         files = ("--source", str(tmp_path / "sets/one.src"), "--reference", str(tmp_path / reference))
         # a process of its own: the command takes SIGPIPE for itself
         words = ("evaluate", "--model", str(tmp_path / "run"), *files, "--device", "cpu", *more)
-        done = subprocess.run([sys.executable, "-m", "dragoman", *words], capture_output=True, text=True)
+        done = the_server().run(words)
         assert done.returncode == 0, done.stderr
         assert (caution in done.stderr) is told
 
