@@ -244,7 +244,7 @@ def filled(page: str) -> str:
 
 
 def _place(row: str) -> tuple[bool, bool, list[str]]:
-    """The base first, rows with a letter before those without, numbers by their size."""
+    """The base first, rows with a letter before those without, numbers by their size, seeds in order."""
     parts = [part.zfill(9) if part.isdigit() else part for part in re.split("[-.]", row)]
     return parts[0] != "base", not row[0].isupper(), parts
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 300.0  # seconds until a process that should have ended is taken to hang
@@ -69,12 +69,6 @@ class Server:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = subprocess.Popen(command, cwd=ROOT, env=self._environment, text=True, **pipes)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()
-
     def start(
         self, arguments: Sequence[str], errors: Path, fault: Mapping[str, Any], environment: Mapping[str, str]
     ) -> Started:
@@ -112,8 +106,12 @@ class Server:
             if "wait" in order:
                 os.kill(order["wait"], signal.SIGKILL)
                 self._process.stdout.readline()
+            else:  # a late answer would be taken for the next order's
+                self._process.kill()
             raise TimeoutError(f"no answer to {order} in {LIMIT:.0f} s")
-        return int(self._process.stdout.readline())
+        answer = self._process.stdout.readline()
+        assert answer, "the server of forked processes has ended"
+        return int(answer)
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """The commands as a person runs them: real processes, real files, exit codes, one-line errors.
 
-Most of them are forked (tests/forked.py), which is `python -m dragoman` but for seconds of imports.
+Most of them are forked from a process that has imported everything (tests/forked.py), which spares seconds each; one of
+every command is started anew.
 """
 
 import gzip
@@ -48,6 +49,25 @@ def test_help_answers_quickly_and_lists_the_commands() -> None:
         assert name in text
     assert elapsed < 10  # generous for a shared machine; test_public shows that nothing heavy is imported
     assert run("--version").stdout.startswith("dragoman 0.")
+
+
+@pytest.mark.slow
+def test_every_command_runs_from_nothing(generated: Path, quick_run: Path, tmp_path: Path) -> None:
+    """Whatever it imports on its way: in a forked process all is there already."""
+    source, target, fresh = generated / "valid.source", generated / "valid.target", tmp_path / "fresh"
+    commands: list[list[str | Path]] = [
+        ["generate", "copy", "--out", tmp_path / "new", "--size", "50"],
+        ["info", "--model", quick_run],
+        ["score", "--model", quick_run, source, target],
+        ["evaluate", "--model", quick_run, "--source", source, "--reference", target, "--paper"],
+        ["inspect", "a b", "--model", quick_run, "--out", tmp_path / "page.html"],
+        ["train", "--preset", "tiny", "--set", "data.generated=copy", "--set", "train.max_steps=1", "--out", fresh],
+        ["report", fresh, "--out", tmp_path / "report.html"],
+        ["compress", "--model", quick_run, "--out", tmp_path / "small"],
+    ]
+    for command in commands:
+        done = subprocess.run([*DRAGOMAN, *map(str, command)], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{command[0]}: {done.stderr}"
 
 
 def test_a_mistyped_command_or_option_is_usage() -> None:

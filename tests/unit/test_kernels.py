@@ -220,5 +220,6 @@ def test_the_model_with_kernels_is_the_model_without(heads: dict[str, Any]) -> N
 
     shape = Shape(source_tokens=24, target_tokens=24, sentences=3, whole=kernels.LONGEST_WHOLE, block=kernels.BLOCK)
     tolerance = 1e-2 if DEVICE == "cuda" else 1e-5  # tf32 there
+    # at least 1: the gradient of a bias of keys is nothing but rounding
     for found, right in zip(results(shape), results(None), strict=True):
         assert (found - right).norm() <= tolerance * max(1.0, right.norm())

@@ -191,7 +191,7 @@ class PaddedLoss(nn.Module):
 
 
 class Packed(_Layout):
-    """Sentences end to end; on CUDA in one fixed shape, compiled once, with kernels for short sentences."""
+    """Sentences end to end; where the kernels for short sentences fit, in one fixed shape, compiled once."""
 
     name = "packed"
 
@@ -204,7 +204,7 @@ class Packed(_Layout):
         if target_tokens <= longest:
             raise ConfigError(
                 f"train.batch_tokens: {target_tokens} is too little for the longest pair, {longest} pieces and one "
-                "kept free; raise it, or lower text.max_length"
+                "kept free; raise it, lower text.max_length, or take train.layout=padded"
             )
         source_tokens = int(target_tokens * means[0] / means[1] * SPARE_SOURCE)  # so that both sides fill up together
         source_tokens = -(-max(source_tokens, longest + 1) // 128) * 128
