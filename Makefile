@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test test-slow check format bench clean
+.PHONY: setup demo test test-slow triton test-kernels check format bench clean
 
 setup: .venv/ready
 
@@ -22,6 +22,14 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
+
+# Triton comes with PyTorch for CUDA; its interpreter, which runs the kernels on a CPU, needs no more than the package.
+triton: setup
+	@PYTHONPATH=.venv/triton $(BIN)/python -c 'import triton' 2> /dev/null \
+	  || $(BIN)/python -m pip install --quiet --no-deps --target .venv/triton triton==3.9.0
+
+test-kernels: triton
+	PYTHONPATH=.venv/triton $(BIN)/python -m pytest -n 2 tests/unit/test_kernels.py
 
 check: setup
 	$(BIN)/ruff format --check .
