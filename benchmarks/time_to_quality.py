@@ -1,6 +1,6 @@
 """BLEU against training time: dragoman and Hugging Face Marian on the same batches, one after the other, one device.
 
-    DRAGOMAN_DATA=... python -m benchmarks.time_to_quality [--minutes 4] [--looks 12]
+    python -m benchmarks.time_to_quality --data FOLDER [--minutes 4] [--looks 12]
         [--recipe recipes/tatoeba-en-de.toml] [--set SECTION.KEY=VALUE ...] [--svg FILE] [--json]
 
 Both have the recipe's sizes, vocabulary, loss and Adam, and the paper's schedule, which knows no end: one that falls
@@ -12,6 +12,7 @@ validation sentences), and runs while ours compiles.
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from dragoman.config import Config, TransformerConfig
 from dragoman.data.batching import BatchPlan, Ids, collate, pad_rows
 from dragoman.data.packing import Shape, pack
 from dragoman.decode.translator import Translator
+from dragoman.errors import DragomanError
 from dragoman.model.device import choose_device, choose_precision, kernels_run
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
@@ -176,6 +178,7 @@ def reached(curve: list[Any], bleu: float) -> float | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--data", type=Path, help="the folder of the corpora; the variable DRAGOMAN_DATA serves too")
     parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--looks", type=int, default=12)
     parser.add_argument("--recipe", type=Path, default=Path("recipes/tatoeba-en-de.toml"))
@@ -183,11 +186,16 @@ def main() -> None:
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.data:
+        os.environ["DRAGOMAN_DATA"] = str(options.data)
     config = Config.build(file=options.recipe, settings=["train.schedule=inverse-sqrt", *options.settings])
     device = choose_device(config.train.device)
     precision = choose_precision(config.train.precision, device)
     with tempfile.TemporaryDirectory() as scratch:
-        prepared = prepare(config, Path(scratch), Silent())
+        try:
+            prepared = prepare(config, Path(scratch), Silent())
+        except DragomanError as error:
+            parser.error(str(error))
         curves = {}
         for name in (PEER, OURS):
             torch.manual_seed(config.train.seed)
@@ -206,7 +214,8 @@ def main() -> None:
         picture = svg_plot(lines, title=title, x_label="minutes", y_label="BLEU, validation, greedy")
         options.svg.write_text(picture, encoding="utf-8")
     if options.json:
-        print(json.dumps({"curves": curves, "ratios": ratios, "recipe": str(options.recipe)}))
+        origin = {"recipe": str(options.recipe), "data_key": prepared.train.key, "seed": config.train.seed}
+        print(json.dumps({"curves": curves, "ratios": ratios, **origin}))
     else:
         for name, ratio in ratios.items():
             print(f"{name}: {ratio:.2f} times as fast")

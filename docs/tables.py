@@ -12,7 +12,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +78,13 @@ def origins_table(results: dict[str, Result]) -> Iterable[str]:
 
 def ablations_table(results: dict[str, Result]) -> Iterable[str]:
     yield from head(
-        "row", "set", "parameters", "steps", "minutes", "BLEU [95 %]", "chrF [95 %]", "data key", "seed", "source"
+        "row", "command", "parameters", "steps", "minutes", "BLEU [95 %]", "chrF [95 %]", "data key", "seed", "source"
     )
     for name, result in sorted(results.items(), key=lambda item: _place(item[0])):
         (found,) = result["tests"].values()
         yield row(
             f"`{name.split('.')[0]}`",
-            ", ".join(f"`{setting}`" for setting in settings(result)) or "as in the recipe",
+            f"`{command(result)}`",
             millions(result["parameters"]),
             f"{result['steps']:,}",
             f"{result['minutes']:.1f}",
@@ -99,7 +99,17 @@ def ablations_table(results: dict[str, Result]) -> Iterable[str]:
 def tried_table(results: dict[str, Result]) -> Iterable[str]:
     """A recipe's own run and what else was tried, by what each chose its weights by and by its scores on test sets."""
     yield from head(
-        "command", "steps", "target tokens", "on validation", "test set", "BLEU", "tokenised BLEU", "source"
+        "command",
+        "steps",
+        "target tokens",
+        "minutes",
+        "on validation",
+        "test set",
+        "BLEU [95 %]",
+        "tokenised BLEU",
+        "data key",
+        "seed",
+        "source",
     )
     for result in results.values():
         chosen = result["weights"]
@@ -108,10 +118,13 @@ def tried_table(results: dict[str, Result]) -> Iterable[str]:
                 f"`{command(result)}`",
                 f"{result['steps']:,}",
                 millions(result["target_tokens"]),
-                f"{chosen['judge'].split()[0]} {abs(chosen['metric']):.2f}",
+                f"{result['minutes']:.1f}",
+                judged(chosen),
                 test,
-                f"{found['bleu']['score']:.2f}",
+                interval(found["bleu"]),
                 tokenized(found),
+                f"`{result['data_key'][:16]}`",
+                result["seed"],
                 commit(result),
             )
 
@@ -176,6 +189,12 @@ def tokenized(found: Result) -> str:
     return f"{found['tokenized_bleu']['score']:.2f}" if "tokenized_bleu" in found else ""
 
 
+def judged(chosen: Result) -> str:
+    """By what a run chose its weights, and how well they did."""
+    metric, value = chosen["judge"].split()[0], abs(chosen["metric"])
+    return f"{metric} {value:.1%}" if metric == "exact_match" else f"{metric} {value:.2f}"
+
+
 def millions(count: int) -> str:
     return f"{count / 1e6:,.1f}M"
 
@@ -189,11 +208,6 @@ def command(result: Result) -> str:
         else:
             kept.append(word)
     return shlex.join(kept).replace("|", "\\|")
-
-
-def settings(result: Result) -> Sequence[str]:
-    words = result["command"]
-    return [value for word, value in itertools.pairwise(words) if word == "--set"]
 
 
 def commit(result: Result) -> str:

@@ -56,7 +56,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 def ablations(
-    data: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder of the corpora.")],
+    data: Annotated[Path, typer.Option(metavar="FOLDER", envvar="DRAGOMAN_DATA", help="The folder of the corpora.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A run for each row goes here.")] = Path("runs/ablations"),
     only: Annotated[list[str] | None, typer.Option(help="These rows; may be given several times.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Rows trained side by side.")] = 1,
@@ -74,10 +74,14 @@ def ablations(
     failed = {name: code for name, code in zip(names, codes, strict=True) if code}
     for name in (name for name in names if name not in failed):
         for test, scores in json.loads((out / name / RESULT).read_bytes())["tests"].items():
-            say(f"{name:<20} {test}: BLEU {scores['bleu']['score']:.1f}, chrF {scores['chrf']['score']:.1f}")
+            bleu, chrf = (
+                f"{metric['score']:.1f} [{metric['low']:.1f}, {metric['high']:.1f}]"
+                for metric in (scores["bleu"], scores["chrf"])
+            )
+            say(f"{name:<20} {test}: BLEU {bleu}, chrF {chrf}")
     if failed:
         logs = ", ".join(str(out / f"{name}.log") for name in failed)
-        error = DragomanError(f"not trained: {', '.join(failed)}; why: {logs}")
+        error = DragomanError(f"not trained: {', '.join(failed)}; more in {logs}")
         error.exit_code = max(1, next(iter(failed.values())))  # below 0: ended by a signal
         raise error
 
@@ -88,11 +92,13 @@ def _train(name: str, data: Path, run: Path, settings: list[str]) -> int:
     recipe = RECIPE.relative_to(here) if RECIPE.is_relative_to(here) else RECIPE  # the command is kept with its result
     chosen = [word for setting in (*VARIANTS[name], *settings) for word in ("--set", setting)]
     command = [sys.executable, "-m", "dragoman", "train", str(recipe), "--data", str(data), "--out", str(run), *chosen]
-    say(f"{name}: started")
+    log = run.with_name(f"{name}.log")
+    say(f"{name}: started; how it goes: {log}")
     run.parent.mkdir(parents=True, exist_ok=True)
-    with run.with_name(f"{name}.log").open("a") as log:
-        code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
-    say(f"{name}: {'trained' if code == 0 else f'ended with exit code {code}'}")
+    with log.open("a") as stream:
+        code = subprocess.run(command, stdout=stream, stderr=stream, check=False).returncode
+    last = (log.read_text(encoding="utf-8", errors="replace").splitlines() or ["nothing in its log"])[-1]
+    say(f"{name}: {'trained' if code == 0 else f'ended with exit code {code}: {last}'}")
     return code
 
 

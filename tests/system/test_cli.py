@@ -109,6 +109,12 @@ def test_a_bad_line_fails_alone_and_is_reported(quick_run: Path) -> None:
     assert done.stderr == "translate: 1 of 3 lines failed (first: line 2: invalid UTF-8 at byte 5)\n"
 
 
+def test_a_line_that_was_too_long_is_named(quick_run: Path) -> None:
+    long = b" ".join([b"a b c d e f g h."] * 60)
+    done = run("translate", "--model", quick_run, "--beam", "1", stdin=b"a b\n" + long + b"\n")
+    assert "translate: 1 of 2 lines too long, translated in pieces (first: line 2)\n" in done.stderr
+
+
 def test_json_is_one_object_a_line(quick_run: Path) -> None:
     done = run("translate", "--model", quick_run, "--json", "--n-best", "2", stdin=b"a b\n\n")
     first, second = (json.loads(line) for line in done.stdout.rstrip("\n").split("\n"))

@@ -121,12 +121,15 @@ def test_notes_go_to_stderr(place: Path) -> None:
     assert len(json.loads(done.stdout)["notes"]) == 1
 
 
-def test_blank_references_are_told_of(place: Path) -> None:
+def test_blank_lines_are_told_of(place: Path) -> None:
     (place / "holes").write_text("".join(f"{'' if row in (3, 7) else line}\n" for row, line in enumerate(REFERENCES)))
     done = run(place, "--hypotheses ours --reference holes")
     assert "evaluate: 2 lines of the reference blank, the first is line 4: BLEU and TER count" in done.stderr
     assert "of 12 sentences\n" in done.stdout
+    assert "the translation blank" not in done.stderr
     assert "blank" not in run(place, "--hypotheses ours --reference reference").stderr
+    silent = run(place, "--hypotheses holes --reference reference").stderr
+    assert "evaluate: 2 lines of the translation blank, the first is line 4: all that the reference" in silent
     (place / "nothing").write_text("\n \n")
     nothing = run(place, "--hypotheses nothing --reference nothing", code=3)
     assert nothing.stderr.endswith("nothing to evaluate: every line of the reference is blank\n")

@@ -496,11 +496,12 @@ def test_ablations_train_each_row_and_tell_the_scores(folder: Path, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     *_, base, lstm = done.stdout.splitlines()
     assert re.match(r"base +tatoeba-en-de-test: BLEU \d", base)
-    assert re.match(r"lstm +tatoeba-en-de-test: BLEU \d", lstm)
+    assert re.match(r"lstm +tatoeba-en-de-test: BLEU [\d.]+ \[[\d.]+, [\d.]+\], chrF \d", lstm)
     broken = subprocess.run([*command, "--set", "model.dropout=2"], capture_output=True, text=True)
     assert broken.returncode == 2
     logs = f"{tmp_path}/out/base.log, {tmp_path}/out/lstm.log"
-    assert broken.stderr == f"ablations: not trained: base, lstm; why: {logs}\n"
+    assert broken.stderr == f"ablations: not trained: base, lstm; more in {logs}\n"
+    assert "lstm: ended with exit code 2: dragoman: model.dropout: " in broken.stdout
     unknown = subprocess.run([*command, "--only", "bas"], capture_output=True, text=True)
     assert unknown.stderr == "ablations: --only bas: no such row; did you mean base?\n"
     nowhere = subprocess.run([*command, "--data", "/no/where"], capture_output=True, text=True)

@@ -55,12 +55,12 @@ def test_a_table_is_what_the_results_say(tables: Any) -> None:
     assert tables.filled(new) == new
 
 
-def test_rows_of_the_ablations_say_what_was_set_and_begin_with_the_base(tables: Any) -> None:
+def test_rows_of_the_ablations_have_their_commands_and_begin_with_the_base(tables: Any) -> None:
     lines = tables.filled("<!-- table ablations -->\n<!-- end -->").splitlines()
     assert [line.split("|")[1].strip() for line in lines if line.startswith("| `")] == [
         "`base`", "`base`", "`A-heads-2`", "`A-heads-16`", "`pre-norm`",
     ]  # fmt: skip
-    assert "| `model.norm=pre` |" in lines[4]
+    assert "| `dragoman train recipes/some.toml --set model.norm=pre` |" in lines[4]
 
 
 def test_what_else_was_tried_stands_with_its_recipe(tables: Any) -> None:
@@ -69,8 +69,12 @@ def test_what_else_was_tried_stands_with_its_recipe(tables: Any) -> None:
     for name in ("some", "tried/some.other", "tried/some.third", "tried/else.other"):
         (tables.RESULTS / f"{name}.json").write_text(json.dumps(tried))
     new = tables.filled("<!-- table tried some -->\n<!-- end -->")
-    row = "| 12,000 | 49.0M | bleu 40.13 | multi30k-test | 41.23 | 42.00 | `ffffffffffff` |\n"
+    row = (
+        "| 12,000 | 49.0M | 3.2 | bleu 40.13 | multi30k-test | 41.23 [40.00, 42.50] | 42.00 | `0123456789abcdef` | 1 "
+        "| `ffffffffffff` |\n"
+    )
     assert new.count(row) == 3
+    assert tables.judged({"judge": "exact_match on 1000 of 0123", "metric": 0.556}) == "exact_match 55.6%"
     assert tables.filled("<!-- table scores -->\n<!-- end -->").count("| `some` |") == 1
 
 

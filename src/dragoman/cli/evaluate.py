@@ -242,7 +242,7 @@ def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
 
     mine, theirs = texts.hypotheses, texts.references
     tokenize, lowercase = wanted.tokenize, wanted.lowercase
-    blank = blank_cautions(theirs)
+    blank = blank_cautions(mine, theirs)
     steps = len(LABELS) * (2 if texts.against else 1) + (wanted.paper_language is not None) + 1
     with counting("scoring", steps, show=True) as advance:
         report = _Report(

@@ -91,13 +91,13 @@ class _Tally:
     def __init__(self) -> None:
         self.lines = 0
         self.counts: dict[str, int] = {}
-        self.first_failure = ""
+        self.first: dict[str, str] = {}
 
     def add(self, translation: "Translation") -> None:
         self.lines += 1
-        self.counts[translation.status] = self.counts.get(translation.status, 0) + 1
-        if translation.status == "failed" and not self.first_failure:
-            self.first_failure = f"line {self.lines}: {translation.reason}"
+        status, why = translation.status, f": {translation.reason}" if translation.status == "failed" else ""
+        self.counts[status] = self.counts.get(status, 0) + 1
+        self.first.setdefault(status, f"line {self.lines}{why}")
 
     def finish(self) -> int:
         meanings = {
@@ -107,8 +107,8 @@ class _Tally:
         }
         for status, meaning in meanings.items():
             if status in self.counts:
-                first = f" (first: {self.first_failure})" if status == "failed" else ""
-                print(f"translate: {self.counts[status]} of {self.lines} lines {meaning}{first}", file=sys.stderr)
+                count, first = self.counts[status], self.first[status]
+                print(f"translate: {count} of {self.lines} lines {meaning} (first: {first})", file=sys.stderr)
         return 1 if "failed" in self.counts else 0
 
 

@@ -173,17 +173,21 @@ def bleu_cautions(references: Sequence[str], tokenize: str) -> list[str]:
     return []
 
 
-def blank_cautions(references: Sequence[str]) -> list[str]:
-    """What blank references do to the scores."""
+def blank_cautions(hypotheses: Sequence[str], references: Sequence[str]) -> list[str]:
+    """What blank lines do to the scores."""
     blank = [number for number, line in enumerate(references, start=1) if not line.strip()]
-    if not blank:
-        return []
     if len(blank) == len(references):
         raise DataError("nothing to evaluate: every line of the reference is blank")
-    lines = "1 line" if len(blank) == 1 else f"{len(blank):,} lines"
+    pairs = enumerate(zip(hypotheses, references, strict=True), start=1)
+    silent = [number for number, (ours, theirs) in pairs if theirs.strip() and not ours.strip()]
+    effects = {
+        "the reference": (blank, "BLEU and TER count what was translated there as wrong, chrF leaves such lines out"),
+        "the translation": (silent, "all that the reference has there is missing"),
+    }
     return [
-        f"{lines} of the reference blank, the first is line {blank[0]}: BLEU and TER count what was translated there "
-        "as wrong, chrF leaves such lines out"
+        f"{len(lines):,} line{'s' * (len(lines) > 1)} of {name} blank, the first is line {lines[0]}: {effect}"
+        for name, (lines, effect) in effects.items()
+        if lines
     ]
 
 
