@@ -1,0 +1,13 @@
+"""The recipes of numbers reach their promise: a file of its own, so that they train beside those of letters."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.system.test_recipes import NUMBERS, exact_match
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NUMBERS)
+def test_held_out_exact_match(name: str, tmp_path: Path) -> None:
+    assert exact_match(name, tmp_path / "run") >= NUMBERS[name]
