@@ -76,6 +76,7 @@ def test_the_training_demo_trains_translates_and_keeps(
         app(["demo", "--out", str(tmp_path / "kept")], standalone_mode=False)
 
 
+@pytest.mark.slow
 def test_it_can_be_trained_further(tmp_path: Path) -> None:
     (tmp_path / "source").write_text("Good morning!\nThank you very much.\n")
     (tmp_path / "target").write_text("Moin!\nDanke auch.\n")

@@ -123,6 +123,7 @@ def test_without_the_random_state_it_would_not_be(tmp_path: Path, monkeypatch: p
     assert state(whole, 12) != state(parts, 12)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_steps(whole, 24)
