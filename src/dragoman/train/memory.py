@@ -61,7 +61,8 @@ def predicted_peak(
         kept = _kept(model.encoder, model.decoder, source_tokens, tokens)
         if layout == "packed":
             kept += _attention_weights(model, store, tokens)
-            width *= 1.5 if device.type == "cuda" else 1.0  # the padded copies; what dropout multiplies with
+            if device.type == "cuda":
+                width *= 1.5  # the padded copies; what dropout multiplies with
     activations = kept * width
     return int(state + activations + logits + LIBRARIES.get(device.type, 0))
 
