@@ -148,3 +148,8 @@ def test_multi_head_is_the_heads_one_by_one() -> None:
         heads.append(mine @ v)
     expected = F.linear(torch.cat(heads, dim=-1), attention.output.weight, attention.output.bias)
     torch.testing.assert_close(out, expected)
+
+
+def test_cudnn_attention_is_switched_off() -> None:
+    """It would plan anew for every shape; tests/gpu shows that nothing runs through it."""
+    assert not torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
