@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test test-slow triton test-kernels check format bench clean
+.PHONY: setup demo test test-slow triton test-kernels test-gpu test-mutants check format bench clean
 
 setup: .venv/ready
 
@@ -30,6 +30,17 @@ triton: setup
 
 test-kernels: triton
 	PYTHONPATH=.venv/triton $(BIN)/python -m pytest -n 2 tests/unit/test_kernels.py
+
+# On a machine with CUDA: kernels, the CUDA graph, compiled packed training, bf16 decoding, deterministic resume.
+GPU_TESTS := tests/gpu $(addprefix tests/unit/test_,kernels.py attention.py loss.py packed.py)
+
+test-gpu: setup
+	@$(BIN)/python -c 'import torch; assert torch.cuda.is_available(), "make test-gpu: PyTorch finds no CUDA device here"'
+	DRAGOMAN_TEST_GPU=1 $(BIN)/python -m pytest $(GPU_TESTS)
+
+# Some ninety small faults, one at a time: every one must make a test fail.
+test-mutants: setup
+	$(BIN)/python -m tests.mutants
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -12,7 +12,10 @@ from dragoman.train.loop import train
 from tests.forked import Server, the_server
 from tests.survival import Runs, write_corpus
 
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same results on every machine
+pytest_plugins = ["tests.skips"]
+
+if not os.environ.get("DRAGOMAN_TEST_GPU"):  # set by make test-gpu
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same results on every machine
 torch.set_num_threads(1)  # models this small gain nothing from two, and lose much where the machine is shared
 os.environ["OMP_NUM_THREADS"] = "1"  # the same for the commands that tests start
 # the same examples in every run, however slow the machine; `pytest --hypothesis-profile search` looks for new ones

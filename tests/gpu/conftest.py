@@ -1,0 +1,18 @@
+"""Tests that need a CUDA device. `make test-gpu` runs them; everywhere else they are not collected."""
+
+import pytest
+import torch
+
+collect_ignore_glob = [] if torch.cuda.is_available() else ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:  # PyTorch's compiler and profiler warn of their own inner parts
+        item.add_marker(
+            pytest.mark.filterwarnings("default::DeprecationWarning", "default::UserWarning", "default::FutureWarning")
+        )
+
+
+@pytest.fixture(autouse=True)
+def free_memory() -> None:
+    torch.cuda.empty_cache()

@@ -1,0 +1,110 @@
+"""Translation on CUDA: the same as on the CPU, in any precision, never through cuDNN's attention, and on a full GPU."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
+
+import dragoman
+from dragoman import Translator
+
+CUDNN = "aten::_scaled_dot_product_cudnn_attention"
+SENTENCES = [
+    "Where is the nearest train station?",
+    "She has been working here for ten years.",
+    "My brother is older than me, but I am taller.",
+    "The committee will vote on the report tomorrow.",
+    "I would like a cup of coffee, please.",
+    "Good morning! How did you sleep?",
+    "No.",
+    "Tom has been living in Boston since October, and he does not want to move again before the end of next year.",
+]
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> Translator:
+    return dragoman.load("en-de", "cpu")
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "int8"])
+def on_cuda(request: pytest.FixtureRequest) -> Translator:
+    return dragoman.load("en-de", "cuda", request.param)
+
+
+def operators(recorded: profile) -> set[str]:
+    return {event.key for event in recorded.key_averages()}
+
+
+def test_cudnn_attention_is_never_used(on_cuda: Translator) -> None:
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        on_cuda.translate(SENTENCES, beam=4)
+        on_cuda.score(SENTENCES, SENTENCES)
+    assert any("scaled_dot_product" in name for name in operators(recorded))
+    assert CUDNN not in operators(recorded)
+
+
+def test_control_the_profiler_sees_cudnn_attention() -> None:
+    q = torch.randn(2, 4, 7, 64, device="cuda", dtype=torch.bfloat16)
+    with profile(activities=[ProfilerActivity.CPU]) as recorded, sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        F.scaled_dot_product_attention(q, q, q)
+    assert CUDNN in operators(recorded)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_float32_gives_the_translations_of_the_cpu(on_cpu: Translator, beam: int) -> None:
+    on_cuda = dragoman.load("en-de", "cuda")
+    here, there = (translator.translate(SENTENCES, beam=beam) for translator in (on_cpu, on_cuda))
+    assert [result.text for result in there] == [result.text for result in here]
+    for one, other in zip(here, there, strict=True):
+        assert other.score == pytest.approx(one.score, abs=1e-2)
+
+
+def test_search_reports_the_score_that_scoring_gives(on_cpu: Translator, on_cuda: Translator) -> None:
+    """The model in float32 thinks of every translation about what the search in any precision reported."""
+    results = on_cuda.translate(SENTENCES, beam=4, split="long")
+    scores = on_cpu.score(SENTENCES, [result.text for result in results])
+    for result, score in zip(results, scores, strict=True):
+        assert result.score == pytest.approx(score, abs=0.6)
+
+
+@contextmanager
+def memory_limit(extra_bytes: int) -> Iterator[None]:
+    """At most so much more than what is allocated now."""
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + extra_bytes) / total)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_a_batch_that_does_not_fit_is_halved_until_it_does() -> None:
+    translator = dragoman.load("en-de", "cuda")
+    lines = [" ".join(SENTENCES[:5])] * 256
+    options: dict[str, Any] = {"batch_size": 256, "beam": 4, "split": "long", "max_extra": 5}
+    expected = translator.translate(lines, **options)
+    sizes: list[int] = []
+    start = translator.engine.start
+
+    def counted(sources, *arguments, **keywords):  # type: ignore[no-untyped-def]
+        sizes.append(len(sources))
+        return start(sources, *arguments, **keywords)
+
+    translator.engine.start = counted  # type: ignore[method-assign]
+    with memory_limit(256 << 20):
+        results = translator.translate(lines, **options)
+    assert [result.text for result in results] == [result.text for result in expected]
+    assert min(sizes) < 256, "the control: the batch did not fit"
+    assert min(sizes) >= 16, "a failed batch must give its memory back before its halves start"
+
+
+def test_a_trained_model_translates_on_cuda(quick_run: Path) -> None:
+    here, there = (dragoman.load(str(quick_run), device).translate(["a b c", "d e"]) for device in ("cpu", "cuda"))
+    assert [result.text for result in there] == [result.text for result in here]

@@ -1,0 +1,29 @@
+"""A pytest plugin: in CI a skip that nobody expects is a failure."""
+
+import os
+from collections.abc import Iterable
+
+import pytest
+
+# The skips that CI may have. Any other fails it there: a test that goes missing must be noticed.
+EXPECTED_SKIPS = (
+    "root may write anywhere",
+    "could not import 'mlflow'",
+    "could not import 'wandb'",
+    "Triton is not installed: the kernels were not tested",  # make test-kernels installs it
+)
+
+
+def unexpected_skips(reasons: Iterable[str]) -> list[str]:
+    return [reason for reason in reasons if not any(expected in reason for expected in EXPECTED_SKIPS)]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not os.environ.get("CI"):  # None: one of xdist's workers
+        return
+    skipped = [report.longrepr for report in reporter.stats.get("skipped", ())]
+    unexpected = unexpected_skips(str(place[2]) if isinstance(place, tuple) else str(place) for place in skipped)
+    if unexpected:
+        reporter.write_line(f"unexpected skips in CI: {'; '.join(sorted(set(unexpected)))}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
