@@ -12,7 +12,8 @@ A message is one line: ``name: what is wrong; what to do``; data errors start wi
 """
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 
 class DragomanError(Exception):
@@ -45,8 +46,35 @@ class Stopped(DragomanError):
         self.exit_code = 128 + signal_number
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """What to say after an unknown word: the nearest known one, or all of them."""
+def suggestion(word: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+    """What to say after an unknown word: the known one that was probably meant, or all of them."""
     choices = sorted(known)
-    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(choices)}"
+    near = (aliases or {}).get(word.lower()) or _nearest(word, choices)
+    return f"did you mean {near}?" if near else f"known: {', '.join(choices)}"
+
+
+def _nearest(word: str, choices: list[str]) -> str | None:
+    ranks = {choice: _rank(word.lower(), choice.lower()) for choice in choices}
+    best = max(ranks, key=lambda choice: ranks[choice], default=None)
+    return best if best is not None and ranks[best] > (0, 0.0) else None
+
+
+def _rank(word: str, choice: str) -> tuple[int, float]:
+    """A slip of the keys (max_step) comes before the same word with more or less (beam_size), then likeness alone."""
+    likeness = difflib.SequenceMatcher(None, choice, word).ratio()
+    if likeness >= 0.85:
+        return 3, likeness
+    if _extends(word, choice) or _extends(choice, word):
+        return 2, likeness
+    return (1, likeness) if likeness >= 0.6 else (0, 0.0)
+
+
+def _extends(long: str, short: str) -> bool:
+    """Whether every word of the short one begins a word of the long one: beam and num_beams, steps and max_steps."""
+    words, parts = _WORD.findall(long), _WORD.findall(short)
+    # a prefix of one or two letters says nothing: es is not short for estonian
+    begun = [any(word == part or (len(part) >= 3 and word.startswith(part)) for word in words) for part in parts]
+    return bool(begun) and all(begun)
+
+
+_WORD = re.compile(r"[^\W_]+")
