@@ -108,8 +108,6 @@ def build_config(preset: str, corpora: Corpora, *given: list[str] | None) -> Con
         name = setting.partition("=")[0].strip()
         if name in {f"data.{entry.name}" for entry in fields(Corpora)} | {"data.generated"}:
             raise ConfigError(f"--set {name}: the corpora of a recipe are given by its options; leave it out")
-        if name in ("model.vocab_size", "model.target_vocab_size"):
-            raise ConfigError(f"--set {name}: follows from the tokenizer; set text.vocab_size")
     return Config.build(preset, None, settings, data=asdict(corpora))
 
 

@@ -219,10 +219,9 @@ def in_the_box() -> list[str]:
 def load_config(directory: Path) -> Config:
     _require_directory(directory)
     try:
-        return Config.build(file=directory / CONFIG)
-    except ConfigError as error:
-        message = str(error).removeprefix(f"{directory / CONFIG}: ")
-        raise ModelError(f"{directory / CONFIG}: {message}") from None
+        return Config.build(file=directory / CONFIG, saved=True)
+    except ConfigError as error:  # which names the file
+        raise ModelError(str(error)) from None
 
 
 def tokenizer_names(joint: bool) -> tuple[str, str]:

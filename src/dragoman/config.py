@@ -2,9 +2,15 @@
 
 A configuration is built in this order, later winning: dataclass defaults (the paper's base model), a preset, a TOML
 file, `--set section.key=value`. An unknown key is an error with a suggestion.
+
+Every section checks its own fields when it is made, so that a mistake is the same error from a constructor,
+`dataclasses.replace`, a file, `--set` and an option.
 """
 
+import functools
 import json
+import math
+import numbers
 import tomllib
 import types
 import typing
@@ -15,6 +21,7 @@ from typing import Any, Literal, Self
 
 from dragoman.errors import ConfigError, suggestion
 
+DEVICES = ("auto", "cpu", "cuda", "mps")
 LARGEST = 1_000_000  # no size in a model comes near it; a hostile or mistyped file does
 
 
@@ -23,8 +30,70 @@ def require(holds: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def _require_range(section: str, name: str, value: float, low: float, high: float) -> None:
-    require(low <= value <= high, f"{section}.{name}: {value} is out of range; use {low} to {high}")
+def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    known = tuple(choices)
+    require(value in known, f"{name}: {value!r} is not a choice; {suggestion(str(value), known)}")
+
+
+def require_device(name: str, value: str) -> None:
+    """Whether it is the name of a device at all; whether this machine has it is another question."""
+    kind = value.partition(":")[0]
+    require(kind in DEVICES, f"{name}: {value!r} is not a device; {suggestion(kind, DEVICES, {'gpu': 'cuda'})}")
+
+
+def _require_range(section: str, name: str, value: float | None, low: float, high: float) -> None:
+    """None is a setting left to its default, which is in range. NaN is in no range."""
+    require(value is None or low <= value <= high, f"{section}.{name}: {value} is out of range; use {low} to {high}")
+
+
+def check_fields(section: str, config: Any) -> None:
+    """Check each field of a dataclass against its type, and normalise it: 1 to 1.0, "a" and ["a"] to ("a",)."""
+    for name, hint in _type_hints(config.__class__).items():
+        object.__setattr__(config, name, _checked(f"{section}.{name}", getattr(config, name), hint))
+
+
+@functools.cache
+def _type_hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the type `hint` says, or an error that names both."""
+    if isinstance(hint, types.UnionType):  # something or None
+        return None if value is None else _checked(name, value, hint.__args__[0])
+    if typing.get_origin(hint) is Literal:
+        require_choice(name, value, typing.get_args(hint))
+        return value
+    if typing.get_origin(hint) is tuple:
+        parts = [value] if isinstance(value, str) else value
+        require(
+            isinstance(parts, (list, tuple)) and all(isinstance(part, str) for part in parts),
+            f"{name}: {value!r} is not a string or a list of strings",
+        )
+        return tuple(_checked(name, part, str) for part in parts)
+    kind, words = _KINDS[hint]
+    is_kind = isinstance(value, kind) and (hint is bool or not isinstance(value, bool))  # to Python True is a number
+    require(is_kind, f"{name}: {value!r} is not {words}")
+    if hint is str:
+        # a file name may hold other bytes, which Python shows as surrogates; TOML and JSON cannot hold them
+        require(_is_unicode(value), f"{name}: {value!r} is not valid UTF-8; rename the file")
+        return value
+    try:
+        return hint(value)
+    except OverflowError:  # a whole number that no float can hold
+        return math.inf if value > 0 else -math.inf
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+_KINDS: dict[Any, tuple[type, str]] = {
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    bool: (bool, "true or false"),
+    str: (str, "a string"),
+}
 
 
 @dataclass(frozen=True)
@@ -69,20 +138,23 @@ class TransformerConfig:
     share_target_output: bool = True  # the output projection is the target embedding
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "num_layers", "d_model", "d_ff", "num_heads", "max_positions"):
-            _require_range("model", name, getattr(self, name), 1, LARGEST)
+        check_fields("model", self)
         for name in (
+            "vocab_size",
             "target_vocab_size",
+            "d_model",
+            "d_ff",
+            "num_heads",
             "d_k",
             "d_v",
             "decoder_d_model",
             "decoder_d_ff",
             "decoder_num_heads",
+            "max_positions",
         ):
-            value = getattr(self, name)
-            _require_range("model", name, 1 if value is None else value, 1, LARGEST)
-        _require_range("model", "num_layers", self.num_layers, 1, 1000)
-        _require_range("model", "decoder_num_layers", self.decoder.num_layers, 1, 1000)
+            _require_range("model", name, getattr(self, name), 1, LARGEST)
+        for name in ("num_layers", "decoder_num_layers"):
+            _require_range("model", name, getattr(self, name), 1, 1000)
         _require_range("model", "dropout", self.dropout, 0.0, 0.999)
         _require_range("model", "attention_dropout", self.attention_dropout, 0.0, 0.999)
         _require_range("model", "init_gain", self.init_gain, 0.001, 1_000.0)
@@ -136,7 +208,8 @@ class TransformerConfig:
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> Self:
-        return cls(**{**_preset(name)["model"], **overrides})
+        require_choice("preset", name, PRESETS)
+        return cls(**{**PRESETS[name]["model"], **overrides})
 
     @classmethod
     def tiny(cls, **overrides: Any) -> Self:
@@ -172,7 +245,8 @@ class RecurrentConfig:
     share_target_output: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "d_model", "target_vocabulary"):
+        check_fields("model", self)
+        for name in ("vocab_size", "target_vocab_size", "d_model"):
             _require_range("model", name, getattr(self, name), 1, LARGEST)
         _require_range("model", "num_layers", self.num_layers, 1, 1000)
         _require_range("model", "dropout", self.dropout, 0.0, 0.999)
@@ -215,6 +289,7 @@ class DataConfig:
     on_bad_line: Literal["fail", "skip"] = "fail"
 
     def __post_init__(self) -> None:
+        check_fields("data", self)
         _require_range("data", "generated_size", self.generated_size, 100, 100_000_000)
         require(
             not (self.generated and (self.source or self.target or self.valid_source or self.valid_target)),
@@ -248,6 +323,7 @@ class TextConfig:
     sampling: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields("text", self)
         _require_range("text", "sampling", self.sampling, 0.0, 0.9)
         require(
             self.sampling == 0.0 or self.model in ("bpe", "unigram"),
@@ -297,6 +373,7 @@ class TrainConfig:
     nonfinite_limit: int = 10  # steps in a row with a non-finite loss or gradient before giving up
 
     def __post_init__(self) -> None:
+        check_fields("train", self)
         for name in ("max_steps", "batch_tokens", "accumulate", "warmup_steps", "save_every", "log_every"):
             _require_range("train", name, getattr(self, name), 1, 10**12)
         for name in ("keep_checkpoints", "average", "valid_sentences", "nonfinite_limit"):
@@ -308,13 +385,12 @@ class TrainConfig:
         _require_range("train", "ema", self.ema, 0.0, 0.999999)
         _require_range("train", "final_learning_rate", self.final_learning_rate, 0.0, 100.0)
         for name in self.trackers:
-            known = ("tensorboard", "wandb", "mlflow")
-            require(name in known, f"train.trackers: {name!r} is not a choice; {suggestion(name, known)}")
+            require_choice("train.trackers", name, ("tensorboard", "wandb", "mlflow"))
+        require_device("train.device", self.device)
         for name in ("adam_beta1", "adam_beta2", "label_smoothing"):
             _require_range("train", name, getattr(self, name), 0.0, 0.9999)
         _require_range("train", "adam_epsilon", self.adam_epsilon, 0.0, 1.0)
-        if self.learning_rate is not None:
-            _require_range("train", "learning_rate", self.learning_rate, 0.0, 100.0)
+        _require_range("train", "learning_rate", self.learning_rate, 0.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -335,6 +411,7 @@ class DecodeConfig:
     batch_size: int = 64  # sentences
 
     def __post_init__(self) -> None:
+        check_fields("decode", self)
         _require_range("decode", "beam", self.beam, 1, 10_000)
         _require_range("decode", "batch_size", self.batch_size, 1, 1_000_000)
         _require_range("decode", "max_extra", self.max_extra, 1, 100_000)
@@ -343,7 +420,6 @@ class DecodeConfig:
         _require_range("decode", "top_k", self.top_k, 0, LARGEST)
         _require_range("decode", "top_p", self.top_p, 0.001, 1.0)
         _require_range("decode", "n_best", self.n_best, 1, 10_000)
-        require(self.split in ("long", "sentences"), f"decode.split: {self.split!r} is neither long nor sentences")
         require(
             self.sampling or self.n_best <= self.beam,
             f"decode.n_best: {self.n_best} is more than beam={self.beam}; widen the beam or ask for fewer",
@@ -365,6 +441,10 @@ class Config:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
 
     def __post_init__(self) -> None:
+        for section, hint in _type_hints(Config).items():
+            value, kinds = getattr(self, section), typing.get_args(hint) or (hint,)
+            wanted = " or a ".join(kind.__name__ for kind in kinds)
+            require(isinstance(value, kinds), f"{section}: {value!r} is not a {wanted}")
         require(
             self.model.longest is None or self.model.longest >= self.text.max_length,
             f"model.max_positions: {self.model.longest} learned positions cannot hold text.max_length="
@@ -381,25 +461,55 @@ class Config:
         preset: str | None = None,
         file: Path | None = None,
         settings: Iterable[str] = (),
+        *,
+        saved: bool = False,
         **sections: Mapping[str, Any],
     ) -> Self:
-        """A preset, then a TOML file, then `sections`, then `section.key=value` strings; later wins."""
-        layers: list[Mapping[str, Any]] = []
-        if file is not None:
-            document = read_toml(file)
-            named = document.pop("preset", None)
-            require(named is None or isinstance(named, str), f"preset: {named!r} is not the name of a preset")
-            preset = preset or named
-            layers.append(document)
-        known = [section.name for section in fields(cls)]
-        values: dict[str, dict[str, Any]] = {name: {} for name in known}
-        for layer in (*layers, sections, *map(_parse_setting, settings)):
+        """A preset, then a TOML file, then `sections`, then `section.key=value` strings; later wins.
+
+        `saved`: the file is the config.toml of a model directory, which states the size of the vocabulary.
+        """
+        if preset is not None:
+            require_choice("preset", preset, PRESETS)
+        document = read_toml(file) if file is not None else {}
+        asked: list[Mapping[str, Any]] = [sections, *map(_parse_setting, settings)]
+        try:
+            return cls._from_layers(preset, document, asked, saved)
+        except ConfigError as error:
+            if str(error) == cls._fault(preset, document, saved):  # the file has it without what was asked besides
+                raise ConfigError(f"{file}: {error}") from None
+            raise
+
+    @classmethod
+    def _fault(cls, preset: str | None, document: Mapping[str, Any], saved: bool) -> str | None:
+        try:
+            cls._from_layers(preset, document, [], saved)
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    @classmethod
+    def _from_layers(
+        cls, preset: str | None, document: Mapping[str, Any], asked: list[Mapping[str, Any]], saved: bool
+    ) -> Self:
+        if "preset" in document:
+            require_choice("preset", document["preset"], PRESETS)
+        file = {name: entries for name, entries in document.items() if name != "preset"}
+        preset = document.get("preset") if preset is None else preset
+        values: dict[str, dict[str, Any]] = {section.name: {} for section in fields(cls)}
+        for layer in (file, *asked):
             for name, entries in layer.items():
-                require(name in known, f"{name}: unknown section; {suggestion(name, known)}")
+                require(name in values, f"{name}: unknown section; {suggestion(name, values)}")
                 require(isinstance(entries, Mapping), f"{name}: is a section; write {name}.key = value")
                 values[name].update(entries)
+        for layer in asked if saved else (file, *asked):
+            for key in ("vocab_size", "target_vocab_size"):
+                require(
+                    key not in layer.get("model", ()),
+                    f"model.{key}: follows from the tokenizer; leave it out and set text.vocab_size",
+                )
         kinds = {**_SECTIONS, "model": _architecture(values["model"])}
-        for name, entries in (_preset(preset) if preset else {}).items():
+        for name, entries in (PRESETS[preset] if preset is not None else {}).items():
             # a preset's heads and the like mean nothing to a recurrent model
             entries = {key: value for key, value in entries.items() if key in kinds[name].__dataclass_fields__}
             values[name] = {**entries, **values[name]}
@@ -430,10 +540,7 @@ _SECTIONS: dict[str, Any] = {"data": DataConfig, "text": TextConfig, "train": Tr
 
 def _architecture(entries: Mapping[str, Any]) -> type[ModelConfig]:
     name = entries.get("architecture", TransformerConfig.architecture)
-    require(
-        isinstance(name, str) and name in ARCHITECTURES,
-        f"model.architecture: {name!r} is not a choice; {suggestion(str(name), ARCHITECTURES)}",
-    )
+    require_choice("model.architecture", name, ARCHITECTURES)
     return ARCHITECTURES[name]
 
 
@@ -444,7 +551,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such file; give a TOML file or the --source ... options") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML; of thousands of digits or brackets
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -457,44 +564,17 @@ def _parse_setting(setting: str) -> dict[str, dict[str, Any]]:
     )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()  # bare words are strings: text.model=unigram
     return {section: {key: value}}
 
 
 def _section(name: str, kind: type, entries: Mapping[str, Any]) -> Any:
-    hints = typing.get_type_hints(kind)
     known = [entry.name for entry in fields(kind)]
-    values: dict[str, Any] = {}
-    for key, value in entries.items():
+    for key in entries:
         require(key in known, f"{name}.{key}: unknown key; {suggestion(key, known)}")
-        values[key] = _coerce(f"{name}.{key}", value, hints[key])
-    return kind(**values)
+    return kind(**entries)
 
-
-def _coerce(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the type `hint` says, or an error that names both."""
-    if isinstance(hint, types.UnionType):
-        options = [option for option in hint.__args__ if option is not type(None)]
-        return None if value is None else _coerce(name, value, options[0])
-    if typing.get_origin(hint) is Literal:
-        choices = typing.get_args(hint)
-        require(value in choices, f"{name}: {value!r} is not a choice; {suggestion(str(value), choices)}")
-        return value
-    if typing.get_origin(hint) is tuple:
-        parts = [value] if isinstance(value, str) else value
-        require(
-            isinstance(parts, (list, tuple)) and all(isinstance(part, str) for part in parts),
-            f"{name}: {value!r} is not a string or a list of strings",
-        )
-        return tuple(parts)
-    if hint is float and type(value) is int:
-        return float(value)
-    require(type(value) is hint, f"{name}: {value!r} is not {_KINDS[hint]}")
-    return value
-
-
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 # Sizes, warm-up, batch and learning rate belong together: 4,000 warm-up steps would kill a short run.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -531,8 +611,3 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "train": {"max_steps": 300_000, "batch_tokens": 25_000, "warmup_steps": 4_000, "save_every": 1_000},
     },
 }
-
-
-def _preset(name: str) -> dict[str, dict[str, Any]]:
-    require(name in PRESETS, f"--preset {name}: no such preset; {suggestion(name, PRESETS)}")
-    return PRESETS[name]

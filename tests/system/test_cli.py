@@ -231,9 +231,9 @@ def test_train_with_one_command_and_no_configuration_file(generated: Path, tmp_p
 def test_train_refuses_typos_with_a_suggestion(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("[train]\nmax_step = 5\n")
-    assert error_of("train", file, code=2) == "dragoman: train.max_step: unknown key; did you mean max_steps?"
+    assert error_of("train", file, code=2) == f"dragoman: {file}: train.max_step: unknown key; did you mean max_steps?"
     assert error_of("train", "--set", "model.vocab_size=5", "--out", tmp_path / "x", code=2) == (
-        "dragoman: model.vocab_size: follows from the tokenizer; set text.vocab_size"
+        "dragoman: model.vocab_size: follows from the tokenizer; leave it out and set text.vocab_size"
     )
     assert error_of("train", "--preset", "tiny", code=2) == (
         "dragoman: --out: missing; say where the model directory shall be"
@@ -241,6 +241,28 @@ def test_train_refuses_typos_with_a_suggestion(tmp_path: Path) -> None:
     assert error_of("train", "--out", tmp_path / "x", "--set", "data.generated=nubmers-th", code=2) == (
         "dragoman: data.generated: no corpus 'nubmers-th'; did you mean numbers-th?"
     )
+
+
+def test_options_are_refused_as_settings_are(quick_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    for arguments, message in (
+        (["train", "--out", out, "--on-bad-line", "skp"],
+         "data.on_bad_line: 'skp' is not a choice; did you mean skip?"),
+        (["train", "--out", out, "--on-bad-line", ""], "data.on_bad_line: '' is not a choice; known: fail, skip"),
+        (["train", "--out", out, "--set", "train.device=gpu"],
+         "train.device: 'gpu' is not a device; did you mean cuda?"),
+        (["train", "--out", out, "--preset", ""], "preset: '' is not a choice; known: base, big, small, tiny"),
+        (["translate", "--model", quick_run, "--split", "sentance", "a"],
+         "decode.split: 'sentance' is not a choice; did you mean sentences?"),
+        (["translate", "--model", quick_run, "--top-p", "nan", "a"],
+         "decode.top_p: nan is out of range; use 0.001 to 1.0"),
+        (["translate", "--model", quick_run, "--device", "gpu", "a"],
+         "device: 'gpu' is not a device; did you mean cuda?"),
+        (["info", "--set", "model.vocab_size=5"],
+         "model.vocab_size: follows from the tokenizer; leave it out and set text.vocab_size"),
+    ):  # fmt: skip
+        assert error_of(*arguments, code=2) == f"dragoman: {message}"
+    assert not out.exists()
 
 
 def test_a_corpus_with_bad_text_is_refused_or_skipped(generated: Path, tmp_path: Path) -> None:

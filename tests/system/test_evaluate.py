@@ -148,7 +148,7 @@ def test_blank_lines_are_told_of(place: Path) -> None:
         ("--hypotheses ours --sentences .", 6, "--sentences .: is a directory; name a file"),
         ("--hypotheses ours --sentences no/where", 6,
          "--sentences no/where: its directory does not exist; make it or choose another place"),
-        ("--model none --source source --tokenize 14a", 2, "--tokenize 14a: no such tokenisation; known: "),
+        ("--model none --source source --tokenize 14a", 2, "--tokenize: '14a' is not a choice; did you mean 13a?"),
         ("--hypotheses ours --source source --comet x/y", 2,
          "--comet: unbabel-comet is not installed (not on this machine); "
          "run pip install 'dragoman[comet]', or leave it out"),

@@ -69,6 +69,21 @@ def test_what_cannot_change_is_refused_and_dropout_can(quick_run: Path, tmp_path
         from_run(tmp_path / "nowhere", tmp_path)
 
 
+def test_the_config_of_a_model_directory_resumes_it_and_trains_no_other(quick_run: Path, tmp_path: Path) -> None:
+    saved = quick_run / "config.toml"
+    assert build_config(saved, quick_run, None, {}, []) == bundle.load_config(quick_run)
+    assert build_config(saved, quick_run, None, {}, ["train.max_steps=99"]).train.max_steps == 99
+    with pytest.raises(ConfigError) as caught:
+        build_config(saved, tmp_path / "other", None, {}, [])
+    assert str(caught.value) == (
+        f"{saved}: model.vocab_size: follows from the tokenizer; leave it out and set text.vocab_size"
+    )
+    copied = tmp_path / "again.toml"
+    lines = saved.read_text().splitlines(keepends=True)
+    copied.write_text("".join(lines[: lines.index("[model]\n")]) + "[model]\nd_ff = 64\n")
+    assert build_config(copied, tmp_path / "other", None, {}, []).text == bundle.load_config(quick_run).text
+
+
 # Freezing
 
 

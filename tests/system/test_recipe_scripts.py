@@ -377,7 +377,7 @@ def refusals(corpus: Path) -> dict[str, tuple[list[str], int, str]]:
             2,
             "--set data.source: the corpora of a recipe are given by its options; leave it out",
         ),
-        "preset": ([*back, "--preset", "tinny"], 2, "--preset tinny: no such preset; did you mean tiny?"),
+        "preset": ([*back, "--preset", "tinny"], 2, "preset: 'tinny' is not a choice; did you mean tiny?"),
         "top-k": ([*back, "--top-k", "5"], 2, "--top-k: has no part in beam search; give --sample too"),
         "reverse model": (
             [*back, "--reverse", str(missing)],

@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_said(quick_run: Path, small: Path, tmp_path: Pat
 
     assert error("--out", str(small)) == f"--out {small}: holds a model; give another directory"
     assert error("--out", str(tmp_path / "x"), "--weights", "int4") == (
-        "--weights int4: not a choice; did you mean int8?"
+        "--weights: 'int4' is not a choice; did you mean int8?"
     )
 
 

@@ -1,11 +1,28 @@
 """Settings: presets, TOML, suggestions, constraints."""
 
-from dataclasses import fields
+import json
+import math
+import os
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
-from dragoman.config import PRESETS, Config, TransformerConfig
+from dragoman.config import (
+    PRESETS,
+    Config,
+    DataConfig,
+    DecodeConfig,
+    RecurrentConfig,
+    TextConfig,
+    TrainConfig,
+    TransformerConfig,
+)
 from dragoman.errors import ConfigError
 from dragoman.train.schedule import learning_rate
 
@@ -19,7 +36,7 @@ MISTAKES = [
     ("text.model=bep", "text.model: 'bep' is not a choice; did you mean bpe?"),
     ("model.norm=5", "model.norm: 5 is not a choice; known: post, pre"),
     ("model.num_heads=6", "model.num_heads: num_heads=6 must divide d_model=512; try 4 or 8, or set d_k and d_v"),
-    ("model.num_layers=1000000000", "model.num_layers: 1000000000 is out of range; use 1 to 1000000"),
+    ("model.num_layers=1000000000", "model.num_layers: 1000000000 is out of range; use 1 to 1000"),
     ("model.dropout=1", "model.dropout: 1.0 is out of range; use 0.0 to 0.999"),
     ("decode.n_best=9", "decode.n_best: 9 is more than beam=4; widen the beam or ask for fewer"),
     (
@@ -49,6 +66,196 @@ def test_a_mistake_is_named_with_its_remedy(setting: str, message: str) -> None:
     assert isinstance(caught.value, ValueError)
 
 
+# One check, whichever way a value comes in
+
+SECTIONS: list[tuple[str, Any]] = [
+    ("data", DataConfig),
+    ("text", TextConfig),
+    ("model", TransformerConfig),
+    ("model", RecurrentConfig),
+    ("train", TrainConfig),
+    ("decode", DecodeConfig),
+]
+FAULTS: list[tuple[str, Any, str]] = [
+    ("model.positions", "sinusodial", "'sinusodial' is not a choice; did you mean sinusoidal?"),
+    ("model.norm", "Pre", "'Pre' is not a choice; did you mean pre?"),
+    ("model.d_model", "wide", "'wide' is not a whole number"),
+    ("model.dropout", 10**400, "inf is out of range; use 0.0 to 0.999"),
+    ("model.decoder_num_layers", 0, "0 is out of range; use 1 to 1000"),
+    ("text.normalization", "NFC", "'NFC' is not a choice; did you mean nfc?"),
+    ("data.source", 7, "7 is not a string or a list of strings"),
+    ("data.source", ["a", 7], "['a', 7] is not a string or a list of strings"),
+    ("data.on_bad_line", "skp", "'skp' is not a choice; did you mean skip?"),
+    ("train.learning_rate", "fast", "'fast' is not a number"),
+    ("train.clip_norm", math.inf, "inf is out of range; use 0 to 4611686018427387904"),
+    ("train.deterministic", 1, "1 is not true or false"),
+    ("train.trackers", ["tensorbord"], "'tensorbord' is not a choice; did you mean tensorboard?"),
+    ("train.device", "gpu", "'gpu' is not a device; did you mean cuda?"),
+    ("decode.length_penalty_form", "gmnt", "'gmnt' is not a choice; did you mean gnmt?"),
+    ("decode.split", "sentance", "'sentance' is not a choice; did you mean sentences?"),
+    ("decode.beam", 2.5, "2.5 is not a whole number"),
+    ("decode.beam", True, "True is not a whole number"),
+    ("decode.top_p", math.nan, "nan is out of range; use 0.001 to 1.0"),
+]
+
+
+def toml(value: Any) -> str:
+    return str(value) if isinstance(value, float) else json.dumps(value)
+
+
+def message_of(make: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make(*arguments, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "value", "fault"), FAULTS, ids=[f"{name}={value}"[:40] for name, value, _ in FAULTS])
+def test_a_wrong_value_is_the_same_error_whichever_way_it_comes_in(
+    name: str, value: Any, fault: str, tmp_path: Path
+) -> None:
+    section, _, key = name.partition(".")
+    kind = next(kind for each, kind in SECTIONS if each == section)
+    file = tmp_path / "run.toml"
+    file.write_text(f"[{section}]\n{key} = {toml(value)}\n")
+    message = f"{name}: {fault}"
+    assert message_of(kind, **{key: value}) == message
+    assert message_of(replace, kind(), **{key: value}) == message
+    assert message_of(Config.build, **{section: {key: value}}) == message
+    assert message_of(Config.build, settings=[f"{name}={toml(value)}"]) == message
+    assert message_of(Config.build, file=file) == f"{file}: {message}"
+
+
+def wrong_for(hint: Any) -> list[Any]:
+    """Values of every other type; for numbers those that are none, too."""
+    if isinstance(hint, types.UnionType):
+        return wrong_for(hint.__args__[0])
+    if typing.get_origin(hint) is Literal:
+        return ["no such choice", 1, True]
+    if typing.get_origin(hint) is tuple:
+        return [1, [1], True]
+    others: dict[Any, list[Any]] = {
+        int: [True, 1.5, "1"],
+        float: [True, "1", math.nan, math.inf, -math.inf],
+        bool: [1, "true"],
+        str: [1, True, ["a"], "\udcff"],
+    }
+    return others[hint]
+
+
+@pytest.mark.parametrize(("section", "kind"), SECTIONS, ids=[kind.__name__ for _, kind in SECTIONS])
+def test_every_field_refuses_what_is_not_of_its_type(section: str, kind: Any) -> None:
+    for name, hint in typing.get_type_hints(kind).items():
+        for value in wrong_for(hint):
+            assert message_of(kind, **{name: value}).startswith(f"{section}.{name}: "), (name, value)
+        kind(**{name: getattr(kind(), name)})  # the control
+
+
+def test_values_become_the_type_of_their_field() -> None:
+    made = TrainConfig(clip_norm=0, max_steps=np.int64(7), ema=np.float64(0.5), trackers=[])  # type: ignore[arg-type]
+    assert [type(value) for value in (made.clip_norm, made.max_steps, made.ema, made.trackers)] == [
+        float, int, float, tuple,
+    ]  # fmt: skip
+    data = DataConfig(source="a", target=["b", "c"])  # type: ignore[arg-type]
+    assert (data.source, data.target) == (("a",), ("b", "c"))
+    assert "max_steps = 7\n" in Config(train=made).to_toml()
+
+
+def test_a_section_of_another_kind_is_refused() -> None:
+    assert message_of(Config, train={"max_steps": 5}) == "train: {'max_steps': 5} is not a TrainConfig"
+    assert message_of(Config, model="base") == "model: 'base' is not a TransformerConfig or a RecurrentConfig"
+
+
+@pytest.mark.parametrize("kind", [TransformerConfig, RecurrentConfig])
+def test_zero_is_no_size(kind: type[TransformerConfig] | type[RecurrentConfig]) -> None:
+    sizes = [
+        name
+        for name, hint in typing.get_type_hints(kind).items()
+        if hint is int or (isinstance(hint, types.UnionType) and int in hint.__args__)
+    ]
+    assert {"vocab_size", "target_vocab_size", "num_layers", "d_model"} <= set(sizes)
+    for name in sizes:
+        assert message_of(kind, **{name: 0}).startswith(f"model.{name}: 0 is out of range; use 1 to "), name
+
+
+# The sizes of the vocabulary
+
+REFUSED = "follows from the tokenizer; leave it out and set text.vocab_size"
+
+
+@pytest.mark.parametrize("name", ["vocab_size", "target_vocab_size"])
+def test_the_size_of_a_vocabulary_is_not_a_setting_of_the_model(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(f"[model]\n{name} = 500\nshare_source_target = false\n")
+    message = f"model.{name}: {REFUSED}"
+    assert message_of(Config.build, None, file) == f"{file}: {message}"
+    assert message_of(Config.build, None, None, [f"model.{name}=500"]) == message
+    assert message_of(Config.build, model={name: 500}) == message
+    assert getattr(Config.build(None, file, saved=True).model, name) == 500, "a model directory states it"
+    assert message_of(Config.build, None, file, [f"model.{name}=500"], saved=True) == message
+
+
+# Files are named
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[train]\nmax_step = 5\n", "train.max_step: unknown key; did you mean max_steps?"),
+        ("[train]\nmax_steps = 0\n", "train.max_steps: 0 is out of range; use 1 to 1000000000000"),
+        ("[trian]\nmax_steps = 5\n", "trian: unknown section; did you mean train?"),
+        ("train = 5\n", "train: is a section; write train.key = value"),
+        ('preset = "tinny"\n', "preset: 'tinny' is not a choice; did you mean tiny?"),
+        ("preset = [1]\n", "preset: [1] is not a choice; known: base, big, small, tiny"),
+        ("[decode]\nn_best = 9\n", "decode.n_best: 9 is more than beam=4; widen the beam or ask for fewer"),
+        ("[model]\nd_model = 100\n", "model.num_heads: num_heads=8 must divide d_model=100; try 5 or 10, "
+         "or set d_k and d_v"),
+        ("[text]\njoint = false\n",
+         "text.joint: two vocabularies cannot share one embedding; set model.share_source_target = false"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_file_names_the_file(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    assert message_of(Config.build, None, file) == f"{file}: {message}"
+    assert message_of(Config.build, None, file, ["train.seed=4"]) == f"{file}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        (["train.max_step=5"], {}, "train.max_step: unknown key; did you mean max_steps?"),
+        (["train.max_steps=0"], {}, "train.max_steps: 0 is out of range; use 1 to 1000000000000"),
+        (["decode.n_best=9"], {}, "decode.n_best: 9 is more than beam=2; widen the beam or ask for fewer"),
+        ([], {"preset": "tinny"}, "preset: 'tinny' is not a choice; did you mean tiny?"),
+        ([], {"data": {"on_bad_line": "skp"}}, "data.on_bad_line: 'skp' is not a choice; did you mean skip?"),
+    ],
+)
+def test_a_mistake_beside_a_file_is_not_blamed_on_it(
+    settings: list[str], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[train]\nmax_steps = 5\n[decode]\nbeam = 2\n")
+    assert message_of(Config.build, file=file, settings=settings, **options) == message
+    file.write_text("[train]\nmax_steps = -1\n")
+    assert message_of(Config.build, None, file, ["train.max_steps=0"]).startswith("train.max_steps: 0 is"), "nor here"
+
+
+def test_a_setting_may_correct_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[train]\nmax_steps = 0\n")
+    assert Config.build(None, file, ["train.max_steps=1"]).train.max_steps == 1
+
+
+@pytest.mark.parametrize("text", ["[train]\nseed = " + "9" * 5_000, "[train]\nseed = " + "[" * 100_000])
+def test_a_hostile_file_is_refused_by_name(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    assert message_of(Config.build, None, file).startswith(f"{file}: not valid TOML: ")
+
+
+# Building
+
+
 def test_later_wins(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('preset = "tiny"\n[train]\nmax_steps = 7\nseed = 3\n')
@@ -66,7 +273,17 @@ def test_toml_brings_back_every_setting(preset: str, tmp_path: Path) -> None:
     )
     file = tmp_path / "config.toml"
     file.write_text(config.to_toml(), encoding="utf-8")
-    assert Config.build(None, file) == config
+    assert Config.build(None, file, saved=True) == config
+
+
+def test_a_path_that_is_not_unicode_is_refused() -> None:
+    name = os.fsdecode(b"train-\xff.en")
+    assert message_of(DataConfig, source=("a", name)) == (
+        "data.source: 'train-\\udcff.en' is not valid UTF-8; rename the file"
+    )
+    assert message_of(TrainConfig, start_from=name) == (
+        "train.start_from: 'train-\\udcff.en' is not valid UTF-8; rename the file"
+    )
 
 
 def test_a_wrong_file_is_named(tmp_path: Path) -> None:
@@ -79,7 +296,7 @@ def test_a_wrong_file_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_preset_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"--preset bigg: no such preset; did you mean big\?"):
+    with pytest.raises(ConfigError, match=r"^preset: 'bigg' is not a choice; did you mean big\?$"):
         Config.build("bigg")
 
 

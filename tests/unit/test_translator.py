@@ -147,7 +147,7 @@ def test_sentences_are_translated_one_by_one_where_asked_for(translator: Transla
     assert (apart.source, apart.status, apart.attention) == (line, "translated", None)
     long = " ".join("abcdefghij"[place % 10] for place in range(2 * translator.config.text.max_length))
     assert translator.translate(f"a b. {long.capitalize()}", split="sentences", beam=1).status == "split"
-    with pytest.raises(ConfigError, match=r"^decode.split: 'words' is neither long nor sentences$"):
+    with pytest.raises(ConfigError, match=r"^decode.split: 'words' is not a choice; known: long, sentences$"):
         translator.translate(line, split="words")
 
 

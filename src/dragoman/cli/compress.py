@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.options import Model
-from dragoman.errors import ConfigError, suggestion
+from dragoman.config import require_choice
+from dragoman.errors import ConfigError
 
 WEIGHTS = ("int8", "bfloat16", "float32")
 
@@ -17,8 +18,7 @@ def command(
     weights: Annotated[str, typer.Option(help="int8, bfloat16 or float32.")] = "int8",
 ) -> None:
     """Write a model directory with smaller weights. Every command reads it as it does the one it was made of."""
-    if weights not in WEIGHTS:
-        raise ConfigError(f"--weights {weights}: not a choice; {suggestion(weights, WEIGHTS)}")
+    require_choice("--weights", weights, WEIGHTS)
 
     import torch
 

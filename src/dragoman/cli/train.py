@@ -55,7 +55,7 @@ def command(
         "test_target": test_target,
         "on_bad_line": on_bad_line,
     }
-    data = {name: value for name, value in given.items() if value}
+    data = {name: value for name, value in given.items() if value not in (None, [])}
     if folder is not None:
         os.environ["DRAGOMAN_DATA"] = str(folder)
     with _one_voice():
@@ -102,12 +102,11 @@ def build_config(
 
     A run that starts from another model has its sizes and vocabulary; the rest is asked for as ever.
     """
-    if any(setting.startswith(("model.vocab_size", "model.target_vocab_size")) for setting in settings):
-        raise ConfigError("model.vocab_size: follows from the tokenizer; set text.vocab_size")
     saved = out / "config.toml"
-    if file is None and preset is None and saved.exists():
-        return Config.build(None, saved, settings, data=data)
-    asked = Config.build(preset or (None if file else DEFAULT_PRESET), file, settings, data=data)
+    if preset is None and saved.exists() and (file is None or (file.exists() and file.samefile(saved))):
+        return Config.build(None, saved, settings, saved=True, data=data)
+    default = DEFAULT_PRESET if file is None else None
+    asked = Config.build(default if preset is None else preset, file, settings, data=data)
     start_from = start_from or asked.train.start_from
     if not start_from:
         return asked

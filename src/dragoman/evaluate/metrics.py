@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.config import require_choice
 from dragoman.errors import ConfigError, DataError
 
 BOOTSTRAP_SAMPLES = 1_000
@@ -85,8 +86,7 @@ def bleu_metric(tokenize: str, **options: Any) -> Any:
     """sacrebleu's BLEU with this tokenisation, or an error that says which there are."""
     from sacrebleu.metrics.bleu import BLEU
 
-    if tokenize not in BLEU.TOKENIZERS:
-        raise ConfigError(f"--tokenize {tokenize}: no such tokenisation; known: {', '.join(sorted(BLEU.TOKENIZERS))}")
+    require_choice("--tokenize", tokenize, BLEU.TOKENIZERS)
     try:
         return BLEU(tokenize=tokenize, **options)
     except (RuntimeError, OSError, SystemExit) as error:  # a tokenisation that needs a package or a download

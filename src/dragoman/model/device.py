@@ -11,7 +11,8 @@ from importlib.util import find_spec
 
 import torch
 
-from dragoman.errors import ConfigError, suggestion
+from dragoman.config import require_device
+from dragoman.errors import ConfigError
 
 
 def choose_device(name: str) -> torch.device:
@@ -20,9 +21,8 @@ def choose_device(name: str) -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    require_device("device", name)
     kind = name.partition(":")[0]
-    if kind not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"device: {name!r} is not a device; {suggestion(kind, ('auto', 'cpu', 'cuda', 'mps'))}")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device: {name!r} was asked for and this machine has no CUDA; use auto or cpu")
     if kind == "mps" and not torch.backends.mps.is_available():
