@@ -530,7 +530,7 @@ class Config:
                 if value is None:  # TOML has no word for it
                     lines.append(f"# {entry.name} is not set")
                 else:
-                    lines.append(f"{entry.name} = {json.dumps(value, ensure_ascii=False)}")
+                    lines.append(f"{entry.name} = {_toml(value)}")
             lines.append("")
         return "\n".join(lines)
 
@@ -542,6 +542,11 @@ def _architecture(entries: Mapping[str, Any]) -> type[ModelConfig]:
     name = entries.get("architecture", TransformerConfig.architecture)
     require_choice("model.architecture", name, ARCHITECTURES)
     return ARCHITECTURES[name]
+
+
+def _toml(value: Any) -> str:
+    """JSON's strings, numbers and lists are TOML's, but for one character that TOML wants escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dragoman.config import (
     PRESETS,
@@ -273,6 +275,18 @@ def test_toml_brings_back_every_setting(preset: str, tmp_path: Path) -> None:
     )
     file = tmp_path / "config.toml"
     file.write_text(config.to_toml(), encoding="utf-8")
+    assert Config.build(None, file, saved=True) == config
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+@example("".join(map(chr, range(0x100))))
+@example("train\x7f.en")
+@example("a\r\nb\u0085c\u2028\u2029\ufeff\U0010ffff")
+@example('"quoted" \'twice\' \\ C:\\new \\u007f """')
+def test_toml_brings_back_any_path(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
+    config = Config(data=DataConfig(source=(path, "b")), train=TrainConfig(start_from=path))
+    file = tmp_path_factory.getbasetemp() / "path.toml"
+    file.write_bytes(config.to_toml().encode())
     assert Config.build(None, file, saved=True) == config
 
 
