@@ -12,7 +12,7 @@ from torch import Tensor
 import dragoman
 from dragoman import bundle
 from dragoman.cli.train import build_config
-from dragoman.config import TransformerConfig
+from dragoman.config import Config, TrainConfig, TransformerConfig
 from dragoman.data.corpus import file_hash
 from dragoman.errors import ConfigError, ModelError
 from dragoman.model.transformer import Transformer
@@ -67,6 +67,21 @@ def test_what_cannot_change_is_refused_and_dropout_can(quick_run: Path, tmp_path
     assert from_run(quick_run, tmp_path, "model.dropout=0.5").model.dropout == 0.5
     with pytest.raises(ModelError, match="no such model directory"):
         from_run(tmp_path / "nowhere", tmp_path)
+
+
+def test_batch_and_schedule_fit_the_model_that_a_run_starts_from(quick_run: Path, tmp_path: Path) -> None:
+    def built(start: str, preset: str | None = None, *settings: str) -> TrainConfig:
+        config = build_config(None, tmp_path, preset, {}, list(settings), start)
+        assert config.train.start_from == start
+        return replace(config.train, start_from="")
+
+    tiny, small = (Config.build(preset).train for preset in ("tiny", "small"))
+    assert built(str(quick_run)) == tiny
+    assert built("en-de") == small, "not the 51,200 tokens a batch it was trained with"
+    assert built(str(quick_run), "small") == small, "what is asked for wins"
+    assert built(str(quick_run), None, "train.batch_tokens=600") == replace(tiny, batch_tokens=600)
+    by_setting = build_config(None, tmp_path, None, {}, [f"train.start_from={quick_run}"])
+    assert by_setting.train.batch_tokens == tiny.batch_tokens
 
 
 def test_the_config_of_a_model_directory_resumes_it_and_trains_no_other(quick_run: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dragoman.config import Config, read_toml
+from dragoman.config import PRESETS, Config, ModelConfig, read_toml
 from dragoman.errors import ConfigError
 
 DEFAULT_PRESET = "small"
@@ -115,6 +115,8 @@ def build_config(
 
     # a run that has begun has all it began with, and its starting model may be gone
     before = load_config(out if saved.exists() else located(start_from))
+    if preset is None and file is None:
+        asked = Config.build(fitting_preset(before.model), None, settings, data=data)
     document = read_toml(file) if file else {}
     given = {f"{section}.{key}": f"{file}: " for section in ("model", "text") for key in document.get(section, ())}
     given |= {setting.partition("=")[0].strip(): "--set " for setting in settings}
@@ -134,3 +136,11 @@ def build_config(
         text=replace(before.text, **changed["text"]),
         train=replace(asked.train, start_from=start_from),
     )
+
+
+def fitting_preset(model: ModelConfig) -> str:
+    """The batch and schedule to train a model further with: those of tiny for one no wider, else of the default.
+
+    Those the model itself was trained with may be a cluster's: the bundled en-de took 51,200 tokens a batch.
+    """
+    return "tiny" if model.d_model <= PRESETS["tiny"]["model"]["d_model"] else DEFAULT_PRESET
