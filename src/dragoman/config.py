@@ -369,6 +369,7 @@ class TrainConfig:
     loader_workers: int = 2  # threads that make batches ahead of time; 0: made when needed
     trackers: tuple[str, ...] = ("tensorboard",)  # when installed; also wandb, mlflow
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
+    threads: int = 0  # CPU threads; 0: one for a small model, else one a core, unless OMP_NUM_THREADS is set
     deterministic: bool = False
     nonfinite_limit: int = 10  # steps in a row with a non-finite loss or gradient before giving up
 
@@ -381,6 +382,7 @@ class TrainConfig:
         for name in ("seed", "patience", "clip_norm"):
             _require_range("train", name, getattr(self, name), 0, 2**62)
         _require_range("train", "loader_workers", self.loader_workers, 0, 256)
+        _require_range("train", "threads", self.threads, 0, 1024)
         _require_range("train", "r_drop", self.r_drop, 0.0, 1_000.0)
         _require_range("train", "ema", self.ema, 0.0, 0.999999)
         _require_range("train", "final_learning_rate", self.final_learning_rate, 0.0, 100.0)
@@ -409,11 +411,13 @@ class DecodeConfig:
     top_p: float = 1.0
     seed: int = 1
     batch_size: int = 64  # sentences
+    threads: int = 0  # as in TrainConfig
 
     def __post_init__(self) -> None:
         check_fields("decode", self)
         _require_range("decode", "beam", self.beam, 1, 10_000)
         _require_range("decode", "batch_size", self.batch_size, 1, 1_000_000)
+        _require_range("decode", "threads", self.threads, 0, 1024)
         _require_range("decode", "max_extra", self.max_extra, 1, 100_000)
         _require_range("decode", "length_penalty", self.length_penalty, 0.0, 10.0)
         _require_range("decode", "temperature", self.temperature, 0.01, 100.0)

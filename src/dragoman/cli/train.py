@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dragoman.cli.options import Threads
 from dragoman.config import PRESETS, Config, ModelConfig, read_toml
 from dragoman.errors import ConfigError
 
@@ -44,6 +45,7 @@ def command(
         Path | None, typer.Option("--data", metavar="DIR", help="What $DRAGOMAN_DATA in the paths of a recipe means.")
     ] = None,
     on_bad_line: Annotated[str | None, typer.Option(help="fail, or skip: drop pairs with invalid text.")] = None,
+    threads: Threads = None,
 ) -> None:
     """Train a translation model. Resumes by itself when the output directory holds a run."""
     given = {
@@ -63,7 +65,8 @@ def command(
             if config is None:
                 raise ConfigError("--out: missing; say where the model directory shall be")
             out = Path("runs") / config.stem
-        built = build_config(config, out, preset, data, settings or [], start_from)
+        asked = [*(settings or []), *([f"train.threads={threads}"] if threads is not None else [])]
+        built = build_config(config, out, preset, data, asked, start_from)
 
     from dragoman.cli.progress import TrainingReporter
     from dragoman.train.loop import train

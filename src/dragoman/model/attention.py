@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dragoman.model.positions import rotate
 
-# cuDNN's attention, PyTorch's first choice for bf16 on Hopper, builds a plan for every new shape (40 to 500 ms each) and
+# cuDNN's attention, PyTorch's first choice for bf16 on Hopper, builds a plan for every new shape, 40 to 500 ms each;
 # decoding has a new shape at every step. The other kernels take any shape. The switch is for the whole process.
 torch.backends.cuda.enable_cudnn_sdp(False)
 

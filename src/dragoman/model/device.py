@@ -14,6 +14,8 @@ import torch
 from dragoman.config import require_device
 from dragoman.errors import ConfigError
 
+GAINS_FROM_THREADS = 64  # d_model from which a second CPU thread pays (docs/performance.md)
+
 
 def choose_device(name: str) -> torch.device:
     """`auto` takes CUDA, then Apple's MPS, then the CPU; a name is taken at its word or refused."""
@@ -57,6 +59,28 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def choose_threads(asked: int, d_model: int) -> int:
+    """CPU threads: as asked for; else as OMP_NUM_THREADS says; else one for a model too small to gain from more."""
+    if asked:
+        return asked
+    too_small = d_model < GAINS_FROM_THREADS and "OMP_NUM_THREADS" not in os.environ
+    return 1 if too_small else torch.get_num_threads()
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """PyTorch's operators run on this many CPU threads within. The number belongs to the whole process."""
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def quick_in_bfloat16(device: torch.device) -> bool:

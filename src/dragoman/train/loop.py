@@ -14,7 +14,7 @@ from dragoman import bundle
 from dragoman.config import Config
 from dragoman.data.prefetch import made_ahead
 from dragoman.errors import ModelError, Stopped
-from dragoman.model.device import memory_kept
+from dragoman.model.device import choose_threads, cpu_threads, memory_kept
 from dragoman.train.begin import begin, lasting_settings
 from dragoman.train.checkpoint import Origin
 from dragoman.train.distributed import Ranks, joined
@@ -62,6 +62,7 @@ def train(config: Config, run: Path, reporter: Reporter | None = None) -> TrainR
                 joined(config.train) as (ranks, device),
                 _determinism(config.train.deterministic),
                 memory_kept(device),
+                cpu_threads(choose_threads(config.train.threads, config.model.d_model)),
             ):
                 return _train(config, run, device, reporter if reporter and ranks.main else Silent(), ranks, signals)
         except Stop as stop:

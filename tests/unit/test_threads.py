@@ -1,0 +1,83 @@
+"""How many CPU threads there are, and how they wait for each other."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.model.device import GAINS_FROM_THREADS, choose_threads, cpu_threads
+from dragoman.train.loop import train
+from dragoman.train.report import Silent
+from tests.conftest import quick_config
+
+
+@pytest.mark.parametrize(
+    ("asked", "d_model", "variable", "expected"),
+    [
+        (0, GAINS_FROM_THREADS, None, 3),
+        (0, GAINS_FROM_THREADS - 1, None, 1),
+        (0, GAINS_FROM_THREADS - 1, "3", 3),  # somebody has said how many
+        (2, GAINS_FROM_THREADS - 1, "3", 2),
+        (2, GAINS_FROM_THREADS, None, 2),
+    ],
+)
+def test_threads_are_as_asked_for_or_one_for_a_small_model(
+    monkeypatch: pytest.MonkeyPatch, asked: int, d_model: int, variable: str | None, expected: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    assert choose_threads(asked, d_model) == expected
+
+
+def test_the_number_of_threads_is_restored() -> None:
+    before = torch.get_num_threads()
+    with contextlib.suppress(RuntimeError), cpu_threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+        raise RuntimeError("a failure inside")
+    assert torch.get_num_threads() == before
+
+
+def test_training_runs_on_the_threads_asked_for(tmp_path: Path) -> None:
+    seen = set()
+
+    class Watching(Silent):
+        def step(self, record: Mapping[str, Any], max_steps: int) -> None:
+            seen.add(torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    train(quick_config("train.threads=2", "train.max_steps=2", "train.save_every=2"), tmp_path / "run", Watching())
+    assert seen == {2}
+    assert torch.get_num_threads() == before == 1, "the control: another number than was asked for"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"GOMP_SPINCOUNT": "20000", "KMP_BLOCKTIME": "1"}),
+        ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7", "KMP_BLOCKTIME": "1"}),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+    ],
+)
+def test_waiting_threads_spin_for_a_short_while_only(given: dict[str, str], expected: dict[str, str]) -> None:
+    """Set by `import dragoman`, before torch is there, unless the user has said something."""
+    names = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY")
+    code = f"""
+import json, os, sys
+import dragoman
+assert "torch" not in sys.modules
+print(json.dumps({{name: os.environ[name] for name in {names} if name in os.environ}}))
+"""
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment | given, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == expected
