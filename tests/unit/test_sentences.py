@@ -1,10 +1,14 @@
-"""Where sentences end, and that nothing is lost between them."""
+"""Where sentences end, that nothing is lost between them, and that a line of any kind takes linear work."""
+
+import itertools
+import re
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dragoman.text.sentences import sentences
+from dragoman.text.sentences import ABBREVIATIONS, sentences
 
 
 @pytest.mark.parametrize(
@@ -48,3 +52,116 @@ def test_nothing_is_lost(line: str) -> None:
     found = sentences(line)
     assert "".join(found) == line
     assert "" not in found
+
+
+# The definition as regular expressions: short, and quadratic or worse on some lines.
+END = re.compile(
+    r"""(?:[.!?…]+ ["'”’»)\]]* \s+ (?=["'“‘„«»(\[¿¡]* [^\W_]) | [。！？]+ [”’」』）]* )""",
+    re.VERBOSE,
+)
+
+
+def defined_sentences(line: str) -> list[str]:
+    starts = [0, *(match.end() for match in END.finditer(line) if ends(line, match)), len(line)]
+    return [line[start:end] for start, end in itertools.pairwise(starts) if start < end]
+
+
+def ends(line: str, match: re.Match[str]) -> bool:
+    follows = line[match.end() :].lstrip("\"'“‘„«»([¿¡ ")
+    if follows and follows[0].islower():
+        return False
+    if not match[0].startswith(".") or match[0].startswith(".."):
+        return True
+    words = line[: match.start()].split()
+    last = words[-1].lstrip("\"'“‘„«»([") if words else ""
+    return not (last in ABBREVIATIONS or len(last) == 1 or "." in last or re.fullmatch(r"\d{1,2}", last))
+
+
+SIGNS = "...!?…。！？\"'“”‘’„«»()[]「」』）¿¡_-   \t\n\u00a0\u202f\u3000\x1c\x85aZé12９²ก今ǅ"
+WORDS = [*SIGNS, ". ", ". A", *sorted(ABBREVIATIONS), "Bonn", "U.S", "1990"]
+
+
+@settings(max_examples=1_000)
+@given(st.lists(st.sampled_from(WORDS), max_size=14).map("".join))
+@example("..。.) (A. ¿B. 12. C 123. D")
+@example("Mr . X «Mr. X “. X . X ¿Dr. X")
+def test_sentences_are_those_of_the_definition(line: str) -> None:
+    assert sentences(line) == defined_sentences(line)
+
+
+@given(st.text(max_size=30))
+def test_sentences_of_any_text_are_those_of_the_definition(line: str) -> None:
+    assert sentences(line) == defined_sentences(line)
+
+
+class Counted:
+    """A line that counts the characters taken from it. It is no string: work that it cannot count fails."""
+
+    def __init__(self, line: str) -> None:
+        self.line, self.visits = line, 0
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def __getitem__(self, place: int | slice) -> str:
+        found = self.line[place]
+        self.visits += len(found)
+        return found
+
+
+MOST_VISITS = 10  # of a character: as the end of one run, the start of another, part of a word and of the result
+
+
+def work(line: str, split: Any = sentences) -> int:
+    counted = Counted(line)
+    assert "".join(split(counted)) == line
+    return counted.visits
+
+
+REPEATED = [
+    *'.!…。 \u00a0"(¿a',
+    *(". ", ".  ", "a. ", "A. ", "Mr. ", "12. ", "a.", "A b. ", ".A", "_. ", "U.S. A", "(A. ", "A ", "... ", ". ."),
+    *(". (", '."', '." ', '. "', ".) [", "([", "。 ", "。(", "。a", "？” ", "今。", ".。"),
+]
+LONG = [
+    lambda n: "a" * n + ". B",
+    lambda n: "a" * n + "." * n + " B",
+    lambda n: "a" + " " * n + ". B",
+    lambda n: "Mr" + " " * n + ". B. C",
+    lambda n: "." * n + " " * n,
+    lambda n: "." * n + '"' * n + " " * n + "(" * n,
+    lambda n: "." + '"' * n + " " * n + "(" * n + "A",
+    lambda n: "(" * n + "Mr. B",
+    lambda n: "。" + "(" * n + "a。" + " " * n + "B",
+    lambda n: ". " * n + "(" * n + "A",
+    lambda n: "a.b" * n + ". C",
+]
+
+
+@pytest.mark.parametrize("make", [*((lambda n, part=part: part * n) for part in REPEATED), *LONG])
+def test_work_is_linear_on_every_line(make: Any) -> None:
+    """Counted, not timed: the definition above would take hours on a megabyte of some of these."""
+    short, long = make(1_000), make(2_000)
+    assert work(long) <= 2.1 * work(short)
+    assert work(long) <= MOST_VISITS * len(long)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map("".join))
+def test_work_is_linear_on_anything_repeated(part: str) -> None:
+    assert work(part * 100) <= MOST_VISITS * len(part * 100)
+
+
+def test_counting_reveals_quadratic_work() -> None:
+    """The control: looks at all that follows every stop, as the definition does."""
+
+    def quadratic(line: str) -> list[str]:
+        assert not [place for place in range(len(line)) if line[place] == "." and line[place:].strip(".")]
+        return [line[:]]
+
+    assert work("." * 2_000, quadratic) > 3.9 * work("." * 1_000, quadratic)
+
+
+def test_a_line_of_a_megabyte_is_split() -> None:
+    assert len(sentences("." * 1_000_000)) == 1
+    assert len(sentences("Ab cd. " * 150_000)) == 150_000

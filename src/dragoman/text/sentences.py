@@ -3,10 +3,12 @@
 A full stop, question or exclamation mark ends a sentence where white space and then a capital, a digit or a letter
 without case follows, or at once in Chinese and Japanese. A full stop does not after an abbreviation, an initial, or a
 number of one or two digits, which may be an ordinal: joining two sentences does less harm than cutting one.
+
+The scan is linear in the length of the line, whatever the line holds.
 """
 
 import itertools
-import re
+from collections.abc import Iterator, Set
 
 ABBREVIATIONS = frozenset((
     "Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Rev", "Sr", "Jr", "Gen", "Col", "Maj", "Capt", "Lt", "Sgt", "Sen", "Rep",
@@ -14,25 +16,65 @@ ABBREVIATIONS = frozenset((
     "Nov", "Dec", "No", "Nos", "Nr", "Art", "Fig", "Vol", "pp", "cf", "vs", "al", "approx", "ca", "bzw", "usw", "ggf",
     "vgl", "Abs", "Hr", "Fr", "Inc", "Ltd", "Co", "Corp", "Bros",
 ))  # fmt: skip
-_END = re.compile(
-    r"""(?:[.!?…]+ ["'”’»)\]]* \s+ (?=["'“‘„«»(\[¿¡]* [^\W_]) | [。！？]+ [”’」』）]* )""",
-    re.VERBOSE,
-)
-_ORDINAL = re.compile(r"\d{1,2}")
+_STOPS, _CLOSING = frozenset(".!?…"), frozenset("\"'”’»)]")
+_WIDE_STOPS, _WIDE_CLOSING = frozenset("。！？"), frozenset("”’」』）")
+_OPENING = frozenset("\"'“‘„«»([¿¡")
+_OPENING_OR_SPACE = _OPENING | {" "}
+_BEFORE_WORD = _OPENING - set("¿¡")
 
 
 def sentences(line: str) -> list[str]:
     """The line in stretches of one sentence each, which together are the line again."""
-    starts = [0, *(match.end() for match in _END.finditer(line) if _ends(line, match)), len(line)]
+    starts = [0, *_ends(line), len(line)]
     return [line[start:end] for start, end in itertools.pairwise(starts) if start < end]
 
 
-def _ends(line: str, match: re.Match[str]) -> bool:
-    follows = line[match.end() :].lstrip("\"'“‘„«»([¿¡ ")
-    if follows and follows[0].islower():
+def _ends(line: str) -> Iterator[int]:
+    """Where the next sentence begins. No skipped run holds a stop, so the scan goes on after it and stays linear."""
+    place = 0
+    while place < len(line):
+        first = place
+        if line[first] in _STOPS:
+            closed = _skip(line, _skip(line, first, _STOPS), _CLOSING)
+            end = _skip_space(line, closed)
+            place = _skip(line, end, _OPENING)
+            is_separated = closed < end and place < len(line) and line[place].isalnum()
+            if is_separated and not line[place].islower() and not _is_abbreviation(line, first):
+                yield end
+        elif line[first] in _WIDE_STOPS:
+            end = _skip(line, _skip(line, first, _WIDE_STOPS), _WIDE_CLOSING)
+            place = _skip(line, end, _OPENING_OR_SPACE)
+            if place == len(line) or not line[place].islower():
+                yield end
+        else:
+            place += 1
+
+
+def _skip(line: str, place: int, characters: Set[str]) -> int:
+    """The first place from `place` on that holds none of `characters`."""
+    while place < len(line) and line[place] in characters:
+        place += 1
+    return place
+
+
+def _skip_space(line: str, place: int) -> int:
+    while place < len(line) and line[place].isspace():
+        place += 1
+    return place
+
+
+def _is_abbreviation(line: str, stop: int) -> bool:
+    """Whether the stop at `stop` is a single full stop that belongs to the word before it.
+
+    Only asked where a word follows the stop, so the word before each stop is looked at once.
+    """
+    if line[stop] != "." or line[stop + 1] == ".":
         return False
-    if not match[0].startswith(".") or match[0].startswith(".."):
-        return True
-    words = line[: match.start()].split()
-    last = words[-1].lstrip("\"'“‘„«»([") if words else ""
-    return not (last in ABBREVIATIONS or len(last) == 1 or "." in last or _ORDINAL.fullmatch(last))
+    end = stop
+    while end and line[end - 1].isspace():
+        end -= 1
+    start = end
+    while start and not line[start - 1].isspace():
+        start -= 1
+    word = line[_skip(line, start, _BEFORE_WORD) : end]
+    return word in ABBREVIATIONS or len(word) == 1 or "." in word or (len(word) == 2 and word.isdecimal())
