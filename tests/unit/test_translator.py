@@ -1,7 +1,10 @@
 """Text to text with a real, barely trained model: order, status, scores, attention."""
 
+import gc
 import json
 import math
+import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import torch
 import dragoman
 from dragoman.data.corpus import Line
 from dragoman.decode import engine
+from dragoman.decode.halving import in_halves
 from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError
 
@@ -182,6 +186,95 @@ def test_out_of_memory_halves_the_batch_and_the_output_stays(
     failed = [result for result in results if result.status == "failed"]
     assert [(result.source, result.reason) for result in failed] == [("d e f g h i j", "out of memory at 8 tokens")]
     assert max(sizes) > 2, "it was tried"
+
+
+@pytest.fixture
+def live_decodings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Two rows fit into memory. At the start of each decoding, how many decodings and caches there are already.
+
+    Without the garbage collector: what only it would free still holds its memory when the halves start.
+    """
+    start, step = engine.Engine.start, engine.EngineDecoding.step
+    made: list[weakref.ref[Any]] = []
+    live: list[int] = []
+
+    def counted_start(self: engine.Engine, sources: Any) -> engine.EngineDecoding:
+        live.append(sum(each() is not None for each in made))
+        decoding = start(self, sources)
+        made.extend([weakref.ref(decoding), weakref.ref(decoding._cache)])
+        return decoding
+
+    def limited_step(self: engine.EngineDecoding, ids_N: torch.Tensor) -> torch.Tensor:
+        log_probs = step(self, ids_N)
+        if len(ids_N) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return log_probs
+
+    monkeypatch.setattr(engine.Engine, "start", counted_start)
+    monkeypatch.setattr(engine.EngineDecoding, "step", limited_step)
+    gc.disable()
+    yield live
+    gc.enable()
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 2}, {"sampling": True}], ids=str)
+def test_a_failed_decoding_is_freed_before_its_halves_start(
+    translator: Translator, options: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    lines = [line for line in LINES if line.strip()]
+    expected = translator.translate(lines, **options)
+    live = request.getfixturevalue("live_decodings")
+    results = translator.translate(lines, **options)
+    if options.get("beam") == 2:  # two rows a sentence: one at a time
+        assert len(live) == 2 * len(lines) - 1
+    assert len(live) > 3, "it was halved, more than once"
+    assert live == [0] * len(live)
+    assert [result.text for result in results] == [result.text for result in expected]
+
+
+def test_a_decoding_that_something_holds_is_seen(
+    translator: Translator, live_decodings: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: an exception that is kept holds its traceback, and with it the decoding."""
+    step = engine.EngineDecoding.step
+    kept: list[Exception] = []
+
+    def keeping(self: engine.EngineDecoding, ids_N: torch.Tensor) -> torch.Tensor:
+        try:
+            return step(self, ids_N)
+        except torch.OutOfMemoryError as error:
+            kept.append(error)
+            raise
+
+    monkeypatch.setattr(engine.EngineDecoding, "step", keeping)
+    translator.translate([line for line in LINES if line.strip()], beam=1)
+    assert max(live_decodings) >= 2
+    kept.clear()
+
+
+def test_halves_are_tried_once_cached_memory_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("release"))
+
+    def work(items: Sequence[int]) -> list[int]:
+        events.append(list(items))
+        if 3 in items:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return [10 * item for item in items]
+
+    assert in_halves(work, [1, 2, 3], lambda item: -item, torch.device("cuda")) == [10, 20, -3]
+    assert events == [[1, 2, 3], "release", [1], [2, 3], "release", [2], [3], "release"]
+    events.clear()
+    assert in_halves(work, [1, 2, 3], lambda item: -item, torch.device("cpu")) == [10, 20, -3]
+    assert "release" not in events
+
+
+def test_other_errors_are_not_taken_for_out_of_memory() -> None:
+    def work(items: Sequence[int]) -> list[int]:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match=r"^shapes cannot be multiplied$"):
+        in_halves(work, [1, 2], lambda item: -item, torch.device("cpu"))
 
 
 def test_attention_of_every_layer_and_head(translator: Translator) -> None:

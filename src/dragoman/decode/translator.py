@@ -17,9 +17,10 @@ from dragoman.config import Config, DecodeConfig
 from dragoman.data.batching import teacher_forcing
 from dragoman.data.corpus import Line
 from dragoman.decode.engine import Engine
+from dragoman.decode.halving import in_halves
 from dragoman.decode.search import Hypothesis, search
 from dragoman.errors import ConfigError, DataError, suggestion
-from dragoman.model.device import choose_device, is_out_of_memory
+from dragoman.model.device import choose_device
 from dragoman.pictures import svg_heatmap
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
@@ -270,19 +271,18 @@ class Translator:
 
     def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig) -> list[Outcome]:
         """Hypotheses of each source; out of memory, half the batch at a time; alone and still too big, the reason."""
-        limits = [self.limit(len(ids), options) for ids in sources]
-        try:
+
+        def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
+            limits = [self.limit(len(ids), options) for ids, _ in jobs]
+            keys = [key for _, key in jobs]
             with torch.inference_mode():
-                decoding = self.engine.start(sources)
+                decoding = self.engine.start([ids for ids, _ in jobs])
                 return [*search(decoding, limits, options, keys, start=BOS, end=EOS, forbidden=(PAD, UNK, BOS))]
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(sources) == 1:
-                return [f"out of memory at {len(sources[0])} tokens"]
-        half = len(sources) // 2
-        halves = [slice(None, half), slice(half, None)]
-        return [outcome for part in halves for outcome in self._search(sources[part], keys[part], options)]
+
+        def too_big(job: tuple[list[int], int]) -> Outcome:
+            return f"out of memory at {len(job[0])} tokens"
+
+        return in_halves(found, list(zip(sources, keys, strict=True)), too_big, self.engine.device)
 
     def limit(self, source_length: int, options: DecodeConfig) -> int:
         """The most tokens that the translation of a source may have; </s> is counted in the source only."""
