@@ -15,9 +15,12 @@ import torch
 import dragoman
 from dragoman.data.corpus import Line
 from dragoman.decode import engine
+from dragoman.decode import translator as translator_module
 from dragoman.decode.halving import in_halves
 from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError
+from dragoman.inspect.capture import inspect_sentence
+from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
 
 LINES = ["a b c", "", "d e f g h i j", "   ", "k", "b a", "t s r q p o"]
 
@@ -112,6 +115,52 @@ def test_sampling_is_reproducible_and_depends_on_its_seed(translator: Translator
     assert draw(LINES) == draw(LINES, batch_size=2)
     assert draw(LINES) != draw(LINES, seed=2)
     assert draw(LINES, top_k=1) == [result.text for result in translator.translate(LINES, beam=1)]
+
+
+def test_a_sample_is_drawn_by_the_number_of_its_line_in_whatever_window(translator: Translator) -> None:
+    options = translator.options(sampling=True, seed=5)
+    lines = ["a b c d"] * 12
+
+    def draw(*windows: list[str]) -> list[str]:
+        return [result.text for result in translator.stream(windows, options=options)]
+
+    together = draw(lines)
+    assert len(set(together)) > 3, "lines are drawn for separately"
+    assert draw(*([line] for line in lines)) == together
+    assert draw(lines[:5], lines[5:6], lines[6:]) == together
+
+
+def test_equal_sentences_of_a_line_are_drawn_for_separately(translator: Translator) -> None:
+    found = translator.translate("A b c d! " * 12, split="sentences", sampling=True, seed=5)
+    drawn = " ".join(found.tokens).split("</s>")[:-1]
+    assert len(drawn) == 12
+    assert len(set(drawn)) > 3
+
+
+@pytest.mark.parametrize("special", [PAD, UNK, BOS], ids=["pad", "unk", "bos"])
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 4}, {"sampling": True}], ids=str)
+def test_special_ids_are_never_produced_however_likely(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, special: int, options: dict[str, Any]
+) -> None:
+    fed: set[int] = set()
+    step = engine.EngineDecoding.step
+
+    def favouring(self: engine.EngineDecoding, ids_N: torch.Tensor) -> torch.Tensor:
+        fed.update(ids_N.tolist())
+        log_probs = step(self, ids_N)
+        log_probs[:, special] = 5.0  # above the log of 1
+        if len(fed) > 1:
+            log_probs[:, EOS] = -1.0  # so that it ends
+        return log_probs
+
+    monkeypatch.setattr(engine.EngineDecoding, "step", favouring)
+    inspected = inspect_sentence(translator, "a b c").target_ids
+    assert special not in inspected
+    fed.clear()
+    found = translator.translate("a b c", **options)
+    assert translator.tokenizers.target.pieces([special])[0] not in found.tokens
+    assert fed - {BOS}, "something was produced"
+    assert special == BOS or special not in fed, "nor considered: it would take a place in the beam"
 
 
 def test_a_model_that_never_ends_is_truncated(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +352,59 @@ def test_json_has_what_the_interface_promises(translator: Translator) -> None:
     many = translator.translate("a b", n_best=2, attention=True).to_dict()
     assert len(many["alternatives"]) == 2
     assert {"tokens", "source_tokens", "alignment"} <= many.keys()
+
+
+def skewed(size: int) -> str:
+    """Cut again and again just after an eighth of what is left."""
+    line = ""
+    while (left := size - len(line)) > 16:
+        line += "a" * (left // 8 - 1) + ". "
+    return line
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(
+            (lambda size, part=part: part * (size // len(part)))
+            for part in ("a", "a ", ", ", "a,", ". ", "。", "\0 ก ")
+        ),
+        skewed,
+    ],
+)
+def test_cutting_a_long_line_takes_little_more_than_linear_work(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, make: Any
+) -> None:
+    """Counted in characters encoded and characters searched for a place to cut, at most two a level."""
+    split, encode, middle = translator._split, translator.tokenizers.source.encode, translator_module._middle
+    work, depths = [0], [0]
+
+    def counted(function: Any) -> Any:
+        def call(line: str) -> Any:
+            work[-1] += len(line)
+            return function(line)
+
+        return call
+
+    def nested(line: str) -> Any:
+        depths.append(depths[-1] + 1)
+        found = split(line)
+        depths.append(depths[-1] - 1)
+        return found
+
+    monkeypatch.setattr(translator.tokenizers.source, "encode", counted(encode))
+    monkeypatch.setattr(translator_module, "_middle", counted(middle))
+    monkeypatch.setattr(translator, "_split", nested)
+    sizes = 6_000, 12_000
+    for size in sizes:
+        work.append(0)
+        pieces = translator._split(make(size))
+        assert max(len(ids) for ids, _ in pieces) <= translator._longest_source
+        assert len(pieces) > 1
+    levels = math.log2(sizes[-1])
+    assert work[2] <= 2.5 * work[1]
+    assert work[2] <= 2 * sizes[-1] * levels
+    assert max(depths) <= (3 if make is skewed else 1) * levels
 
 
 def test_pieces_are_joined_by_what_stood_between_them(translator: Translator) -> None:
