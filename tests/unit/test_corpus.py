@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.data.corpus import (
@@ -19,6 +19,7 @@ from dragoman.data.corpus import (
     content_hash,
     read_lines,
     read_pairs,
+    text_line,
 )
 from dragoman.errors import DataError
 
@@ -130,6 +131,16 @@ def test_carriage_returns_and_a_byte_order_mark_change_no_text(tmp_path: Path) -
     assert pairs_of(tmp_path, b"one\ntwo\n", b"\xef\xbb\xbfeins\r\nzwei\r")[0] == clean
     lines = read_lines(write(tmp_path / "file", b"a\r\r\n\xef\xbb\xbfb\n"))
     assert [line.text for line in lines] == ["a\r", "\ufeffb"]  # one return only; a mark later on is text
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n")))
+@example("\ufeffa\0b")
+@example("\ufeff\ufeffa")
+def test_a_string_is_judged_as_the_first_line_of_a_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    (read,) = read_lines(write(tmp_path_factory.getbasetemp() / "one", text.encode() + b"\n"))
+    found = text_line(text)
+    assert found.text == read.text
+    assert found.problem.split()[:2] == read.problem.split()[:2], "bytes there, characters here"
 
 
 def test_blank_lines_leave_as_pairs_and_are_counted(tmp_path: Path) -> None:

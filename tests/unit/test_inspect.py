@@ -71,11 +71,20 @@ def test_a_forced_translation_shows_where_the_model_disagrees(translator: Transl
     assert [step.probability for step in again.steps] == [step.probability for step in inspected.steps]
 
 
+def test_a_byte_order_mark_at_the_start_is_not_inspected(translator: Translator, inspected: Inspection) -> None:
+    marked = inspect_sentence(translator, f"\ufeff{SOURCE}", f"\ufeff{inspected.translation}")
+    assert (marked.source, marked.source_ids, marked.target_ids) == (SOURCE, inspected.source_ids, inspected.target_ids)
+
+
 def test_what_cannot_be_inspected_is_said(translator: Translator) -> None:
     with pytest.raises(DataError, match=r"^inspect: the text is blank; give a sentence$"):
         inspect_sentence(translator, " \t")
     with pytest.raises(DataError, match=r"^inspect: invalid UTF-8 at character 3; give a sentence$"):
         inspect_sentence(translator, "a \udcff")
+    with pytest.raises(DataError, match=r"^inspect: NUL at character 2; give a sentence$"):
+        inspect_sentence(translator, "a\0b")
+    with pytest.raises(DataError, match=r"^--target: NUL at character 2; give text$"):
+        inspect_sentence(translator, SOURCE, "a\0b")
     with pytest.raises(DataError, match=r"^--target: \d+ pieces, and 1024 can be shown; give a shorter one$"):
         inspect_sentence(translator, SOURCE, "a " * 1200)
     with pytest.raises(DataError, match=r"^inspect: \d+ pieces, and this model holds 256; give a shorter sentence$"):

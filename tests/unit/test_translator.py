@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.data.corpus import Line
+from dragoman.data.corpus import Line, read_lines
 from dragoman.decode import engine
 from dragoman.decode import translator as translator_module
 from dragoman.decode.halving import in_halves
@@ -212,6 +212,29 @@ def test_a_line_that_cannot_be_done_fails_alone(translator: Translator) -> None:
     assert results[1].reason == "invalid UTF-8 at byte 31"
     assert results[2].reason == "invalid UTF-8 at character 8"
     assert results[0].text == translator.translate("a b").text
+
+
+def test_a_byte_order_mark_at_the_start_of_a_text_goes(translator: Translator) -> None:
+    assert translator.translate("\ufeffa b c") == translator.translate("a b c")
+    assert translator.translate(["d", "\ufeffa b c"]) == translator.translate(["d", "a b c"])
+    assert translator.translate("\ufeff") == translator.translate("")
+    inside = translator.translate("a b\ufeff c")
+    assert inside.source == "a b\ufeff c"
+    assert inside.source_tokens != translator.translate("a b c").source_tokens, "elsewhere it is text"
+    (later,) = translator.stream([[Line(2, "\ufeffa b c")]])
+    assert later.source == "\ufeffa b c", "as in a line that is not the first of its file"
+
+
+def test_nul_is_not_text_wherever_it_comes_from(translator: Translator, tmp_path: Path) -> None:
+    text = "a b\0 c"
+    (tmp_path / "file").write_bytes(text.encode() + b"\n")
+    (read,) = translator.stream([list(read_lines(tmp_path / "file"))])
+    given, neighbour = translator.translate([text, "a b"])
+    assert neighbour.status == "translated"
+    assert (given.source, given.text, given.status) == (text, "", "failed")
+    assert (read.status, read.reason) == ("failed", "NUL at byte 4")
+    assert given.reason == "NUL at character 4"
+    assert translator.translate("ก\0\ud800").reason == "NUL at character 2"
 
 
 def test_out_of_memory_halves_the_batch_and_the_output_stays(

@@ -14,7 +14,9 @@ def command(
     model: Model,
     source: Annotated[Path, typer.Argument(help="Text, one sentence a line.")],
     target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Pairs at a time.  \\[default: the model's]")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="At most so many pairs at a time.  \\[default: the model's]")
+    ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
@@ -22,7 +24,7 @@ def command(
     """Print the total log-probability, </s> included, of each target line given its source line."""
     import dragoman
     from dragoman.data.corpus import parallel_lines
-    from dragoman.decode.translator import windows
+    from dragoman.decode.translator import PairError, windows
 
     translator = dragoman.load(str(model), device, precision)
     batch_size = batch_size or translator.config.decode.batch_size
@@ -31,8 +33,11 @@ def command(
             if line.problem:
                 raise DataError(f"{path}:{line.number}: {line.problem}; mend the line")
         sources, targets = [mine.text for mine, _ in window], [theirs.text for _, theirs in window]
-        for text, translation, score in zip(
-            sources, targets, translator.score(sources, targets, batch_size), strict=True
-        ):
+        try:
+            scores = translator.score(sources, targets, batch_size)
+        except PairError as error:
+            number = window[error.number - 1][0].number
+            raise DataError(f"{source}:{number}: {error.problem}") from None
+        for text, translation, score in zip(sources, targets, scores, strict=True):
             record = {"source": text, "target": translation, "score": score}
             print(json.dumps(record, ensure_ascii=False) if as_json else f"{score:.6f}")

@@ -29,6 +29,7 @@ OnBadLine = Literal["fail", "skip"]
 
 LONGEST_LINE = 1 << 20  # bytes; a longer line is passed over without being held in memory
 TOO_LONG = f"longer than {LONGEST_LINE:,} bytes"
+BOM = "\ufeff"
 PLACES_KEPT = 5  # of the pairs left out, how many are remembered by line
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -121,7 +122,25 @@ def split_lines(stream: BinaryIO | io.BufferedIOBase, name: str) -> Iterator[Lin
             end = stream.readline(limit)
         if number == 1:
             raw = raw.removeprefix(codecs.BOM_UTF8)
-        yield _decode_line(number, raw.removesuffix(b"\n").removesuffix(b"\r"))
+        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+        yield Line(number, "", TOO_LONG) if len(raw) > LONGEST_LINE else _line(number, raw)
+
+
+def text_line(text: str, number: int = 1) -> Line:
+    """A text given as a string, judged as the text of a file is; a byte order mark at its start goes."""
+    return _line(number, text.removeprefix(BOM))
+
+
+def _line(number: int, content: bytes | str) -> Line:
+    """Decides what is text, wherever it comes from: UTF-8 without NUL. A problem names the byte, or the character."""
+    unit, nul = ("byte", content.find(b"\0")) if isinstance(content, bytes) else ("character", content.find("\0"))
+    if nul >= 0:
+        return Line(number, "", f"NUL at {unit} {nul + 1}")
+    try:
+        encoded = content if isinstance(content, bytes) else content.encode("utf-8")
+        return Line(number, encoded.decode("utf-8"))
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        return Line(number, "", f"invalid UTF-8 at {unit} {error.start + 1}")
 
 
 def parallel_lines(source: Path, target: Path) -> Iterator[tuple[Line, Line]]:
@@ -208,17 +227,6 @@ def file_hash(path: Path) -> str:
 def _digest(path: Path, size: int, changed: int) -> str:
     with _reading(path, raw=True) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _decode_line(number: int, raw: bytes) -> Line:
-    if len(raw) > LONGEST_LINE:
-        return Line(number, "", TOO_LONG)
-    if b"\0" in raw:
-        return Line(number, "", f"NUL at byte {raw.index(0) + 1}")
-    try:
-        return Line(number, raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return Line(number, "", f"invalid UTF-8 at byte {error.start + 1}")
 
 
 def _refuse_other_formats(name: str, head: bytes) -> None:

@@ -1,6 +1,7 @@
 """Runs a model on a device for search: source ids in, a batch in decoding out. Knows nothing of text.
 
-Shapes: B sentences, N rows in decoding, S source positions, T target positions, V vocabulary.
+Shapes: B sentences, N rows in decoding, R rows projected at a time, S source positions, T target
+positions, M width of a state, V vocabulary.
 """
 
 import copy
@@ -18,6 +19,7 @@ from dragoman.model.build import Model
 from dragoman.text.tokenizer import PAD
 
 PRECISIONS = ("float32", "bfloat16", "int8")
+LOGITS_AT_ONCE = 1 << 24  # numbers, 64 MiB in float32: 512 positions with 32,768 pieces
 
 
 class EngineDecoding:
@@ -50,12 +52,28 @@ class Engine:
         return EngineDecoding(self._model, self._model.start(memory, allowed), self.device)
 
     def token_log_probs(self, batch: Batch) -> Tensor:
-        """log P of every target token given the source and the tokens before it: [B, T], 0 in padding."""
+        """log P of every target token given the source and the tokens before it: [B, T], 0 in padding.
+
+        Real tokens only go through the output projection, a bounded number of logits at a time.
+        """
         batch = batch.to(self.device)
-        logits_BTV = self._model(batch.source_ids, batch.target_input, batch.source_allowed)
-        log_probs_BTV = logits_BTV.float().log_softmax(dim=-1)
-        chosen_BT = log_probs_BTV.gather(-1, batch.target_output[..., None])[..., 0]
-        return chosen_BT.masked_fill(batch.target_output == PAD, 0.0)
+        cache = self._model.start(self._model.encode(batch.source_ids, batch.source_allowed), batch.source_allowed)
+        states_BTM = self._model.decode_states(batch.target_input, cache)
+        real_BT = batch.target_output != PAD
+        log_probs_BT = torch.zeros(real_BT.shape, device=self.device)
+        log_probs_BT[real_BT] = self._log_probs_of(batch.target_output[real_BT], states_BTM[real_BT])
+        return log_probs_BT
+
+    def _log_probs_of(self, ids_N: Tensor, states_NM: Tensor) -> Tensor:
+        """log P of each id in the state that it is to follow."""
+        rows = max(1, LOGITS_AT_ONCE // self._model.config.target_vocabulary)
+        parts = [slice(start, start + rows) for start in range(0, len(ids_N), rows)]
+        # one expression: a variable would hold the logits of one part while the next are computed
+        chosen = [
+            self._model.output(states_NM[part]).float().log_softmax(dim=-1).gather(1, ids_N[part, None])[:, 0]
+            for part in parts
+        ]
+        return torch.cat(chosen)
 
     def log_probs(self, source_ids: Sequence[int], target_input: Sequence[int]) -> Tensor:
         """log P of everything that might follow each token fed to the decoder, for one sentence: [T, V]."""

@@ -14,8 +14,8 @@ import torch
 
 from dragoman.bundle import Bundle, Tokenizers, load_bundle, located
 from dragoman.config import Config, DecodeConfig
-from dragoman.data.batching import teacher_forcing
-from dragoman.data.corpus import Line
+from dragoman.data.batching import like_lengths, teacher_forcing
+from dragoman.data.corpus import Line, text_line
 from dragoman.decode.engine import Engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.search import Hypothesis, search
@@ -29,6 +29,8 @@ from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
+
+SCORED_TOKENS = 8_192  # of a batch, on the longer side, padding counted
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,14 @@ class _Piece:
 Outcome = list[Hypothesis] | str  # or the reason why there is none
 
 
+class PairError(DataError):
+    """A pair that cannot be scored: its number, from 1, and why."""
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(f"pair {number}: {problem}")
+        self.number, self.problem = number, problem
+
+
 class Translator:
     """A model ready to translate. `dragoman.load` makes one."""
 
@@ -189,27 +199,49 @@ class Translator:
             start += len(window)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int | None = None) -> list[float]:
-        """log P(target, </s> | source) of each pair; a pair longer than the model can hold is an error."""
+        """log P(target, </s> | source) of each pair; one that is no text, or too long, is a PairError."""
         sources, targets = _texts("sources", sources), _texts("targets", targets)
         if len(sources) != len(targets):
             raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target a source")
-        source_ids = self.tokenizers.source.encode_batch(sources)
-        target_ids = self.tokenizers.target.encode_batch(targets)
-        batch_size = batch_size or self.config.decode.batch_size
+        return self._score(self._encoded_pairs(sources, targets), batch_size or self.config.decode.batch_size)
+
+    # From pairs to scores
+
+    def _encoded_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """The ids of pairs, without specials, each checked to be text that the model can hold."""
+        lines = {"source": [text_line(text) for text in sources], "target": [text_line(text) for text in targets]}
+        for side, own in lines.items():
+            for number, line in enumerate(own, start=1):
+                if line.problem:
+                    raise PairError(number, f"{side}: {line.problem}; fix the text")
+        source_ids = self.tokenizers.source.encode_batch([line.text for line in lines["source"]])
+        target_ids = self.tokenizers.target.encode_batch([line.text for line in lines["target"]])
+        pairs = list(zip(source_ids, target_ids, strict=True))
         longest = self.config.model.longest or sys.maxsize
-        for number, ids in enumerate(zip(source_ids, target_ids, strict=True), start=1):
-            if max(map(len, ids)) >= longest:
-                raise DataError(f"pair {number}: {max(map(len, ids)) + 1} pieces; this model holds {longest}")
-        order = sorted(range(len(sources)), key=lambda row: len(source_ids[row]) + len(target_ids[row]))
-        scores = [0.0] * len(sources)
-        with torch.inference_mode():
-            for start in range(0, len(order), batch_size):
-                rows = order[start : start + batch_size]
-                batch = teacher_forcing(
-                    np.array(rows), [source_ids[row] for row in rows], [target_ids[row] for row in rows]
-                )
-                for row, total in zip(rows, self.engine.token_log_probs(batch).sum(dim=-1).tolist(), strict=True):
-                    scores[row] = total
+        for number, pair in enumerate(pairs, start=1):
+            if max(map(len, pair)) >= longest:
+                raise PairError(number, f"{max(map(len, pair)) + 1} pieces; this model holds {longest}")
+        return pairs
+
+    def _score(self, pairs: list[tuple[list[int], list[int]]], batch_size: int) -> list[float]:
+        """In batches of like length, of so many pairs and tokens at most."""
+
+        def total_log_probs(rows: Sequence[int]) -> list[float]:
+            batch = teacher_forcing(np.array(rows), *zip(*(pairs[row] for row in rows), strict=True))
+            with torch.inference_mode():
+                return self.engine.token_log_probs(batch).sum(dim=-1).tolist()
+
+        def too_big(row: int) -> float:
+            source, target = (len(ids) + 1 for ids in pairs[row])
+            raise PairError(row + 1, f"out of memory at {source} source and {target} target tokens; shorten it")
+
+        lengths = np.array([(len(source), len(target)) for source, target in pairs], dtype=np.int64).reshape(-1, 2)
+        scores = [0.0] * len(pairs)
+        for group in like_lengths(np.arange(len(pairs)), lengths[:, 0], lengths[:, 1], SCORED_TOKENS):
+            for start in range(0, len(group), batch_size):
+                rows = group[start : start + batch_size].tolist()
+                for row, score in zip(rows, in_halves(total_log_probs, rows, too_big, self.engine.device), strict=True):
+                    scores[row] = score
         return scores
 
     # From lines to pieces, from pieces to hypotheses, and back
@@ -218,17 +250,19 @@ class Translator:
         self, lines: Sequence[str | Line], options: DecodeConfig, attention: bool, start: int
     ) -> list[Translation]:
         """One window of lines; `start` is the number of the first among all lines of the job."""
-        texts = [line.text if isinstance(line, Line) else line for line in lines]
         results: dict[int, Translation] = {}
         pieces: list[_Piece] = []
-        for number, (line, text) in enumerate(zip(lines, texts, strict=True)):
-            problem = (line.problem if isinstance(line, Line) else "") or fault(text)
-            if problem:
-                results[number] = Translation(text, "", "failed", reason=problem)
-            elif is_blank(text):
-                results[number] = Translation(text, "", "empty")
+        texts: list[str] = []
+        for number, given in enumerate(lines):
+            line = given if isinstance(given, Line) else text_line(given)
+            texts.append(line.text)
+            if line.problem:
+                source = line.text if isinstance(given, Line) else given
+                results[number] = Translation(source, "", "failed", reason=line.problem)
+            elif is_blank(line.text):
+                results[number] = Translation(line.text, "", "empty")
             else:
-                pieces += self._pieces(number, text, options)
+                pieces += self._pieces(number, line.text, options)
 
         parts: dict[int, list[tuple[_Piece, Outcome]]] = {}
         for piece, outcome in zip(pieces, self._search_all(pieces, options, start), strict=True):
@@ -364,15 +398,6 @@ def windows(lines: Iterable[T], batch_size: int) -> Iterator[list[T]]:
 def produced(hypothesis: Hypothesis) -> list[int]:
     """All its ids, </s> among them if it ended."""
     return [*hypothesis.ids, EOS] if hypothesis.finished else list(hypothesis.ids)
-
-
-def fault(line: str) -> str:
-    """Why a line is no text; nothing if it is."""
-    try:
-        line.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return f"invalid UTF-8 at character {error.start + 1}"
-    return ""
 
 
 _BOUNDARIES = (

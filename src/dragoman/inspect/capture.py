@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from dragoman.config import DecodeConfig
+from dragoman.data.corpus import text_line
 from dragoman.decode.search import BeamStep, Hypothesis, beam_search
-from dragoman.decode.translator import Attention, Translator, fault, produced
+from dragoman.decode.translator import Attention, Translator, produced
 from dragoman.errors import ConfigError, DataError
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.text.normalize import is_blank
@@ -92,7 +93,7 @@ def inspect_sentence(
     pieces = translator.tokenizers.target.pieces
     steps = _steps(translator, source_ids, target_ids)
     return Inspection(
-        source,
+        text_line(source).text,
         translator.tokenizers.target.decode([token for token in target_ids if token != EOS]),
         target is not None,
         tuple(source_ids),
@@ -108,10 +109,11 @@ def inspect_sentence(
 
 def encoded(translator: Translator, source: str) -> list[int]:
     """A sentence's ids, </s> among them, or why it cannot be inspected."""
-    problem = fault(source) or ("the text is blank" if is_blank(source) else "")
+    line = text_line(source)
+    problem = line.problem or ("the text is blank" if is_blank(line.text) else "")
     if problem:
         raise DataError(f"inspect: {problem}; give a sentence")
-    ids = [*translator.tokenizers.source.encode(source), EOS]
+    ids = [*translator.tokenizers.source.encode(line.text), EOS]
     longest = translator.config.text.max_length
     if len(ids) > longest:
         raise DataError(f"inspect: {len(ids)} pieces, and this model holds {longest}; give a shorter sentence")
@@ -119,10 +121,10 @@ def encoded(translator: Translator, source: str) -> list[int]:
 
 
 def _forced(translator: Translator, target: str) -> list[int]:
-    problem = fault(target)
-    if problem:
-        raise DataError(f"--target: {problem}; give text")
-    ids = [*translator.tokenizers.target.encode(target), EOS]
+    line = text_line(target)
+    if line.problem:
+        raise DataError(f"--target: {line.problem}; give text")
+    ids = [*translator.tokenizers.target.encode(line.text), EOS]
     longest = translator.config.model.longest or 4 * translator.config.text.max_length
     if len(ids) > longest:
         raise DataError(f"--target: {len(ids)} pieces, and {longest} can be shown; give a shorter one")

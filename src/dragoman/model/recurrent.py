@@ -134,6 +134,12 @@ class Recurrent(nn.Module):
 
     def decode(self, target_ids: Tensor, state: RecurrentState, weights: AttentionWeights | None = None) -> Tensor:
         """[B, T] more target ids -> [B, T, V] logits; the state moves on by T."""
+        return self.output(self.decode_states(target_ids, state, weights))
+
+    def decode_states(
+        self, target_ids: Tensor, state: RecurrentState, weights: AttentionWeights | None = None
+    ) -> Tensor:
+        """The same before the output projection: [B, T, M]."""
         x_BTM = self.dropout(embed(self.target_embedding, target_ids))
         s_BTM, last = self.decoder(x_BTM, state.cell if self.config.cell == "lstm" else state.cell[0])
         state.cell = last if isinstance(last, tuple) else (last,)
@@ -148,7 +154,7 @@ class Recurrent(nn.Module):
             s_BTM, weights_BTK = self._look(s_BTM, state.past_BTM, past_TK)
             if weights is not None:
                 weights.decoder.append(weights_BTK[:, None])
-        return self.output(self.dropout(s_BTM))
+        return self.dropout(s_BTM)
 
     def step(self, ids_B: Tensor, state: RecurrentState) -> Tensor:
         """[B] newest target ids -> [B, V] logits of the ones after them."""

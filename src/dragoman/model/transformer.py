@@ -274,8 +274,11 @@ class Transformer(nn.Module):
 
     def decode(self, target_ids: Tensor, cache: DecoderCache, weights: AttentionWeights | None = None) -> Tensor:
         """[B, T] more target ids -> [B, T, V] logits; the cache grows by T."""
-        x_BTM = self.decoder(embed(self.target_embedding, target_ids), cache, weights)
-        return self.output(x_BTM)
+        return self.output(self.decode_states(target_ids, cache, weights))
+
+    def decode_states(self, target_ids: Tensor, cache: DecoderCache, weights: AttentionWeights | None = None) -> Tensor:
+        """The same before the output projection: [B, T, M]."""
+        return self.decoder(embed(self.target_embedding, target_ids), cache, weights)
 
     def step(self, ids_B: Tensor, cache: DecoderCache) -> Tensor:
         """[B] newest target ids -> [B, V] logits of the ones after them."""
