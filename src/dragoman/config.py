@@ -315,7 +315,8 @@ class TextConfig:
     vocab_size: int = 37_000  # at most: it shrinks, with a note, to what the text supports
     joint: bool = True  # one tokenizer for both sides
     byte_fallback: bool = True  # characters never seen become bytes instead of <unk>
-    normalization: Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase"] = "nfc"
+    # -nbsp keeps no-break spaces, which are plain spaces otherwise
+    normalization: Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase", "nfc-nbsp", "nfc-nbsp-lowercase"] = "nfc"
     training_lines: int = 2_000_000  # at most this many lines train the tokenizer
     max_length: int = 256  # pieces; longer pairs are left out of training, longer input is split
     # Subword sampling, other pieces for the same text in every epoch; 0: off. For bpe the chance that a merge is left

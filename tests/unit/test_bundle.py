@@ -32,6 +32,18 @@ def test_a_model_directory_comes_back(quick_run: Path, tmp_path: Path) -> None:
     assert again.model.output.weight is again.model.source_embedding.weight, "ties come back"
 
 
+def test_a_model_directory_keeps_no_break_spaces_where_its_config_says_so(copied: Path) -> None:
+    text = "a\u00a0b \u202f c"
+    plain = bundle.load_bundle(copied).tokenizers.source
+    assert plain.decode(plain.encode(text)) == "a b c"
+    config = copied / "config.toml"
+    config.write_text(config.read_text().replace('normalization = "nfc"', 'normalization = "nfc-nbsp"'))
+    loaded = bundle.load_bundle(copied)
+    bundle.save_bundle(copied, loaded.config, loaded.tokenizers, bundle.named_weights(loaded.model), "a card")
+    keeping = bundle.load_bundle(copied).tokenizers.source
+    assert keeping.decode(keeping.encode(text)) == text
+
+
 def test_shared_weights_are_stored_once(quick_run: Path) -> None:
     stored = load_file(quick_run / "weights.safetensors")
     assert "source_embedding.weight" in stored

@@ -1,5 +1,6 @@
 import re
 import sys
+import typing
 import unicodedata
 
 import pytest
@@ -8,9 +9,12 @@ from hypothesis import strategies as st
 
 from dragoman.text.normalize import Normalization, is_blank, normalize
 
-FORMS: tuple[Normalization, ...] = ("nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase")
+FORMS = typing.get_args(Normalization)
+NO_BREAK_SPACES = "\u00a0\u2007\u202f"
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-GAPS_AND_MARKS = st.text(st.sampled_from("ae \t\n\r\0\x1c\x85\xa0\u0301\u0308\u00a8\u2028\u2029\u2581_ﬁ\u3000"))
+GAPS_AND_MARKS = st.text(
+    st.sampled_from("ae \t\n\r\0\x1c\x85\xa0\u0301\u0308\u00a8\u2028\u2029\u2581_ﬁ\u3000\u2007\u202f\u2060\ufeff")
+)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -40,13 +44,24 @@ def test_the_result_is_one_line_with_single_inner_spaces(text: str) -> None:
 
 @given(text=ANY_TEXT | GAPS_AND_MARKS)
 def test_blank_means_nothing_is_left_in_either_form(text: str) -> None:
-    assert is_blank(text) == (normalize(text) == "") == (normalize(text, "nfkc") == "")
+    assert {is_blank(text)} == {normalize(text, form) == "" for form in FORMS}
 
 
 @given(text=ANY_TEXT | GAPS_AND_MARKS)
 def test_every_gap_is_one_space(text: str) -> None:
     gap = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
     assert normalize(text) == gap.sub(" ", unicodedata.normalize("NFC", text).replace("\u2581", "_")).strip()
+
+
+@given(text=ANY_TEXT | GAPS_AND_MARKS)
+def test_no_break_spaces_are_kept_where_asked_for_and_nothing_else_changes(text: str) -> None:
+    composed = unicodedata.normalize("NFC", text).replace("\u2581", "_")
+    gaps = {char for char in composed if char.isspace() or unicodedata.category(char) == "Cc"} - set(NO_BREAK_SPACES)
+    spaced = "".join(" " if char in gaps else char for char in composed)
+    kept = normalize(text, "nfc-nbsp")
+    assert kept == re.sub(" +", " ", spaced).strip(f" {NO_BREAK_SPACES}")
+    assert normalize(kept) == normalize(text)
+    assert normalize(text, "nfc-nbsp-lowercase") == unicodedata.normalize("NFC", kept.lower())
 
 
 def test_what_it_does() -> None:
@@ -56,4 +71,12 @@ def test_what_it_does() -> None:
     assert normalize("a\u2581b") == "a_b"
     assert normalize("ﬁne ２") == "ﬁne ２"
     assert normalize("ﬁne ２", "nfkc") == "fine 2"
+    assert (
+        normalize("«\u00a0Vraiment\u202f?\u00a0»  10\u2007000\n", "nfc-nbsp")
+        == "«\u00a0Vraiment\u202f?\u00a0» 10\u2007000"
+    )
+    assert normalize("«\u00a0Vraiment\u202f?\u00a0»  10\u2007000\n") == "« Vraiment ? » 10 000"
+    assert normalize("\u00a0 É\u00a0 \u202f\tb \u2007", "nfc-nbsp-lowercase") == "é\u00a0 \u202f b"
+    for form in FORMS:
+        assert normalize("a\u2060b\ufeffc", form) == "a\u2060b\ufeffc"  # no width, no white space
     assert normalize("zero\u200bwidth") == "zero\u200bwidth"  # a format character, neither space nor control

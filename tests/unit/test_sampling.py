@@ -125,6 +125,20 @@ def test_an_unknown_character_without_byte_fallback_is_as_encode_has_it(model: M
         assert UNK in ids
 
 
+@BOTH
+@pytest.mark.parametrize("text", ["«\u00a0Vraiment\u202f?\u00a0»  10\u2007000 ", "\u00a0horse\u00a0 \u202fhorse\u202f"])
+def test_no_break_spaces_are_kept_where_encode_keeps_them(model: Model, text: str) -> None:
+    keeping = Tokenizer.train(
+        [text.strip()] * 9 + LINES, TextConfig(model=model, vocab_size=480, normalization="nfc-nbsp")
+    )
+    strength = 0.0 if model == "bpe" else ALL_BUT_NO_CHANCE
+    assert make_sampler(keeping).sample(text, strength, Random(1)) == keeping.encode(text)
+    for seed in range(5):
+        drawn = make_sampler(keeping).sample(text, 0.5, Random(seed))
+        assert keeping.decode(drawn) == normalize(text, "nfc-nbsp")
+    assert normalize(text, "nfc-nbsp") != normalize(text), "the control"
+
+
 # Whatever is drawn
 
 

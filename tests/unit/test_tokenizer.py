@@ -29,6 +29,14 @@ def tokenizer(model: Model, byte_fallback: bool = True) -> Tokenizer:
     return Tokenizer.train(LINES, TextConfig(model=model, vocab_size=400, byte_fallback=byte_fallback))
 
 
+FRENCH = ["«\u00a0Vraiment\u202f?\u00a0» dit-il\u202f; «\u00a0oui\u202f!\u00a0» et 10\u2007000\u00a0fois"] * 20
+
+
+@cache
+def french(model: Model) -> Tokenizer:
+    return Tokenizer.train(FRENCH, TextConfig(model=model, vocab_size=400, normalization="nfc-nbsp"))
+
+
 @EVERY_MODEL
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 @example("<s> a </s> <pad> <unk> <0x41> <0x0A> ▁ ▅ ⁇")
@@ -38,6 +46,32 @@ def test_any_text_comes_back_normalised_without_an_unknown_or_special_id(model: 
     ids = tokenizer(model).encode(text)
     assert tokenizer(model).decode(ids) == normalize(text)
     assert all(piece >= NUM_SPECIAL for piece in ids)
+
+
+@EVERY_MODEL
+@given(
+    text=st.text(
+        st.sampled_from("a?10 \t\u00a0\u2007\u202f\u2060\ufeff\u2581«") | st.characters(exclude_categories=["Cs"])
+    )
+)
+@example("«\u00a0Vraiment\u202f?\u00a0» 10\u2007000")
+@example("\u00a0a \u00a0 b\u202f")
+def test_no_break_spaces_come_back_where_the_normalisation_keeps_them(model: Model, text: str) -> None:
+    ids = french(model).encode(text)
+    assert french(model).decode(ids) == normalize(text, "nfc-nbsp")
+    assert all(piece >= NUM_SPECIAL for piece in ids)
+    assert tokenizer(model).decode(tokenizer(model).encode(text)) == normalize(text)
+
+
+@EVERY_MODEL
+def test_no_break_spaces_are_learned(model: Model) -> None:
+    pieces = french(model).pieces(french(model).encode(FRENCH[0]))
+    assert any("\u202f" in piece for piece in pieces), "as a character, not in bytes"
+    unlike = Tokenizer.from_bytes(french(model).to_bytes(), "nfc")
+    assert unlike.digest != french(model).digest
+    assert "\u202f" not in unlike.decode(french(model).encode(FRENCH[0])), (
+        "and a model that does not keep them writes none"
+    )
 
 
 @EVERY_MODEL

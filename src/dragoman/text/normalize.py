@@ -4,17 +4,22 @@ In this order: Unicode NFC (or NFKC), and lower case, if asked for; U+2581, sent
 becomes an underscore; every run of white space and control characters, line and paragraph separators among them,
 becomes one space; the ends are stripped.
 Normalising twice changes nothing.
+
+The forms with `nbsp` keep every no-break space (U+00A0, U+2007, U+202F) inside a text as it is; a run of other white
+space still becomes one space, and the ends are stripped of all. There is none for NFKC, which makes plain spaces of
+them. The word joiner U+2060 and U+FEFF have no width and are no white space to Unicode: every form keeps them.
 """
 
 import re
 import unicodedata
 from typing import Literal
 
-Normalization = Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase"]
+Normalization = Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase", "nfc-nbsp", "nfc-nbsp-lowercase"]
 
 SPACE_MARK = "\u2581"
 _GAP = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")  # \s is str.isspace; the rest is category Cc
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_BREAKING_SPACE = re.compile(r"[^\S\u00a0\u2007\u202f]+")  # white space but for no-break spaces
 
 
 def normalize(text: str, form: Normalization = "nfc") -> str:
@@ -24,12 +29,19 @@ def normalize(text: str, form: Normalization = "nfc") -> str:
         # composed first, since NFKC makes capitals of letters that have no lower case, as \U0001d56c; and again,
         # since some capitals have a lower case of two characters
         text = unicodedata.normalize(composition, text.lower())
+    text = _CONTROL.sub(" ", text.replace(SPACE_MARK, "_"))
+    if keeps_no_break_spaces(form):
+        return _BREAKING_SPACE.sub(" ", text).strip()
     # split and join, which take white space as _GAP does, are several times as fast as a substitution
-    return " ".join(_CONTROL.sub(" ", text.replace(SPACE_MARK, "_")).split())
+    return " ".join(text.split())
 
 
 def is_lowercase(form: Normalization) -> bool:
     return form.endswith("-lowercase")
+
+
+def keeps_no_break_spaces(form: Normalization) -> bool:
+    return "nbsp" in form
 
 
 def is_blank(text: str) -> bool:
