@@ -136,7 +136,7 @@ def story(run: Path) -> list[dict[str, Any]]:
 def outcome(run: Path) -> dict[str, Any]:
     """All that must be the same to the bit, whatever happened on the way: every checkpoint, the log, the model."""
     kept = {path.name: state(run, bundle.checkpoint_step(path)) for path in bundle.checkpoints(run)}
-    names = ("weights.safetensors", "config.toml", "tokenizer.model", "published.json")
+    names = ("weights.safetensors", "config.toml", "tokenizer.model", "manifest.json", "published.json")
     return {**kept, "log": story(run), **{name: (run / name).read_bytes() for name in names}}
 
 

@@ -4,22 +4,27 @@
     DIR/config.toml           every setting
     DIR/tokenizer.model       or source.model and target.model
     DIR/card.md               what it is, for people
+    DIR/manifest.json         SHA-256 of weights and tokenizers, verified on load; people may edit the other two
     DIR/checkpoints/step-000060/   files of a run, manifest.json with their SHA-256 written last
 
 No pickle on any path. A checkpoint is a new directory, every file fsynced, renamed into place once it is whole.
+Directories may come from anyone: no file is read that is a pipe, links out of its directory, or is larger than such a
+file can be.
 """
 
 import hashlib
 import json
+import math
 import os
 import shutil
+import stat
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -35,6 +40,17 @@ from dragoman.text.tokenizer import Tokenizer
 IN_THE_BOX = Path(__file__).parent / "models"
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
 CHECKPOINTS = "checkpoints"
+TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
+MODEL_FILES = (MANIFEST, *TOKENIZERS, CONFIG, WEIGHTS, CARD)
+
+# Bytes that no real file comes near; larger ones are refused before they are read.
+MAX_TEXT = 4_000_000  # config.toml, card.md, manifest.json
+MAX_STATE = 20_000_000  # JSON of a checkpoint, which names every file of the corpus
+MAX_TOKENIZER = 100_000_000  # a million pieces have 15 to 40 million
+MAX_HEADER = 20_000_000  # of a safetensors file: optimizer state of 1,000 + 1,000 layers has 17 million
+MAX_BYTES_PER_PARAMETER = 8  # float64
+MAX_DOTS = 20  # in a key of config.toml: tomllib takes quadratic time for them
+WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -68,7 +84,7 @@ def after(event: str, path: Path) -> None:
 
 def write_file(path: Path, content: bytes) -> None:
     """Replace `path` by one rename, so that a reader sees the old file or the new one, never half of either."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = _partial(path)
     try:
         _write_synced(partial, content)
         partial.replace(path)
@@ -77,6 +93,10 @@ def write_file(path: Path, content: bytes) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise disk_error(path, len(content), error) from None
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
 
 
 def make_directory(path: Path) -> None:
@@ -105,6 +125,23 @@ def _sync_directory(path: Path) -> None:
 
 def disk_error(path: Path, size: int, error: OSError) -> DiskError:
     return DiskError(f"{path}: cannot write {size:,} bytes ({error.strerror}); free some space or choose another place")
+
+
+@contextmanager
+def removed_on_error(directory: Path) -> Iterator[None]:
+    """When writing a new model directory fails, remove the files and directories that were not there before."""
+    new_directories = [path for path in (directory, *directory.parents) if not path.exists()]
+    names = [name for model_file in MODEL_FILES for name in (model_file, _partial(Path(model_file)).name)]
+    new_files = [directory / name for name in names if not (directory / name).exists()]
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to report
+            for path in new_files:
+                path.unlink(missing_ok=True)
+            for path in new_directories:
+                path.rmdir()
+        raise
 
 
 @contextmanager
@@ -146,6 +183,53 @@ def _remove_if_empty(directory: Path, lock: Path) -> None:
             directory.rmdir()
 
 
+class _Refused(Exception):
+    """Why a file is not read, and what to do about it."""
+
+    def __init__(self, reason: str, remedy: str = "restore the file or train again") -> None:
+        super().__init__(reason)
+        self.reason, self.remedy = reason, remedy
+
+
+def _checked(directory: Path, name: str, most: float) -> Path:
+    """A regular file inside `directory` of at most so many bytes, which may come from anyone; nothing is opened."""
+    try:
+        path = (directory / name).resolve(strict=True)
+        status = path.stat()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
+        reason = getattr(error, "strerror", None) or "a loop of links"
+        raise _Refused(f"cannot be read ({reason})", "is this a model directory?") from None
+    if not path.is_relative_to(directory.resolve()):
+        raise _Refused("links to a file outside of its directory", "copy the file itself into the directory")
+    if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device never end
+        raise _Refused("is not a regular file")
+    if status.st_size > most:
+        raise _Refused(f"has {status.st_size:,} bytes, at most {most:,} are allowed")
+    return path
+
+
+def _content(directory: Path, name: str, most: float) -> bytes:
+    path = _checked(directory, name, most)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _Refused(f"cannot be read ({error.strerror})", "check its permissions") from None
+    except MemoryError:
+        raise _Refused(f"does not fit into memory ({path.stat().st_size:,} bytes)", "use a larger machine") from None
+
+
+def _read(directory: Path, name: str, most: float) -> bytes:
+    """A file of a model directory."""
+    try:
+        return _content(directory, name, most)
+    except _Refused as refused:
+        raise ModelError(f"{directory / name}: {refused.reason}; {refused.remedy}") from None
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 # Weights
 
 
@@ -155,6 +239,9 @@ def weights_to_bytes(weights: Mapping[str, Tensor]) -> bytes:
 
 def weights_from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
     """Tensors of a safetensors file; `path` only names it in errors."""
+    header = int.from_bytes(content[:8], "little")
+    if MAX_HEADER < header <= len(content):  # one that is larger than the file is reported below
+        raise ModelError(f"{path}: its header has {header:,} bytes, at most {MAX_HEADER:,} are allowed; train again")
     try:
         return safetensors.torch.load(content)
     except Exception as error:  # safetensors raises its own type, and others for hostile headers
@@ -169,6 +256,14 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """Copy weights into a model; all that do not fit are reported at once."""
     own = named_weights(model)
+    check_fit(own, weights, path)
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+
+
+def check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path) -> None:
+    """Whether `weights` have the names and shapes of a model's own."""
     faults = [f"{name} is missing" for name in own.keys() - weights.keys()]
     faults += [f"{name} is unknown" for name in weights.keys() - own.keys()]
     faults += [
@@ -178,9 +273,6 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> 
     ]
     if faults:
         raise ModelError(f"{path}: does not fit its config.toml: {'; '.join(sorted(faults))}")
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(weights[name])
 
 
 # The model directory
@@ -189,7 +281,11 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> 
 def save_bundle(
     directory: Path, config: Config, tokenizers: Tokenizers, weights: Mapping[str, Tensor], card: str
 ) -> None:
-    """Write or update a model directory: tokenizers before the config that promises them, the card last."""
+    """Write or update a model directory: tokenizers before the config that promises them, the card last.
+
+    Files are replaced one by one, and a kill may come between any two: until all are new, the manifest admits the old
+    ones too.
+    """
     make_directory(directory)
     files = {
         **tokenizers.files(),
@@ -197,10 +293,80 @@ def save_bundle(
         WEIGHTS: weights_to_bytes(weights),
         CARD: card.encode(),
     }
+    final = {name: [_sha256(files[name])] for name in (*tokenizers.files(), WEIGHTS)}
+    before = _admitted_before(directory, final)
+    during = {name: list(dict.fromkeys([*new, *before.get(name, [])])) for name, new in final.items()}
+    _write_manifest(directory, during)
     for name, content in files.items():
         path = directory / name
-        if not path.exists() or path.read_bytes() != content:
+        if not path.is_file() or path.read_bytes() != content:
             write_file(path, content)
+    if during != final:
+        _write_manifest(directory, final)
+
+
+def _admitted_before(directory: Path, names: Collection[str]) -> dict[str, list[str]]:
+    """The SHA-256 of files that are about to be replaced."""
+    try:
+        manifest = _manifest(directory)
+    except ModelError:
+        return {}  # damaged: nothing says which files are right
+    if manifest is not None:
+        return manifest
+    return {name: [_sha256((directory / name).read_bytes())] for name in names if (directory / name).is_file()}
+
+
+def _write_manifest(directory: Path, admitted: Mapping[str, list[str]]) -> None:
+    path, content = directory / MANIFEST, json.dumps(admitted, indent=1).encode()
+    if not path.is_file() or path.read_bytes() != content:
+        write_file(path, content)
+
+
+def _manifest(directory: Path) -> dict[str, list[str]] | None:
+    """The SHA-256 that each file may have; None where there is no manifest: older versions wrote none."""
+    path = directory / MANIFEST
+    if not os.path.lexists(path):
+        return None
+    content = _read(directory, MANIFEST, MAX_TEXT)
+    try:
+        manifest = json.loads(content)
+    except (ValueError, RecursionError):
+        manifest = None
+    hashes = list(manifest.values()) if isinstance(manifest, dict) else [None]
+    if not all(isinstance(each, list) and all(isinstance(digest, str) for digest in each) for each in hashes):
+        raise ModelError(f"{path}: not a manifest of SHA-256; restore the file, or remove it to load without checks")
+    return manifest
+
+
+@contextmanager
+def _verified(directory: Path, name: str, most: float) -> Iterator[bytes]:
+    """The content of a file, whose SHA-256 a thread computes meanwhile: it takes as long as the rest of loading.
+
+    On leaving, an error if the manifest has another; whatever the content led to until then, this is why.
+    """
+    manifest = _manifest(directory)
+    content = _read(directory, name, most)
+    if manifest is None:
+        yield content
+        return
+    with ThreadPoolExecutor(1) as threads:
+        computed = threads.submit(_sha256, content)
+        try:
+            yield content
+        finally:
+            digest = computed.result()
+            # the manifest is read again before refusing: a run may have published between the two reads
+            if digest not in manifest.get(name, ()) and digest not in (_manifest(directory) or {}).get(name, ()):
+                raise ModelError(
+                    f"{directory / name}: its SHA-256 is not the one in {MANIFEST}; restore the file or train again"
+                ) from None
+
+
+def load_card(directory: Path) -> str | None:
+    """The text for people; None where there is none."""
+    if not (directory / CARD).exists():
+        return None
+    return _read(directory, CARD, MAX_TEXT).decode(errors="replace")
 
 
 def located(model: str | Path) -> Path:
@@ -218,25 +384,32 @@ def in_the_box() -> list[str]:
 
 def load_config(directory: Path) -> Config:
     _require_directory(directory)
+    path = directory / CONFIG
+    lines = _read(directory, CONFIG, MAX_TEXT).splitlines()
+    keys = (line.partition(b"=")[0] for line in lines if b"=" in line or line.lstrip().startswith(b"["))
+    if any(key.count(b".") > MAX_DOTS for key in keys):
+        raise ModelError(f"{path}: not valid TOML: nested too deeply; restore the file or train again")
     try:
-        return Config.build(file=directory / CONFIG, saved=True)
+        return Config.build(file=path, saved=True)
     except ConfigError as error:  # which names the file
         raise ModelError(str(error)) from None
 
 
 def tokenizer_names(joint: bool) -> tuple[str, str]:
     """The files of both sides."""
-    return ("tokenizer.model", "tokenizer.model") if joint else ("source.model", "target.model")
+    joint_name, source_name, target_name = TOKENIZERS
+    return (joint_name, joint_name) if joint else (source_name, target_name)
 
 
 def load_tokenizers(directory: Path, config: Config) -> Tokenizers:
     names = tokenizer_names(config.text.joint)
     loaded = {}
     for name in sorted(set(names)):
-        try:
-            loaded[name] = Tokenizer.from_bytes(_read(directory / name), config.text.normalization)
-        except ModelError as error:
-            raise ModelError(f"{directory / name}: {str(error).removeprefix(f'{directory / name}: ')}") from None
+        with _verified(directory, name, MAX_TOKENIZER) as content:
+            try:
+                loaded[name] = Tokenizer.from_bytes(content, config.text.normalization)
+            except ModelError as error:
+                raise ModelError(f"{directory / name}: {error}") from None
     return Tokenizers(loaded[names[0]], loaded[names[1]])
 
 
@@ -251,19 +424,34 @@ def load_bundle(directory: Path) -> Bundle:
             f"{config.model.vocab_size} and {config.model.target_vocabulary}; restore the files that belong together"
         )
     path = directory / WEIGHTS
-    expected, found = sum(parameter_counts(config.model).values()), _count_weights(path)
-    if expected != found:  # before anything is allocated
-        raise ModelError(f"{path}: holds {found:,} parameters, its config.toml describes {expected:,}")
-    model = empty_model(config, torch.device("cpu"))
-    try:
-        weights = expanded(weights_from_bytes(_read(path), path))
-    except (ModelError, RuntimeError) as error:  # RuntimeError: more or fewer scales than rows
-        raise ModelError(f"{path}: {str(error).removeprefix(f'{path}: ')}; restore it or train again") from None
-    set_weights(model, weights, path)
-    broken = [name for name, tensor in named_weights(model).items() if not tensor.isfinite().all()]
-    if broken:
-        raise ModelError(f"{path}: {broken[0]} and {len(broken) - 1} more hold numbers that are not finite")
+    if not path.exists():
+        raise ModelError(f"{path}: missing; training writes it at its first save")
+    expected = sum(parameter_counts(config.model).values())
+    with _verified(directory, WEIGHTS, expected * MAX_BYTES_PER_PARAMETER + MAX_HEADER) as content:
+        weights = _expanded(weights_from_bytes(content, path), expected, path)
+        model = empty_model(config, torch.device("cpu"))
+        set_weights(model, weights, path)
+        broken = [name for name, tensor in named_weights(model).items() if not tensor.isfinite().all()]
+        if broken:
+            raise ModelError(f"{path}: {broken[0]} and {len(broken) - 1} more hold numbers that are not finite")
     return Bundle(config, tokenizers, model.eval())
+
+
+def _expanded(stored: Mapping[str, Tensor], expected: int, path: Path) -> dict[str, Tensor]:
+    """The weights of a file, int8 rows multiplied out, if they are as many as expected."""
+    found = sum(stored[name].numel() for name in without_scales(stored))
+    if expected != found:  # before a model of the wrong size is built
+        raise ModelError(f"{path}: holds {found:,} parameters, its config.toml describes {expected:,}")
+    try:
+        weights = expanded(stored)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}; restore the file or train again") from None
+    for name, tensor in weights.items():
+        if tensor.dtype not in WEIGHT_TYPES:
+            kinds = ", ".join(str(kind).removeprefix("torch.") for kind in WEIGHT_TYPES)
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ModelError(f"{path}: {name} is {kind}; use {kinds}, or int8 as `dragoman compress` writes it")
+    return weights
 
 
 class _Unfilled(TorchFunctionMode):
@@ -282,24 +470,6 @@ def empty_model(config: Config, device: torch.device) -> Model:
     """A model whose weights are still to be set: none is drawn, and chance stays as it was."""
     with device, _Unfilled():
         return build_model(config.model)
-
-
-def _count_weights(path: Path) -> int:
-    if not path.is_file():
-        raise ModelError(f"{path}: missing; training writes it at its first save")
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            names = without_scales(set(file.keys()))
-            return sum(torch.Size(file.get_slice(name).get_shape()).numel() for name in names)
-    except Exception as error:
-        raise ModelError(f"{path}: not a safetensors file ({error}); restore it or train again") from None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror}); is this a model directory?") from None
 
 
 def _require_directory(directory: Path) -> None:
@@ -382,12 +552,19 @@ def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
 
 def read_checkpoint(path: Path, only: Collection[str] = ()) -> dict[str, bytes]:
     """Every file of a checkpoint, or only some, each checked against the manifest."""
+
+    def read(name: str) -> bytes:
+        try:
+            return _content(path, name, math.inf if name.endswith(".safetensors") else MAX_STATE)
+        except _Refused as refused:
+            raise ModelError(f"{path}: damaged checkpoint ({name} {refused.reason})") from None
+
     try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
-        files = {name: (path / name).read_bytes() for name in only or manifest}
-    except (OSError, ValueError) as error:
+        manifest = dict(json.loads(read(MANIFEST)))
+        files = {name: read(name) for name in only or manifest}
+    except (ValueError, TypeError, RecursionError) as error:
         raise ModelError(f"{path}: damaged checkpoint ({error})") from None
     for name, content in files.items():
-        if hashlib.sha256(content).hexdigest() != manifest.get(name):
+        if _sha256(content) != manifest.get(name):
             raise ModelError(f"{path}: damaged checkpoint ({name} is not what was saved)")
     return files

@@ -17,6 +17,7 @@ from dragoman.errors import ConfigError
 from dragoman.text.sentences import sentences
 from dragoman.train.loop import train
 from tests.forked import the_server
+from tests.hostile import digest
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 40_000_000
@@ -29,6 +30,12 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_it_is_the_only_one_and_within_its_size() -> None:
     assert in_the_box() == ["en-de"]
     assert sum(path.stat().st_size for path in IN_THE_BOX.rglob("*") if path.is_file()) <= MOST_BYTES
+
+
+def test_its_manifest_has_the_hashes_of_its_weights_and_tokenizer() -> None:
+    model = IN_THE_BOX / "en-de"
+    manifest = json.loads((model / "manifest.json").read_bytes())
+    assert manifest == {name: [digest(model / name)] for name in ("tokenizer.model", "weights.safetensors")}
 
 
 def test_it_translates_by_its_name() -> None:
@@ -105,4 +112,5 @@ def test_the_built_wheel_has_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     place, text = json.loads(done.stdout)
     assert place.startswith(str(site))
+    assert (Path(place).parent / "models" / "en-de" / "manifest.json").exists()
     assert text == "Guten Morgen!"

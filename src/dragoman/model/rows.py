@@ -40,8 +40,18 @@ def expanded(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
         tensor, scale_N = stored[name], stored.get(name + SCALE)
         if scale_N is None and tensor.dtype == torch.int8:
             raise ModelError(f"{name} is int8 without its scales")
+        if scale_N is not None:
+            _check_scales(name, tensor, scale_N)
         weights[name] = tensor if scale_N is None else tensor.float() * scale_N[:, None]
     return weights
+
+
+def _check_scales(name: str, tensor: Tensor, scale_N: Tensor) -> None:
+    """Files come from anyone, and scales of another shape would be broadcast: N numbers to N x N."""
+    if tensor.dtype != torch.int8 or tensor.dim() != 2:
+        raise ModelError(f"{name} has scales and is {list(tensor.shape)} of {tensor.dtype}, not an int8 matrix")
+    if scale_N.shape != tensor.shape[:1] or not scale_N.is_floating_point():
+        raise ModelError(f"{name} has {len(tensor)} rows and scales {list(scale_N.shape)} of {scale_N.dtype}")
 
 
 def without_scales(names: Mapping[str, object] | set[str]) -> list[str]:

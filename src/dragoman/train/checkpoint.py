@@ -81,20 +81,35 @@ def pack(
 
 def unpack(path: Path, files: Mapping[str, bytes], learner: Learner) -> tuple[Progress, dict[str, Tensor]]:
     """Put a checkpoint back into what learns. Returns where the run stood, and the random state to go on with."""
+    for name in (bundle.WEIGHTS, OPTIMIZER, STATE):
+        if name not in files:
+            raise ModelError(f"{path}: its {bundle.MANIFEST} does not list {name}; restore it or give another --out")
     own = bundle.named_weights(learner.model)
-    weights = bundle.weights_from_bytes(files[bundle.WEIGHTS], path)
+    weights = bundle.weights_from_bytes(files[bundle.WEIGHTS], path / bundle.WEIGHTS)
     bundle.set_weights(learner.model, {name: like(weights[name], own[name]) for name in weights if name in own}, path)
     if learner.average is not None:
         # a run that asks for an average only now begins it with what there is
-        kept = bundle.weights_from_bytes(files[AVERAGE], path) if AVERAGE in files else weights
+        kept = bundle.weights_from_bytes(files[AVERAGE], path / AVERAGE) if AVERAGE in files else weights
+        bundle.check_fit(own, kept, path / AVERAGE)
         for name, tensor in zip(own, learner.average.weights, strict=True):
             tensor.copy_(like(kept[name], tensor))
-    saved = bundle.weights_from_bytes(files[OPTIMIZER], path)
+    saved = bundle.weights_from_bytes(files[OPTIMIZER], path / OPTIMIZER)
     random = {name: saved.pop(name) for name in list(saved) if name.startswith("random.")}
-    _set_moments(learner, saved)
-    progress = json.loads(files[STATE])["progress"]
+    _set_moments(learner, saved, path / OPTIMIZER)
+    progress = read_state(files[STATE], path)["progress"]
     known = {entry.name for entry in fields(Progress)}
     return Progress(**{name: value for name, value in progress.items() if name in known}), random
+
+
+def read_state(content: bytes, path: Path) -> dict[str, dict[str, Any]]:
+    """`progress` and `identity` of the checkpoint at `path`."""
+    try:
+        state = json.loads(content)
+    except (ValueError, RecursionError):
+        state = None
+    if not isinstance(state, dict) or not all(isinstance(state.get(part), dict) for part in ("progress", "identity")):
+        raise ModelError(f"{path / STATE}: not the state of a run; restore it or give another --out")
+    return state
 
 
 # Random numbers: each rank has its own
@@ -107,9 +122,12 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
+    try:
+        torch.set_rng_state(state["cpu"])
+        if "cuda" in state and device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda"], device)
+    except (TypeError, RuntimeError) as error:
+        raise ModelError(f"{OPTIMIZER}: not an RNG state ({error}); restore it or give another --out") from None
 
 
 def gathered_random_state(state: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
@@ -136,7 +154,7 @@ class Origin:
         self._path, self._identity = run, {}
         for path in bundle.checkpoints(run):
             with suppress(ModelError):  # a damaged one is named when the run resumes
-                state = json.loads(bundle.read_checkpoint(path, [STATE])[STATE])
+                state = read_state(bundle.read_checkpoint(path, [STATE])[STATE], path)
                 self._path, self._identity = path, state["identity"]
 
     def agree(self, identity: Mapping[str, Any]) -> None:
@@ -182,11 +200,18 @@ def _moments(learner: Learner) -> dict[str, Tensor]:
     }
 
 
-def _set_moments(learner: Learner, saved: Mapping[str, Tensor]) -> None:
+def _set_moments(learner: Learner, saved: Mapping[str, Tensor], path: Path) -> None:
     parameters = dict(learner.model.named_parameters())
     for key, value in saved.items():
         entry, _, name = key.partition(".")
-        parameter = parameters[name]
+        parameter = parameters.get(name)
+        if (
+            parameter is None
+            or value.shape != (torch.Size() if entry == "step" else parameter.shape)
+            or not value.is_floating_point()
+        ):
+            what = f"{key}, {list(value.shape)} of {value.dtype},"
+            raise ModelError(f"{path}: {what} belongs to no weight; restore it or give another --out")
         if not parameter.requires_grad:
             continue  # frozen since
         if entry == "step":
