@@ -261,6 +261,13 @@ def _disk_full() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def limit_memory(more: int) -> None:
+    """The process may map this many bytes more than it has. On Linux."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    limit = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
 def limit_file_size(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 

@@ -14,6 +14,7 @@ from dragoman.train import checkpoint
 from dragoman.train.loop import train
 from dragoman.train.report import RunLog
 from tests.conftest import quick_config
+from tests.hostile import seal
 from tests.survival import Runs, contents, outcome, steps, write_corpus
 
 KILLED, MODEL, DISK = -9, 4, 6
@@ -106,6 +107,18 @@ def test_a_full_disk_while_a_model_is_published(runs: Runs, whole: dict[str, Any
     assert steps(run) == [8, 12]
     runs.finish(run, *SAVES)
     assert outcome(run) == whole
+
+
+def test_compressing_onto_a_full_disk_exits_6_and_leaves_nothing(runs: Runs, begun: Path, tmp_path: Path) -> None:
+    out, fault = tmp_path / "small", {"name": "after_rename", "called": "weights.safetensors", "action": "disk full"}
+    arguments = ["compress", "--model", str(begun), "--out", str(out)]
+    ended = runs.server.start(arguments, tmp_path / "errors", fault, {}).wait()
+    pattern = (
+        rf"dragoman: {re.escape(str(out))}/weights.safetensors: cannot write [\d,]+ bytes \(No space left on device\)"
+    )
+    assert (ended.code, len(ended.lines)) == (DISK, 1)
+    assert re.match(pattern, ended.lines[0])
+    assert not out.exists()
 
 
 def test_a_directory_that_cannot_be_locked(runs: Runs, tmp_path: Path) -> None:
@@ -277,7 +290,7 @@ def test_other_settings_are_refused(runs: Runs, run: Path, setting: str, message
 
 def unpublish(run: Path) -> None:
     """As a kill leaves it between the first checkpoint and the model that is made of it."""
-    for name in ("config.toml", "weights.safetensors", "tokenizer.model", "card.md", "published.json"):
+    for name in ("config.toml", "weights.safetensors", "tokenizer.model", "card.md", "manifest.json", "published.json"):
         (run / name).unlink()
 
 
@@ -300,6 +313,7 @@ def test_another_corpus_is_refused(runs: Runs, run: Path, tmp_path: Path, side: 
 def test_another_tokenizer_is_refused(runs: Runs, run: Path, tmp_path: Path) -> None:
     train(runs.config("text.model=char", "train.max_steps=1"), tmp_path / "other")
     shutil.copy(tmp_path / "other" / "tokenizer.model", run / "tokenizer.model")
+    seal(run)
     digest = "'[0-9a-f]{64}'"
     pattern = rf".*step-000008: source vocabulary was {digest} when this run began and is {digest} now{REMEDY}"
     assert re.fullmatch(pattern, refused(runs, run))

@@ -1,6 +1,9 @@
 """Smaller weights on disk: how near, how small, and the same model to every command."""
 
+import errno
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,10 @@ import dragoman
 from dragoman import bundle
 from dragoman.cli.main import app
 from dragoman.decode.quantized import QuantizedLinear, quantized
-from dragoman.errors import ModelError
+from dragoman.errors import DiskError, ModelError
 from dragoman.model import rows
 from dragoman.model.rows import compact, expanded, without_scales
+from tests.hostile import seal
 
 LINES = ["a b c d", "j i h g f e", "c"]
 
@@ -103,8 +107,58 @@ def test_scales_that_are_missing_are_noticed(small: Path, tmp_path: Path) -> Non
     stored = load_file(broken / bundle.WEIGHTS)
     del stored["source_embedding.weight.scale"]
     save_file(stored, broken / bundle.WEIGHTS)
+    seal(broken)
     with pytest.raises(ModelError, match=r"source_embedding.weight is int8 without its scales"):
         bundle.load_bundle(broken)
+
+
+# A full disk
+
+
+@pytest.fixture
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """The disk is full at the number-th write or rename."""
+
+    def fill(number: int) -> None:
+        events: list[str] = []
+
+        def after(event: str, path: Path) -> None:
+            events.append(event)
+            if len(events) == number:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(bundle, "after", after)
+
+    return fill
+
+
+EVENTS = 10  # manifest, tokenizer, config, weights and card, each written and renamed
+
+
+@pytest.mark.parametrize("number", range(1, EVENTS + 1))
+def test_a_full_disk_leaves_nothing_that_was_not_there(
+    quick_run: Path, tmp_path: Path, fill_disk: Callable[[int], None], number: int
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "notes.txt").write_text("mine")
+    for out in (tmp_path / "new" / "small", kept):
+        fill_disk(number)
+        done = CliRunner().invoke(app, ["compress", "--model", str(quick_run), "--out", str(out)])
+        assert isinstance(done.exception, DiskError)
+        name = ("manifest.json", "tokenizer.model", "config.toml", "weights.safetensors", "card.md")[(number - 1) // 2]
+        assert str(done.exception).startswith(f"{out / name}: cannot write ")
+        assert str(done.exception).endswith("(No space left on device); free some space or choose another place")
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == [Path("kept"), Path("kept/notes.txt")]
+
+
+def test_the_disk_is_written_to_ten_times(quick_run: Path, tmp_path: Path, fill_disk: Callable[[int], None]) -> None:
+    """The control of the test above: without a full disk every file is there."""
+    fill_disk(EVENTS + 1)
+    assert CliRunner().invoke(app, ["compress", "--model", str(quick_run), "--out", str(tmp_path)]).exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "manifest.json", "tokenizer.model", "config.toml", "weights.safetensors", "card.md"
+    }  # fmt: skip
 
 
 # Models in the box

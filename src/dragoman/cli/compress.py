@@ -34,9 +34,9 @@ def command(
         stored = compact(full)
     else:
         stored = {name: tensor.to(getattr(torch, weights)) for name, tensor in full.items()}
-    card = source / bundle.CARD
-    text = card.read_text(encoding="utf-8") if card.exists() else "# A dragoman translation model\n"
+    text = bundle.load_card(source) or "# A dragoman translation model\n"
     text += f"\nWeights stored as {weights} by `dragoman compress`; scores above are of those it was given.\n"
-    bundle.save_bundle(out, loaded.config, loaded.tokenizers, stored, text)
+    with bundle.removed_on_error(out):
+        bundle.save_bundle(out, loaded.config, loaded.tokenizers, stored, text)
     sizes = [(place / bundle.WEIGHTS).stat().st_size for place in (source, out)]
     print(f"{out}: weights in {weights}, {sizes[1]:,} bytes in place of {sizes[0]:,}")
