@@ -268,6 +268,11 @@ def limit_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
+def no_size_limit() -> None:
+    """What a control needs: a tokenizer of any size is read."""
+    _put(bundle, "MAX_TOKENIZER", float("inf"))
+
+
 def limit_file_size(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 

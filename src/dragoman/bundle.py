@@ -50,6 +50,7 @@ MAX_TOKENIZER = 100_000_000  # a million pieces have 15 to 40 million
 MAX_HEADER = 20_000_000  # of a safetensors file: optimizer state of 1,000 + 1,000 layers has 17 million
 MAX_BYTES_PER_PARAMETER = 8  # float64
 MAX_DOTS = 20  # in a key of config.toml: tomllib takes quadratic time for them
+RESTORE = "restore the file or train again"
 WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -186,7 +187,7 @@ def _remove_if_empty(directory: Path, lock: Path) -> None:
 class _Refused(Exception):
     """Why a file is not read, and what to do about it."""
 
-    def __init__(self, reason: str, remedy: str = "restore the file or train again") -> None:
+    def __init__(self, reason: str, remedy: str = RESTORE) -> None:
         super().__init__(reason)
         self.reason, self.remedy = reason, remedy
 
@@ -199,7 +200,8 @@ def _checked(directory: Path, name: str, most: float) -> Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
         reason = getattr(error, "strerror", None) or "a loop of links"
         raise _Refused(f"cannot be read ({reason})", "is this a model directory?") from None
-    if not path.is_relative_to(directory.resolve()):
+    own = directory.parent == IN_THE_BOX  # installers may link every file of a package
+    if not own and not path.is_relative_to(directory.resolve()):
         raise _Refused("links to a file outside of its directory", "copy the file itself into the directory")
     if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device never end
         raise _Refused("is not a regular file")
@@ -241,11 +243,12 @@ def weights_from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
     """Tensors of a safetensors file; `path` only names it in errors."""
     header = int.from_bytes(content[:8], "little")
     if MAX_HEADER < header <= len(content):  # one that is larger than the file is reported below
-        raise ModelError(f"{path}: its header has {header:,} bytes, at most {MAX_HEADER:,} are allowed; train again")
+        raise ModelError(f"{path}: its header has {header:,} bytes, at most {MAX_HEADER:,} are allowed; {RESTORE}")
     try:
         return safetensors.torch.load(content)
     except Exception as error:  # safetensors raises its own type, and others for hostile headers
-        raise ModelError(f"{path}: not a safetensors file ({error}); restore it or train again") from None
+        reason = str(error).partition("\n")[0]  # torch adds a stack of C++ frames
+        raise ModelError(f"{path}: not a safetensors file ({reason}); restore it or train again") from None
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -357,9 +360,7 @@ def _verified(directory: Path, name: str, most: float) -> Iterator[bytes]:
             digest = computed.result()
             # the manifest is read again before refusing: a run may have published between the two reads
             if digest not in manifest.get(name, ()) and digest not in (_manifest(directory) or {}).get(name, ()):
-                raise ModelError(
-                    f"{directory / name}: its SHA-256 is not the one in {MANIFEST}; restore the file or train again"
-                ) from None
+                raise ModelError(f"{directory / name}: its SHA-256 is not the one in {MANIFEST}; {RESTORE}") from None
 
 
 def load_card(directory: Path) -> str | None:
@@ -388,7 +389,7 @@ def load_config(directory: Path) -> Config:
     lines = _read(directory, CONFIG, MAX_TEXT).splitlines()
     keys = (line.partition(b"=")[0] for line in lines if b"=" in line or line.lstrip().startswith(b"["))
     if any(key.count(b".") > MAX_DOTS for key in keys):
-        raise ModelError(f"{path}: not valid TOML: nested too deeply; restore the file or train again")
+        raise ModelError(f"{path}: not valid TOML: nested too deeply; {RESTORE}")
     try:
         return Config.build(file=path, saved=True)
     except ConfigError as error:  # which names the file
@@ -445,7 +446,7 @@ def _expanded(stored: Mapping[str, Tensor], expected: int, path: Path) -> dict[s
     try:
         weights = expanded(stored)
     except ModelError as error:
-        raise ModelError(f"{path}: {error}; restore the file or train again") from None
+        raise ModelError(f"{path}: {error}; {RESTORE}") from None
     for name, tensor in weights.items():
         if tensor.dtype not in WEIGHT_TYPES:
             kinds = ", ".join(str(kind).removeprefix("torch.") for kind in WEIGHT_TYPES)

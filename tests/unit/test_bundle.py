@@ -1,6 +1,8 @@
 """Model directories and checkpoints: atomic, checked, free of pickle."""
 
+import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from dragoman.bundle import empty_model
 from dragoman.config import Config
 from dragoman.errors import DiskError, ModelError
 from dragoman.model.build import build_model
-from tests.hostile import seal
+from tests.hostile import seal, tensors_file
 
 
 @pytest.fixture
@@ -127,6 +129,58 @@ def test_damage_is_noticed(tmp_path: Path, damage: str) -> None:
         (path / "manifest.json").write_bytes(b"{")
     with pytest.raises(ModelError, match="step-000001: damaged checkpoint"):
         bundle.read_checkpoint(path)
+
+
+def damage(path: Path) -> str:
+    """What read_checkpoint says of it."""
+    with pytest.raises(ModelError) as caught:
+        bundle.read_checkpoint(path)
+    return str(caught.value).removeprefix(f"{path}: damaged checkpoint ")
+
+
+@pytest.mark.parametrize("name", ["a.bin", "manifest.json"])
+def test_files_of_a_checkpoint_that_would_block_or_lead_elsewhere_are_not_read(tmp_path: Path, name: str) -> None:
+    path = bundle.checkpoint_path(tmp_path, 1)
+    bundle.write_checkpoint(path, FILES)
+    moved = (path / name).rename(tmp_path / "moved")
+    (path / name).symlink_to(moved)
+    assert damage(path) == f"({name} links to a file outside of its directory)"
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    assert damage(path) == f"({name} is not a regular file)"
+    (path / name).unlink()
+    (path / name).touch()
+    os.truncate(path / name, 10**9)
+    assert damage(path) == f"({name} has 1,000,000,000 bytes, at most 20,000,000 are allowed)"
+
+
+def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(tmp_path: Path) -> None:
+    path = bundle.checkpoint_path(tmp_path, 1)
+    bundle.write_checkpoint(path, FILES)
+    (tmp_path / "outside").write_bytes(b"one")
+    for name in ("../../outside", str(tmp_path / "outside"), "/dev/zero"):
+        (path / "manifest.json").write_text(json.dumps({name: hashlib.sha256(b"one").hexdigest()}))
+        assert damage(path) == f"({name} links to a file outside of its directory)"
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, "5", "null", '["a"]', '{"a\\u0000": "b"}', '{"a.bin": 5}', '{"": ""}']
+)
+def test_a_checkpoint_with_another_kind_of_manifest_is_damaged(tmp_path: Path, content: str) -> None:
+    path = bundle.checkpoint_path(tmp_path, 1)
+    bundle.write_checkpoint(path, FILES)
+    (path / "manifest.json").write_text(content)
+    assert damage(path).startswith("(")
+
+
+def test_a_header_of_tensors_over_its_limit_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = tensors_file(b"{}".ljust(1001))
+    assert bundle.weights_from_bytes(content, Path("a")) == {}
+    monkeypatch.setattr(bundle, "MAX_HEADER", 1000)
+    with pytest.raises(
+        ModelError, match=r"^a: its header has 1,001 bytes, at most 1,000 are allowed; restore the file"
+    ):
+        bundle.weights_from_bytes(content, Path("a"))
 
 
 def test_checkpoints_sort_by_step_and_partial_ones_are_never_chosen(tmp_path: Path) -> None:
