@@ -318,6 +318,11 @@ def forget_place() -> None:
     _put(checkpoint, "unpack", unpack)
 
 
+def keep_counting_batches() -> None:
+    """Resume at the same number of a batch, though the batches are others now."""
+    _put(checkpoint.Progress, "change_plan", lambda self, plan: False)
+
+
 def record_batches(report: str) -> None:
     """Write down, for every step that was taken, the rows it asked for and the ids it was given."""
     step, update = Stepper.step, Stepper._update

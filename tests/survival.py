@@ -3,7 +3,8 @@
 import json
 import os
 import select
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -92,8 +93,22 @@ class Runs:
         assert ended.code == 0, ended.errors
         return ended
 
+    def start_ranks(self, run: Path, settings: Sequence[str], faults: Sequence[Mapping[str, Any]]) -> list[Started]:
+        """A process for each fault, which may be none: the ranks of one run, as torchrun starts them."""
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(faults))}
+        return [
+            self.start(run, *settings, fault=fault, environment={**address, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank, fault in enumerate(faults)
+        ]
+
     def config(self, *settings: str) -> Config:
         return Config.build("tiny", None, [*SETTINGS, *settings], data=self.corpus.data)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 class Bell:

@@ -309,6 +309,10 @@ def check_batches(batches: list[dict[str, Any]], expected: list[dict[str, Any]])
     """Every batch exactly once, in the same order, with the same ids; every pair once an epoch."""
     assert batches == expected
     assert [one["step"] for one in batches] == list(range(1, len(batches) + 1))
+    check_every_pair_once(batches)
+
+
+def check_every_pair_once(batches: list[dict[str, Any]]) -> None:
     last = batches[-1]["rows"][-1][0]
     assert last > 0
     for epoch in range(last):
@@ -353,3 +357,54 @@ def test_a_run_that_forgot_its_place_would_be_found_out(runs: Runs, epochs: Path
     runs.finish(run, *EPOCHS, fault=recording(run, {"name": "forget_place"}))
     with pytest.raises(AssertionError):
         check_batches(recorded(run), recorded(epochs))
+
+
+# Other batches from the middle of an epoch on
+
+
+SMALLER = (*BOUNDARY, "train.batch_tokens=24", "train.accumulate=6", "train.max_steps=25")
+ANEW = "train.batch_tokens was 48 and is 24 now: the rest of this epoch is batched anew, every pair still once"
+
+
+@pytest.fixture
+def in_mid_epoch(runs: Runs, tmp_path: Path) -> Path:
+    run = tmp_path / "run"
+    ended = runs.run(run, *EPOCHS, fault=recording(run, stop_in_step(6, False)))
+    assert (ended.code, steps(run)) == (143, [5])
+    return run
+
+
+def copied(run: Path, name: str) -> Path:
+    """With what was recorded of it."""
+    shutil.copy(run.with_name("run.batches"), run.with_name(f"{name}.batches"))
+    return Path(shutil.copytree(run, run.with_name(name)))
+
+
+def test_every_pair_comes_once_though_batch_tokens_changed_within_an_epoch(runs: Runs, in_mid_epoch: Path) -> None:
+    whole, forgetful = copied(in_mid_epoch, "whole"), copied(in_mid_epoch, "forgetful")
+    resumed = runs.finish(whole, *SMALLER, fault=recording(whole))
+    assert resumed.lines.count(ANEW) == 1
+    check_every_pair_once(recorded(whole))
+
+    stopped = runs.run(in_mid_epoch, *SMALLER, fault=recording(in_mid_epoch, stop_in_step(4, False)))
+    assert (stopped.code, steps(in_mid_epoch)) == (143, [5, 8])
+    again = runs.finish(in_mid_epoch, *SMALLER, fault=recording(in_mid_epoch))
+    assert ANEW not in again.lines, "it is not news any more"
+    assert recorded(in_mid_epoch) == recorded(whole)
+    assert state(in_mid_epoch, 25) == state(whole, 25), "and a second resume is exact"
+
+    runs.finish(forgetful, *SMALLER, fault=recording(forgetful, {"name": "keep_counting_batches"}))
+    with pytest.raises(AssertionError):
+        check_every_pair_once(recorded(forgetful))
+
+
+@pytest.mark.parametrize("batch_tokens", [24, pytest.param(48, marks=pytest.mark.slow)])
+def test_every_pair_comes_once_though_a_second_process_joined_within_an_epoch(
+    runs: Runs, in_mid_epoch: Path, batch_tokens: int
+) -> None:
+    settings = (*SMALLER, "train.accumulate=2", f"train.batch_tokens={batch_tokens}", "train.max_steps=30")
+    ranks = runs.start_ranks(in_mid_epoch, settings, [recording(in_mid_epoch), {}])
+    first, second = [rank.wait() for rank in ranks]
+    assert (first.code, second.code) == (0, 0), first.errors + second.errors
+    assert first.lines.count(ANEW) == (batch_tokens == 24)
+    check_every_pair_once(recorded(in_mid_epoch))

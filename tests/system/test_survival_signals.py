@@ -1,7 +1,6 @@
 """SIGTERM and Ctrl-C wherever a run is: a checkpoint if a step was taken, exit 143 or 130, at once the second time."""
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -245,23 +244,8 @@ def test_a_sigterm_repeated_within_a_moment_is_the_same(
 # 5: two ranks
 
 
-def environment(port: int, rank: int) -> dict[str, str]:
-    """As torchrun sets it."""
-    values = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "RANK": rank, "LOCAL_RANK": rank}
-    return {name: str(value) for name, value in values.items()}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def start_ranks(runs: Runs, run: Path, *faults: dict[str, Any]) -> list[Started]:
-    port = free_port()
-    return [
-        runs.start(run, *SAVES, fault=fault, environment=environment(port, rank)) for rank, fault in enumerate(faults)
-    ]
+    return runs.start_ranks(run, SAVES, faults)
 
 
 @pytest.fixture(scope="module")

@@ -242,8 +242,8 @@ def test_a_batch_has_room_for_the_longest_source_however_short_most_are(store: S
     def layout_for(longest: int) -> layout.Packed:
         return layout.Packed(settings, lambda epoch: store, Short(), longest, model, cpu, torch.float32, Ranks())  # type: ignore[arg-type]
 
-    assert layout_for(50)._budget["source_tokens"] == 128
-    assert layout_for(256)._budget["source_tokens"] == 384
+    assert layout_for(50).plan["source_tokens"] == 128
+    assert layout_for(256).plan["source_tokens"] == 384
     layout_for(1_023)
     message = "train.batch_tokens: 1024 is too little for the longest pair, 1024 pieces and one kept free; raise it"
     with pytest.raises(ConfigError, match=message):

@@ -16,6 +16,9 @@ from dragoman.text.tokenizer import BOS, EOS, PAD
 
 Ids = npt.NDArray[np.int64]
 
+PlanParameters = dict[str, int]  # what decides, besides (seed, epoch), which pairs make a batch
+Part = tuple[PlanParameters, int]  # of an epoch: how its pairs were batched, and how many of those batches were taken
+
 MOST_GROUPS = 4  # of a batch; more hardly teach better
 GROUP_TOKENS = 1_024  # fewer at once, and a pass costs more than its products
 
@@ -99,6 +102,11 @@ def like_lengths(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens: in
     return groups
 
 
+def part_generator(seed: int, epoch: int, part: int) -> np.random.Generator:
+    """Random numbers for the order of an epoch, or of what is left of it after `part` parts."""
+    return np.random.default_rng([seed, epoch, part] if part else [seed, epoch])
+
+
 class BatchPlan:
     """Which pairs make which batch: one or more groups of like length, which of them and in which order at random."""
 
@@ -108,17 +116,16 @@ class BatchPlan:
         self._lengths = source_lengths, target_lengths
         self._group_tokens, self._groups = batch_tokens // groups, groups
         self._seed = seed
-        self._epoch = -1
-        self._batches: list[Ids] = []
 
-    def epoch(self, epoch: int) -> list[Ids]:
-        """Every batch of an epoch, as row numbers: each pair exactly once."""
-        if epoch != self._epoch:
-            random = np.random.default_rng([self._seed, epoch])
-            order = random.permutation(len(self._lengths[0]))
-            groups = like_lengths(order, *self._lengths, self._group_tokens)
-            drawn = [groups[index] for index in random.permutation(len(groups))]
-            starts = range(0, len(drawn), self._groups)
-            self._batches = [np.concatenate(drawn[start : start + self._groups]) for start in starts]
-            self._epoch = epoch
-        return self._batches
+    def epoch(self, epoch: int, rows: Ids | None = None, part: int = 0) -> list[Ids]:
+        """Every batch of an epoch, as row numbers: each pair exactly once.
+
+        With `rows`, of these pairs only: what is left of an epoch once `part` parts of it were batched otherwise.
+        """
+        rows = np.arange(len(self._lengths[0])) if rows is None else rows
+        random = part_generator(self._seed, epoch, part)
+        order = rows[random.permutation(len(rows))]
+        groups = like_lengths(order, *self._lengths, self._group_tokens)
+        drawn = [groups[index] for index in random.permutation(len(groups))]
+        starts = range(0, len(drawn), self._groups)
+        return [np.concatenate(drawn[start : start + self._groups]) for start in starts]

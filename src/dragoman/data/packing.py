@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dragoman.data.batching import part_generator
 from dragoman.data.store import Store
 from dragoman.model.packed import Rows, Segments
 from dragoman.text.tokenizer import BOS, EOS, PAD
@@ -91,15 +92,14 @@ class PackingPlan:
         self._budget = np.array([source_tokens - 1, target_tokens - 1])
         self._sentences = sentences - 1
         self._seed = seed
-        self._epoch = -1
-        self._batches: list[Ids] = []
 
-    def epoch(self, epoch: int) -> list[Ids]:
-        """Every batch of an epoch, as row numbers: each pair exactly once."""
-        if epoch != self._epoch:
-            order = np.random.default_rng([self._seed, epoch]).permutation(len(self._sizes))
-            self._batches, self._epoch = self._cut(order), epoch
-        return self._batches
+    def epoch(self, epoch: int, rows: Ids | None = None, part: int = 0) -> list[Ids]:
+        """Every batch of an epoch, as row numbers: each pair exactly once.
+
+        With `rows`, of these pairs only: what is left of an epoch once `part` parts of it were batched otherwise.
+        """
+        rows = np.arange(len(self._sizes)) if rows is None else rows
+        return self._cut(rows[part_generator(self._seed, epoch, part).permutation(len(rows))])
 
     def _cut(self, order: Ids) -> list[Ids]:
         totals = np.cumsum(self._sizes[order], axis=0)

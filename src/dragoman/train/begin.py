@@ -27,6 +27,7 @@ from dragoman.train.starting import MovingAverage, freeze, start_from
 from dragoman.train.trackers import open_trackers
 from dragoman.train.validation import Validation
 
+PLAN_NAMES = {"batch_tokens": "train.batch_tokens"}  # the others follow from it
 LARGE_ON_A_CPU = 10_000_000  # parameters from which on products take most of a step
 
 
@@ -65,7 +66,7 @@ def begin(
                 "train.layout": layout.name,
             },
             made_by=provenance.describe(config, prepared.corpora, device, ranks.world),
-            progress=Progress(judge=validation.judge),
+            progress=Progress(judge=validation.judge, plan=layout.plan),
         )
         _resume(run)
         run.log = _open_log(run)
@@ -135,6 +136,13 @@ def _resume(run: Run) -> None:
         run.reporter.note(f"judged by {judge} from now on, not by {progress.judge}")
         progress.judge, progress.best_metric = judge, None
         progress.best_step, progress.without_better = 0, 0
+    before, plan = progress.plan, run.feed.layout.plan
+    if progress.change_plan(plan):
+        name = next(name for name in plan if before.get(name) != plan[name])
+        run.reporter.note(
+            f"{PLAN_NAMES.get(name, name)} was {before.get(name)} and is {plan[name]} now: "
+            "the rest of this epoch is batched anew, every pair still once"
+        )
     run.progress = progress
 
 

@@ -7,7 +7,7 @@ many processes made it.
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman import bundle
+from dragoman.data.batching import Part, PlanParameters
 from dragoman.errors import ModelError
 from dragoman.train.distributed import Ranks, like, whole
 from dragoman.train.starting import MovingAverage
@@ -29,7 +30,7 @@ class Progress:
 
     step: int = 0
     epoch: int = 0
-    batch: int = 0  # the next one of this epoch
+    batch: int = 0  # the next one of this epoch, as it is batched now
     tokens: int = 0  # target tokens seen
     seconds: float = 0.0
     best_metric: float | None = None
@@ -40,6 +41,23 @@ class Progress:
     recent_tokens: int = 0
     judge: str = ""  # what best_metric was measured with
     validated: int = 0  # the last step that was: a signal may have ended the validation of this one
+    plan: PlanParameters = field(default_factory=dict)  # how this epoch is batched; older checkpoints do not tell
+    earlier: list[Part] = field(default_factory=list)  # parts of this epoch that were batched otherwise
+
+    def move_to(self, epoch: int, batch: int) -> None:
+        """Where in the data the next step begins."""
+        if epoch != self.epoch:
+            self.earlier = []
+        self.epoch, self.batch = epoch, batch
+
+    def change_plan(self, plan: PlanParameters) -> bool:
+        """From here on batches are made by `plan`. Returns whether that changes the rest of an epoch."""
+        changed = bool(self.plan) and self.plan != plan and self.batch > 0
+        if changed:
+            self.earlier = [*self.earlier, (self.plan, self.batch)]
+            self.batch = 0
+        self.plan = plan
+        return changed
 
 
 @dataclass(frozen=True)

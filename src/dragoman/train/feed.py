@@ -1,11 +1,12 @@
 """The pairs of a run, step by step: which batches a step takes, of which store. Knows nothing of what they teach."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dragoman.data.batching import Part
 from dragoman.data.sampled import sampled_store
 from dragoman.data.store import Store
 from dragoman.train.checkpoint import Progress
@@ -65,20 +66,20 @@ class Feed:
 
     def plans(self, start: Progress) -> Iterator[Plan]:
         """From where a run stands, on and on: as many batches a step as accumulate and ranks need."""
-        numbered = self._numbered_batches(start.epoch, start.batch)
+        numbered = self._numbered_batches(start.epoch, start.batch, start.earlier)
         while True:
             taken = list(islice(numbered, self._accumulate * self._ranks.world))
             batches = [(epoch, rows) for epoch, _, rows in taken]
             tokens = sum(self.layout.tokens(epoch, rows) for epoch, rows in batches)
             yield Plan(batches, taken[-1][0], taken[-1][1], tokens)
 
-    def _numbered_batches(self, epoch: int, number: int) -> Iterator[tuple[int, int, Ids]]:
+    def _numbered_batches(self, epoch: int, number: int, earlier: Sequence[Part]) -> Iterator[tuple[int, int, Ids]]:
         """(epoch, the number of the batch after this one, rows), without end."""
         while True:
-            for rows in self.layout.epoch(epoch)[number:]:
+            for rows in self.layout.epoch(epoch, earlier)[number:]:
                 number += 1
                 yield epoch, number, rows
-            epoch, number = epoch + 1, 0
+            epoch, number, earlier = epoch + 1, 0, ()
 
     def make(self, plan: Plan) -> list[Any]:
         """This rank's batches of a step: ranks take turns, so that no pair is read twice."""

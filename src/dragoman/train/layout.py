@@ -12,7 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import TrainConfig
-from dragoman.data.batching import Batch, BatchPlan, collate, groups_in, like_lengths, nothing_to_learn
+from dragoman.data.batching import (
+    Batch,
+    BatchPlan,
+    Part,
+    PlanParameters,
+    collate,
+    groups_in,
+    like_lengths,
+    nothing_to_learn,
+)
 from dragoman.data.packing import PackedBatch, PackingPlan, Shape, pack
 from dragoman.data.store import Store
 from dragoman.errors import ConfigError
@@ -35,9 +44,13 @@ class Layout(Protocol):
     name: str
     model: Model
     device: torch.device
+    plan: PlanParameters
 
-    def epoch(self, epoch: int) -> list[Ids]:
-        """Every batch of an epoch, as row numbers; a pure function of (seed, epoch)."""
+    def epoch(self, epoch: int, earlier: Sequence[Part] = ()) -> list[Ids]:
+        """Every batch of an epoch, as row numbers; a pure function of (seed, epoch, plan, earlier).
+
+        With `earlier`, every batch of the pairs that those parts of the epoch have left.
+        """
 
     def tokens(self, epoch: int, rows: Ids) -> int:
         """Target tokens of a batch, </s> among them."""
@@ -96,6 +109,8 @@ def _spare_the_compiler_its_words() -> None:
 class _Layout:
     """What both share: which store an epoch has, backward over the batches of a step."""
 
+    plan: PlanParameters
+
     def __init__(
         self, settings: TrainConfig, stores: Stores, longest: int, model: Model, device: torch.device, loss: nn.Module,
         ranks: Ranks,
@@ -104,12 +119,14 @@ class _Layout:
         self._stores, self._ranks = stores, ranks
         self._groups = groups_in(settings.batch_tokens, longest)
         self._loss = data_parallel(loss, ranks, device) if ranks.world > 1 and not is_sharded(model) else loss
-        self._epoch = -1
 
-    def epoch(self, epoch: int) -> list[Ids]:
-        if epoch != self._epoch:
-            self._batches, self._epoch = self._plan(self._stores(epoch), epoch), epoch
-        return self._batches
+    def epoch(self, epoch: int, earlier: Sequence[Part] = ()) -> list[Ids]:
+        store = self._stores(epoch)
+        rows = np.arange(len(store.target_lengths))
+        for number, (plan, taken) in enumerate(earlier):
+            left = self._batches(plan, store, epoch, rows, number)[taken:]
+            rows = np.concatenate([rows[:0], *left])
+        return self._batches(self.plan, store, epoch, rows, len(earlier))
 
     def tokens(self, epoch: int, rows: Ids) -> int:
         return int(self._stores(epoch).target_lengths[rows].sum()) + len(rows)
@@ -135,7 +152,7 @@ class _Layout:
     def close(self) -> None:
         set_apart(self._loss)
 
-    def _plan(self, store: Store, epoch: int) -> list[Ids]:
+    def _batches(self, plan: PlanParameters, store: Store, epoch: int, rows: Ids, part: int) -> list[Ids]:
         raise NotImplementedError
 
 
@@ -150,6 +167,7 @@ class Padded(_Layout):
     ) -> None:  # fmt: skip
         loss = PaddedLoss(model, precision, settings.label_smoothing, settings.r_drop)
         super().__init__(settings, stores, longest, model, device, loss, ranks)
+        self.plan = {"batch_tokens": settings.batch_tokens, "groups": self._groups}
 
     def make(self, epoch: int, rows: Ids) -> list[Batch]:
         return self.padded(epoch, rows)
@@ -162,10 +180,10 @@ class Padded(_Layout):
             groups += [nothing_to_learn(groups[0])] * missing
         return super().gradients(groups, tokens)
 
-    def _plan(self, store: Store, epoch: int) -> list[Ids]:
-        budget, seed = self.settings.batch_tokens, self.settings.seed
-        lengths = store.source_lengths, store.target_lengths
-        return BatchPlan(*lengths, batch_tokens=budget, seed=seed, groups=self._groups).epoch(epoch)
+    def _batches(self, plan: PlanParameters, store: Store, epoch: int, rows: Ids, part: int) -> list[Ids]:
+        lengths, seed = (store.source_lengths, store.target_lengths), self.settings.seed
+        batching = BatchPlan(*lengths, batch_tokens=plan["batch_tokens"], seed=seed, groups=plan["groups"])
+        return batching.epoch(epoch, rows, part)
 
 
 class PaddedLoss(nn.Module):
@@ -209,14 +227,14 @@ class Packed(_Layout):
         source_tokens = int(target_tokens * means[0] / means[1] * SPARE_SOURCE)  # so that both sides fill up together
         source_tokens = -(-max(source_tokens, longest + 1) // 128) * 128
         sentences = int(target_tokens / means[1] * SPARE_SENTENCES) + 8
-        self._budget = {"source_tokens": source_tokens, "target_tokens": target_tokens, "sentences": sentences}
+        self.plan = {"batch_tokens": target_tokens, "source_tokens": source_tokens, "sentences": sentences}
         self._shape: Shape | None = None
         self._graph: GradientGraph | None = None
         run: nn.Module = PackedTransformer(model, longest)
         if kernels_fit(model.config, device):
             from dragoman.model.kernels import BLOCK, LONGEST_WHOLE
 
-            self._shape = Shape(**self._budget, whole=LONGEST_WHOLE, block=BLOCK)
+            self._shape = Shape(source_tokens, target_tokens, sentences, whole=LONGEST_WHOLE, block=BLOCK)
             _spare_the_compiler_its_words()
             run = torch.compile(run, dynamic=False)  # type: ignore[assignment]
         loss = PackedLoss(model, run, precision, settings.label_smoothing, settings.r_drop)
@@ -239,8 +257,10 @@ class Packed(_Layout):
             total += self._graph(batch, tokens, first=number == 0)
         return total
 
-    def _plan(self, store: Store, epoch: int) -> list[Ids]:
-        return PackingPlan(store, **self._budget, seed=self.settings.seed).epoch(epoch)
+    def _batches(self, plan: PlanParameters, store: Store, epoch: int, rows: Ids, part: int) -> list[Ids]:
+        budget = {"source_tokens": plan["source_tokens"], "target_tokens": plan["batch_tokens"]}
+        packing = PackingPlan(store, **budget, sentences=plan["sentences"], seed=self.settings.seed)
+        return packing.epoch(epoch, rows, part)
 
 
 class PackedLoss(nn.Module):

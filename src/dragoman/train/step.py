@@ -67,7 +67,7 @@ class Stepper:
         progress, optimizer = run.progress, run.learner.optimizer
         before = run.random
         progress.step += 1
-        progress.epoch, progress.batch = plan.epoch, plan.following
+        progress.move_to(plan.epoch, plan.following)
         progress.tokens += plan.tokens
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         norm = gradient_norm(parameters, run.settings.clip_norm or math.inf)
