@@ -191,7 +191,7 @@ def tokenized(found: Result) -> str:
 
 def judged(chosen: Result) -> str:
     """By what a run chose its weights, and how well they did."""
-    metric, value = chosen["judge"].split()[0], abs(chosen["metric"])
+    metric, value = chosen["judge"].split()[0], abs(float(chosen["metric"]))
     return f"{metric} {value:.1%}" if metric == "exact_match" else f"{metric} {value:.2f}"
 
 

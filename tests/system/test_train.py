@@ -22,7 +22,7 @@ from dragoman import bundle
 from dragoman.config import DataConfig
 from dragoman.errors import ConfigError, DataError, ModelError, NonFiniteError
 from dragoman.train import begin as beginning
-from dragoman.train import layout
+from dragoman.train import layout, publish
 from dragoman.train.loop import Trainer, train
 from dragoman.train.loss import smoothed_cross_entropy
 from dragoman.train.prepare import prepare
@@ -469,8 +469,45 @@ def test_any_finished_run_is_left_as_it_is(tmp_path: Path, settings: tuple[str, 
     assert ((tmp_path / "log.jsonl").read_bytes(), (tmp_path / "summary.md").stat().st_mtime_ns) == kept
 
 
-def test_a_validation_that_is_not_finite_is_logged_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.train.validation.Validation._loss", lambda self, model: math.nan)
-    train(quick_config("train.max_steps=4", "train.save_every=2", "train.valid_metric=loss"), tmp_path)
-    assert [record["loss"] for record in read_log(tmp_path) if record["kind"] == "valid"] == ["nan", "nan"]
-    assert bundle.checkpoints(tmp_path)
+def strict_json(content: bytes) -> Any:
+    """JSON as other programs read it, which know no NaN and no Infinity."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(content, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("loss", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
+def test_a_validation_that_is_not_finite_is_told_so_and_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float
+) -> None:
+    monkeypatch.setattr("dragoman.train.validation.Validation._loss", lambda self, model: loss)
+    validated: list[dict[str, Any]] = []
+    monkeypatch.setattr(Silent, "validated", lambda self, record: validated.append(record))
+    small = ("data.generated_size=200", "train.valid_sentences=2", "decode.max_extra=2", "train.trackers=[]")
+    settings = (*small, "train.save_every=2", "train.valid_metric=loss", "train.average=1")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    result = train(quick_config(*settings, "train.max_steps=4"), whole)
+    assert [record["loss"] for record in read_log(whole) if record["kind"] == "valid"] == [str(loss)] * 2
+    assert not any(record["best"] for record in validated)
+    told = "reached train.max_steps=4; kept the weights of step 2, loss not finite"
+    assert result.describe() == f"{whole}: {told}"
+    assert "; loss not finite on 2 sentences, greedy" in (whole / "summary.md").read_text()
+    for path in (*whole.rglob("*.json"), *whole.rglob("*.jsonl")):
+        for line in path.read_bytes().splitlines() if path.suffix == ".jsonl" else [path.read_bytes()]:
+            strict_json(line)
+    assert strict_json((whole / PUBLISHED).read_bytes())["metric"] == "-inf"
+
+    train(quick_config(*settings, "train.max_steps=2"), parts)
+    train(quick_config(*settings, "train.max_steps=4"), parts)
+    assert state(whole, 4) == state(parts, 4)
+
+    monkeypatch.setattr("dragoman.train.validation.Validation._loss", lambda self, model: 7.0)
+    better = train(quick_config(*settings, "train.max_steps=6"), whole)
+    assert better.describe().endswith("kept the weights of step 6, loss 7.00")
+
+
+def test_what_earlier_versions_published_for_a_score_that_is_not_finite(tmp_path: Path) -> None:
+    (tmp_path / PUBLISHED).write_text(json.dumps({"judge": "loss on 2 of 0", "metric": -1e300, "kind": "valid"}))
+    assert publish.published(tmp_path) == ("valid", math.inf)

@@ -18,6 +18,7 @@ from dragoman import bundle
 from dragoman.data.batching import Part, PlanParameters
 from dragoman.errors import ModelError
 from dragoman.train.distributed import Ranks, like, whole
+from dragoman.train.report import json_values
 from dragoman.train.starting import MovingAverage
 
 OPTIMIZER, STATE, AVERAGE = "optimizer.safetensors", "state.json", "average.safetensors"
@@ -85,7 +86,7 @@ def pack(
 ) -> dict[str, bytes]:
     """The files of a checkpoint. `identity` says what a resumed run must agree on."""
     weights = {name: whole(tensor) for name, tensor in bundle.named_weights(learner.model).items()}
-    state = {"progress": asdict(progress), "identity": dict(identity)}
+    state = {"progress": json_values(asdict(progress)), "identity": dict(identity)}
     files = {
         bundle.WEIGHTS: bundle.weights_to_bytes(weights),
         OPTIMIZER: bundle.weights_to_bytes(_moments(learner) | dict(random)),
@@ -114,9 +115,12 @@ def unpack(path: Path, files: Mapping[str, bytes], learner: Learner) -> tuple[Pr
     saved = bundle.weights_from_bytes(files[OPTIMIZER], path / OPTIMIZER)
     random = {name: saved.pop(name) for name in list(saved) if name.startswith("random.")}
     _set_moments(learner, saved, path / OPTIMIZER)
-    progress = read_state(files[STATE], path)["progress"]
+    saved_progress = read_state(files[STATE], path)["progress"]
     known = {entry.name for entry in fields(Progress)}
-    return Progress(**{name: value for name, value in progress.items() if name in known}), random
+    progress = Progress(**{name: value for name, value in saved_progress.items() if name in known})
+    if progress.best_metric is not None:
+        progress.best_metric = float(progress.best_metric)  # text where it is not finite
+    return progress, random
 
 
 def read_state(content: bytes, path: Path) -> dict[str, dict[str, Any]]:

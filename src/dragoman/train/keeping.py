@@ -1,5 +1,6 @@
 """What a run keeps: validated checkpoints, the best weights, their average, what a stop saves. Takes no step."""
 
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class Keeper:
                 self._publisher.if_better(record, weights, progress)
                 if look is not None:
                     write_look(run.directory, progress.step, look)
-                run.reporter.validated({**record, "best": better})
+                run.reporter.validated({**record, "best": better and math.isfinite(run.validation.metric(record))})
 
     def _look(self, weights: dict[str, Tensor]) -> dict[str, Any]:
         """Rank 0 measures while the others wait, and tells them if a signal cut that short."""

@@ -22,7 +22,7 @@ from dragoman.train.keeping import Keeper
 from dragoman.train.memory import measured_peak
 from dragoman.train.prepare import Prepared, prepare
 from dragoman.train.publish import published
-from dragoman.train.report import ENDED, Reporter, Silent
+from dragoman.train.report import ENDED, Reporter, Silent, show_score
 from dragoman.train.run_page import write_run_page
 from dragoman.train.signals import Signals, Stop
 from dragoman.train.starting import check_parts
@@ -51,7 +51,7 @@ class TrainResult:
         if self.kept is None:
             return line
         what = "the average of the last checkpoints" if self.averaged else f"the weights of step {self.best_step}"
-        return f"{line}; kept {what}, {self.metric} {self.kept:.2f}"
+        return f"{line}; kept {what}, {self.metric} {show_score(self.kept, '.2f')}"
 
 
 def train(config: Config, run: Path, reporter: Reporter | None = None) -> TrainResult:

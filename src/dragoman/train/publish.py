@@ -1,6 +1,7 @@
 """Which weights a model directory holds: the best so far by the validation metric. Knows nothing of steps."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from dragoman.errors import ModelError
 from dragoman.train.card import model_card
 from dragoman.train.checkpoint import AVERAGE, Progress
 from dragoman.train.prepare import Prepared
-from dragoman.train.report import Reporter
+from dragoman.train.report import Reporter, json_values
 from dragoman.train.validation import Validation
 
 PUBLISHED = "published.json"  # what the directory's weights scored
+NOT_FINITE = 1e300  # what earlier versions wrote for it
 
 
 class Publisher:
@@ -29,16 +31,16 @@ class Publisher:
         metric, path = self._validation.metric(record), self._run / PUBLISHED
         if path.exists():
             published = json.loads(path.read_bytes())
-            if published["judge"] == self._validation.judge and published["metric"] >= metric:
+            if published["judge"] == self._validation.judge and float(published["metric"]) >= metric:
                 return False
         self.write(weights, progress, record)
         told = {
             "judge": self._validation.judge,
-            "metric": max(metric, -1e300),
+            "metric": metric,
             "kind": record["kind"],
             "step": record["step"],
         }
-        bundle.write_file(path, json.dumps(told, indent=1).encode())
+        bundle.write_file(path, json.dumps(json_values(told), indent=1, allow_nan=False).encode())
         return True
 
     def write(self, weights: Mapping[str, Tensor], progress: Progress, scores: Mapping[str, Any] | None = None) -> None:
@@ -53,7 +55,13 @@ def published(run: Path) -> tuple[str, float | None]:
     if not path.exists():
         return "", None
     told = json.loads(path.read_bytes())
-    return told["kind"], abs(told["metric"])  # a loss is kept as its negative, to be maximised
+    return told["kind"], published_score(told)
+
+
+def published_score(told: Mapping[str, Any]) -> float:
+    """Of what published.json says; a loss is kept as its negative, to be maximised."""
+    score = abs(float(told["metric"]))
+    return math.inf if score >= NOT_FINITE else score
 
 
 def mean_weights(paths: list[Path], reporter: Reporter) -> tuple[dict[str, Tensor], int]:

@@ -92,13 +92,21 @@ class NoLog:
     def close(self) -> None: ...
 
 
-def _line(record: Mapping[str, Any]) -> str:
+def json_values(record: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has no word for numbers that are not finite: they go as text, which float() reads."""
-    told = {
+    return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in record.items()
     }
-    return json.dumps(told, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def show_score(score: float, format_spec: str) -> str:
+    """For people."""
+    return format(score, format_spec) if math.isfinite(score) else "not finite"
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(json_values(record), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def has_ended(run: Path, step: int) -> bool:

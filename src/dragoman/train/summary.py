@@ -19,8 +19,8 @@ from dragoman import bundle, pictures
 from dragoman.decode.translator import Translation, Translator
 from dragoman.train.checkpoint import STATE
 from dragoman.train.prepare import Prepared
-from dragoman.train.publish import PUBLISHED
-from dragoman.train.report import LOG, read_log
+from dragoman.train.publish import PUBLISHED, published_score
+from dragoman.train.report import LOG, read_log, show_score
 
 SUMMARY, CURVES, ATTENTION = "summary.md", "curves.svg", "attention.svg"
 SAMPLES = 10
@@ -93,9 +93,9 @@ def _weights(prepared: Prepared, published: Record | None, records: Sequence[Rec
     else:
         weights = f"those of step {step:,}"
     metric = published["judge"].split()[0]
-    score = abs(published["metric"])  # a loss is kept as its negative, to be maximised
+    score = show_score(published_score(published), ".4g")
     sentences = f"{len(prepared.valid_sources):,} sentences, greedy"
-    return f"{weights}; {METRICS.get(metric, metric)} {score:.4g} on {sentences}"
+    return f"{weights}; {METRICS.get(metric, metric)} {score} on {sentences}"
 
 
 def best_of(records: Iterable[Record], metric: str) -> Record | None:
