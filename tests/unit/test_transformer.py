@@ -221,6 +221,38 @@ def test_rotary_scores_depend_on_the_distance_only() -> None:
     assert abs(score(3, 1) - score(3, 2)) > 1e-3
 
 
+def rotation_error(rotated: Tensor, x: Tensor, turns: Tensor) -> float:
+    """Against float64, in units of what rounding the exact result to the type of `x` may cost."""
+    exact = rotate(x.double(), turns)
+    sizes = x.double().abs()
+    pairs = (sizes[..., 0::2] + sizes[..., 1::2]).repeat_interleave(2, dim=-1)
+    rounding = torch.finfo(x.dtype).eps / 2 * exact.abs() + torch.finfo(torch.float32).eps * pairs  # of float32 inside
+    return float(((rotated.double() - exact).abs() / rounding).max())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rotations_in_half_precision_lose_no_more_than_the_rounding_of_their_result(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for start in (0, 1_000, 9_900):
+        x, turns = torch.randn(2, 4, 100, 32).to(dtype), rotation(start, 100, 32, torch.device("cpu"))
+        rotated = rotate(x, turns)
+        assert rotated.dtype == dtype
+        assert rotation_error(rotated, x, turns) <= 1.01
+        cos, sin = turns.to(dtype)  # the control: all of it in half precision
+        even, odd = x[..., 0::2], x[..., 1::2]
+        careless = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+        assert rotation_error(careless, x, turns) > 10
+
+
+def test_rotations_in_float32_are_what_they_were() -> None:
+    """To the bit: seeded runs with rotary positions stay the same."""
+    x, turns = torch.randn(2, 4, 100, 32), rotation(50, 100, 32, torch.device("cpu"))
+    cos, sin = turns.float()
+    even, odd = x[..., 0::2], x[..., 1::2]
+    before = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+    assert torch.equal(rotate(x, turns), before)
+
+
 def test_learned_positions_end_with_a_clear_error() -> None:
     model = small_model(positions="learned", max_positions=7)
     with pytest.raises(ValueError, match="length=8 is over max_positions=7; split the text or train with more"):

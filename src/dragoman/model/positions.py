@@ -61,6 +61,8 @@ def rotation_at(positions_T: Tensor, d_k: int) -> Tensor:
 
 def rotate(x_BHTD: Tensor, rotation_2TD: Tensor) -> Tensor:
     """Turn each pair of dimensions by its position's angle, so that q . k depends on the distance only."""
-    even, odd = x_BHTD[..., 0::2], x_BHTD[..., 1::2]
-    cos, sin = rotation_2TD.to(x_BHTD.dtype)
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+    # float32 at least: in bfloat16 a cosine is off in its third digit, and so is the difference of two products
+    precise = torch.promote_types(x_BHTD.dtype, torch.float32)
+    even, odd = x_BHTD[..., 0::2].to(precise), x_BHTD[..., 1::2].to(precise)
+    cos, sin = rotation_2TD.to(precise)
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x_BHTD.dtype)
