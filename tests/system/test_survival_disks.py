@@ -1,8 +1,9 @@
 """Disks that are full, checkpoints that are damaged, runs that are asked to become others: nothing good is lost."""
 
+import hashlib
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dragoman.train.loop import train
 from dragoman.train.report import RunLog
 from tests.conftest import quick_config
 from tests.hostile import seal
-from tests.survival import Runs, contents, outcome, steps, write_corpus
+from tests.survival import Corpus, Runs, contents, outcome, steps, write_corpus
 
 KILLED, MODEL, DISK = -9, 4, 6
 SAVES = ("train.save_every=4", "train.max_steps=12", "train.average=2", "train.keep_checkpoints=2")
@@ -294,18 +295,48 @@ def unpublish(run: Path) -> None:
         (run / name).unlink()
 
 
+SHORT = "[0-9a-f]{12}"
+
+
+def change_one_letter(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"a", b"b", 1).replace(b"A", b"B", 1))
+
+
+@pytest.fixture
+def corpus_to_change(runs: Runs) -> Iterator[Corpus]:
+    """The corpus of the runs, put back in its state afterwards."""
+    before = {path: path.read_bytes() for path in vars(runs.corpus).values()}
+    yield runs.corpus
+    for path, content in before.items():
+        path.write_bytes(content)
+
+
 @pytest.mark.parametrize("published", [True, False])
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_another_corpus_is_refused(runs: Runs, run: Path, tmp_path: Path, side: str, published: bool) -> None:
+def test_a_corpus_file_that_changed_is_named(
+    runs: Runs, run: Path, corpus_to_change: Corpus, side: str, published: bool
+) -> None:
     if not published:
         unpublish(run)
+    path: Path = getattr(corpus_to_change, side)
+    change_one_letter(path)
+    message = refused(runs, run)
+    pattern = rf"{re.escape(str(path))}: changed since this run began \(data\.{side}, SHA-256 ({SHORT}) then, ({SHORT}) now\){REMEDY}"
+    found = re.fullmatch(pattern, message)
+    assert found, message
+    assert found[1] != found[2]
+    assert found[2] == hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_another_corpus_is_refused(runs: Runs, run: Path, tmp_path: Path, side: str) -> None:
     other = write_corpus(tmp_path / "other")
-    path: Path = getattr(other, side)
-    path.write_bytes(path.read_bytes().replace(b"a", b"b", 1).replace(b"A", b"B", 1))
+    before, now = getattr(runs.corpus, side), getattr(other, side)
+    change_one_letter(now)
     message = refused(Runs(runs.server, other, runs.errors), run)
-    digest = "'[0-9a-f]{64}'"
-    name = re.escape(f"{bundle.checkpoint_path(run, 8)}: data.{side}")
-    found = re.fullmatch(rf"{name} was ({digest}) when this run began and is ({digest}) now{REMEDY}", message)
+    place, was, is_now = (re.escape(str(path)) for path in (bundle.checkpoint_path(run, 8), before, now))
+    pattern = rf"{place}: data\.{side} was {was} \(SHA-256 ({SHORT})\) when this run began"
+    found = re.fullmatch(rf"{pattern} and is {is_now} \(SHA-256 ({SHORT})\) now{REMEDY}", message)
     assert found, message
     assert found[1] != found[2]
 
@@ -314,8 +345,7 @@ def test_another_tokenizer_is_refused(runs: Runs, run: Path, tmp_path: Path) -> 
     train(runs.config("text.model=char", "train.max_steps=1"), tmp_path / "other")
     shutil.copy(tmp_path / "other" / "tokenizer.model", run / "tokenizer.model")
     seal(run)
-    digest = "'[0-9a-f]{64}'"
-    pattern = rf".*step-000008: source vocabulary was {digest} when this run began and is {digest} now{REMEDY}"
+    pattern = rf".*step-000008: source vocabulary was {SHORT} when this run began and is {SHORT} now{REMEDY}"
     assert re.fullmatch(pattern, refused(runs, run))
 
 
@@ -339,11 +369,26 @@ def test_a_corpus_that_was_made_here_is_not_made_anew(quick_run: Path, tmp_path:
         assert contents(run) == before
 
 
-def test_without_the_check_something_would_be_written(
-    runs: Runs, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("other", ["vocabulary", "corpus"])
+def test_without_the_check_the_model_would_be_overwritten(
+    runs: Runs, run: Path, tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint.Origin, "agree", lambda *_: None)
-    other = Runs(runs.server, write_corpus(tmp_path / "other", pairs=200), runs.errors)
     before = contents(run)
-    train(other.config(*SAVES), run)
-    assert contents(run) != before
+    corpus, settings = (runs.corpus, ("text.vocab_size=330",)) if other == "vocabulary" else (None, ())
+    asked = Runs(runs.server, corpus or write_corpus(tmp_path / "other", pairs=200), runs.errors)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):  # what tells the tests above that it went on
+        refused(asked, run, *settings)
+    after = contents(run)
+    overwritten = {name for name in before if after.get(name) != before[name]}
+    assert {"weights.safetensors", "config.toml", "published.json", "log.jsonl"} <= overwritten
+
+
+def test_without_the_check_another_model_size_would_not_be_named(
+    runs: Runs, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights do not fit it either, but that message names neither the setting nor its values."""
+    monkeypatch.setattr(checkpoint.Origin, "agree", lambda *_: None)
+    message = refused(runs, run, "model.d_model=32")
+    assert "does not fit its config.toml" in message
+    assert "model.d_model" not in message

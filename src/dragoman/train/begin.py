@@ -122,7 +122,7 @@ def _resume(run: Run) -> None:
         _announce(run)
         return
     path, files = found
-    Origin(run.directory).agree(run.identity)
+    Origin(run.directory).agree(run.identity, run.prepared.corpora)
     progress, random = checkpoint.unpack(path, files, run.learner)
     own = checkpoint.own_random_state(random, run.ranks)
     if own is None:

@@ -5,17 +5,20 @@ many processes made it.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from dragoman import bundle
+from dragoman.config import DataConfig
 from dragoman.data.batching import Part, PlanParameters
+from dragoman.data.corpus import file_hash
 from dragoman.errors import ModelError
 from dragoman.train.distributed import Ranks, like, whole
 from dragoman.train.report import json_values
@@ -169,25 +172,66 @@ def own_random_state(saved: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Ten
 # What must not change
 
 
+REMEDY = "restore it, or give another --out for a new run"
+
+
 class Origin:
     """What a run began with, as its newest checkpoint tells it; nothing where there is none."""
 
     def __init__(self, run: Path) -> None:
         self._path, self._identity = run, {}
+        self._files: dict[str, dict[str, str]] = {}  # SHA-256 of every corpus file, by the setting that names it
         for path in bundle.checkpoints(run):
             with suppress(ModelError):  # a damaged one is named when the run resumes
                 state = read_state(bundle.read_checkpoint(path, [STATE])[STATE], path)
-                self._path, self._identity = path, state["identity"]
+                self._path, self._identity, self._files = path, state["identity"], _corpus_files(path)
 
-    def agree(self, identity: Mapping[str, Any]) -> None:
-        """A run goes on only with the model, vocabulary and corpus it began with."""
+    def agree(self, identity: Mapping[str, Any], corpora: DataConfig | None = None) -> None:
+        """A run goes on only with the model, vocabulary and corpus it began with. `corpora` are today's files."""
         for name, now in identity.items():
             before = self._identity.get(name, now)
-            if before != now:
+            if before == now:
+                continue
+            if name in self._files and corpora is not None:
+                files = getattr(corpora, name.removeprefix("data."))
+                self._refuse_files(name, {path: file_hash(Path(path)) for path in files})
+            self._refuse(name, _shown(before), _shown(now))
+
+    def _refuse_files(self, name: str, now: Mapping[str, str]) -> NoReturn:
+        """Name the file that changed; where there are others in its place, both."""
+        before = self._files[name]
+        for path, digest in now.items():
+            if before.get(path, digest) != digest:
                 raise ModelError(
-                    f"{self._path}: {name} was {before!r} when this run began and is {now!r} now; "
-                    "restore it, or give another --out for a new run"
+                    f"{path}: changed since this run began ({name}, SHA-256 {_short(before[path])} then, "
+                    f"{_short(digest)} now); {REMEDY}"
                 )
+        self._refuse(name, _listed(before, set(now.values())), _listed(now, set(before.values())))
+
+    def _refuse(self, name: str, before: str, now: str) -> NoReturn:
+        raise ModelError(f"{self._path}: {name} was {before} when this run began and is {now} now; {REMEDY}")
+
+
+def _corpus_files(path: Path) -> dict[str, dict[str, str]]:
+    try:
+        recorded = json.loads(bundle.read_checkpoint(path, [PROVENANCE])[PROVENANCE])["data"]
+        return {f"data.{side}": dict(files) for side, files in recorded.items()}
+    except (ModelError, KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}  # missing or not ours: the message will do without
+
+
+def _listed(files: Mapping[str, str], known: set[str]) -> str:
+    """The files whose content is not among what is known; all, if only their order differs."""
+    other = {path: digest for path, digest in files.items() if digest not in known} or files
+    return ", ".join(f"{path} (SHA-256 {_short(digest)})" for path, digest in other.items())
+
+
+def _shown(value: Any) -> str:
+    return _short(value) if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else repr(value)
+
+
+def _short(digest: str) -> str:
+    return digest[:12]
 
 
 def newest(run: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, bytes]] | None:

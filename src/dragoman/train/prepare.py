@@ -47,11 +47,11 @@ class Prepared:
 
 
 def prepare(
-    config: Config, run: Path, reporter: Reporter, agree: Callable[[dict[str, str]], None] = lambda _: None
+    config: Config, run: Path, reporter: Reporter, agree: Callable[[dict[str, str], DataConfig], None] = lambda *_: None
 ) -> Prepared:
     """Everything is kept under `run` and keyed by content, so that a second start does nothing again.
 
-    `agree` is told what the run is made of before anything is made of it, and may refuse.
+    `agree` is told what the run is made of, and of which files, before anything is made of it, and may refuse.
     """
     data = _corpora(config.data, run, config.train.seed)
     # of all files, before hours of work: is every one there?
@@ -61,10 +61,10 @@ def prepare(
     for source, target in zip(data.test_source, data.test_target, strict=True):
         deque(_pairs([source], [target], config), maxlen=0)  # and can every line of what is read last be used?
     identity = {name: contents[name] for name in ("data.source", "data.target")}
-    agree(identity)
+    agree(identity, data)
     tokenizers = _tokenizers(config, data, run, reporter)
     identity |= {"source vocabulary": tokenizers.source.digest, "target vocabulary": tokenizers.target.digest}
-    agree(identity)
+    agree(identity, data)
     config = config.with_vocabulary(tokenizers.source.size, tokenizers.target.size)
     train = _store("training", data.source, data.target, config, tokenizers, run, reporter)
     valid = _store("validation", data.valid_source, data.valid_target, config, tokenizers, run, reporter)
