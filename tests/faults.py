@@ -23,9 +23,11 @@ import torch
 
 from dragoman import bundle
 from dragoman.data import store
+from dragoman.errors import Stopped
 from dragoman.text import tokenizer
 from dragoman.train import checkpoint, distributed, layout, signals, validation
 from dragoman.train.feed import Plan
+from dragoman.train.loop import Trainer
 from dragoman.train.loss import smoothed_cross_entropy
 from dragoman.train.signals import Signals
 from dragoman.train.step import Stepper
@@ -252,6 +254,16 @@ def repeated_within(seconds: float) -> None:
 def impatient() -> None:
     """What a control needs: work that could be saved is not waited for."""
     _put(Signals, "patient", property(lambda self: False, lambda self, value: None))
+
+
+def stop_alone() -> None:
+    """What a control needs: the rank that a signal reached leaves after its step, and tells no other."""
+
+    def stop(self: Trainer) -> None:
+        if self.run.signals.asked is not None:
+            raise Stopped(f"stopped alone at step {self.run.progress.step}", self.run.signals.asked)
+
+    _put(Trainer, "_stop_together", stop)
 
 
 # Disks

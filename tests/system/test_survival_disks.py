@@ -321,8 +321,8 @@ def test_a_corpus_file_that_changed_is_named(
     path: Path = getattr(corpus_to_change, side)
     change_one_letter(path)
     message = refused(runs, run)
-    pattern = rf"{re.escape(str(path))}: changed since this run began \(data\.{side}, SHA-256 ({SHORT}) then, ({SHORT}) now\){REMEDY}"
-    found = re.fullmatch(pattern, message)
+    digests = rf"data\.{side}, SHA-256 ({SHORT}) then, ({SHORT}) now"
+    found = re.fullmatch(rf"{re.escape(str(path))}: changed since this run began \({digests}\){REMEDY}", message)
     assert found, message
     assert found[1] != found[2]
     assert found[2] == hashlib.sha256(path.read_bytes()).hexdigest()[:12]

@@ -269,6 +269,16 @@ def test_sigterm_to_one_of_two_ranks_stops_both_at_the_same_step(
     finish_ranks(runs, run, whole_of_two)
 
 
+def test_a_rank_that_stopped_alone_would_be_found_out(runs: Runs, tmp_path: Path, bell: Bell) -> None:
+    run, alone = tmp_path / "run", {"name": "stop_alone"}
+    waiting = {"name": "at_place", "place": "step", "number": 3, "action": "wait", "ring": str(bell.path)}
+    ranks = start_ranks(runs, run, alone, {"name": "all_of", "faults": [alone, waiting]})
+    with pytest.raises(AssertionError, match="another process of this run came to an unforeseen end"):
+        stop_ranks(ranks, 1, run, 3, bell)
+    assert ranks[1].errors.read_text().endswith("dragoman: stopped alone at step 3\n")
+    assert steps(run) == [], "the work is lost"
+
+
 def stop_ranks(ranks: list[Started], rank: int, run: Path, step: int, bell: Bell) -> None:
     bell.hear()
     sent = ranks[rank].send(signal.SIGTERM)
