@@ -17,7 +17,7 @@ from dragoman.train.report import Reporter, json_values
 from dragoman.train.validation import Validation
 
 PUBLISHED = "published.json"  # what the directory's weights scored
-NOT_FINITE = 1e300  # what earlier versions wrote for it
+NOT_FINITE = -1e300  # what earlier versions wrote for such a metric
 
 
 class Publisher:
@@ -28,19 +28,18 @@ class Publisher:
 
     def if_better(self, record: Mapping[str, Any], weights: Mapping[str, Tensor], progress: Progress) -> bool:
         """Make these weights the model directory's, unless those it has scored as high by the same judge."""
-        metric, path = self._validation.metric(record), self._run / PUBLISHED
-        if path.exists():
-            published = json.loads(path.read_bytes())
-            if published["judge"] == self._validation.judge and float(published["metric"]) >= metric:
-                return False
+        metric, published = self._validation.metric(record), read_published(self._run)
+        judge = self._validation.judge
+        if published and published["judge"] == judge and published["metric"] >= metric:
+            return False
         self.write(weights, progress, record)
         told = {
-            "judge": self._validation.judge,
+            "judge": judge,
             "metric": metric,
             "kind": record["kind"],
             "step": record["step"],
         }
-        bundle.write_file(path, json.dumps(json_values(told), indent=1, allow_nan=False).encode())
+        bundle.write_file(self._run / PUBLISHED, json.dumps(json_values(told), indent=1, allow_nan=False).encode())
         return True
 
     def write(self, weights: Mapping[str, Tensor], progress: Progress, scores: Mapping[str, Any] | None = None) -> None:
@@ -49,19 +48,21 @@ class Publisher:
         bundle.save_bundle(self._run, self._prepared.config, self._prepared.tokenizers, weights, card)
 
 
-def published(run: Path) -> tuple[str, float | None]:
-    """Whether the directory's weights are of one step ("valid") or an "average", and what they scored."""
+def read_published(run: Path) -> dict[str, Any] | None:
+    """What DIR/published.json says, its metric as a number: -inf where it is not finite."""
     path = run / PUBLISHED
     if not path.exists():
-        return "", None
+        return None
     told = json.loads(path.read_bytes())
-    return told["kind"], published_score(told)
+    metric = float(told["metric"])
+    return {**told, "metric": metric if metric > NOT_FINITE else -math.inf}
 
 
-def published_score(told: Mapping[str, Any]) -> float:
-    """Of what published.json says; a loss is kept as its negative, to be maximised."""
-    score = abs(float(told["metric"]))
-    return math.inf if score >= NOT_FINITE else score
+def published(run: Path) -> tuple[str, float | None]:
+    """Whether the directory's weights are of one step ("valid") or an "average", and what they scored."""
+    told = read_published(run)
+    # a loss is kept as its negative, to be maximised
+    return ("", None) if told is None else (told["kind"], abs(told["metric"]))
 
 
 def mean_weights(paths: list[Path], reporter: Reporter) -> tuple[dict[str, Tensor], int]:

@@ -19,7 +19,7 @@ from dragoman import bundle, pictures
 from dragoman.decode.translator import Translation, Translator
 from dragoman.train.checkpoint import STATE
 from dragoman.train.prepare import Prepared
-from dragoman.train.publish import PUBLISHED, published_score
+from dragoman.train.publish import read_published
 from dragoman.train.report import LOG, read_log, show_score
 
 SUMMARY, CURVES, ATTENTION = "summary.md", "curves.svg", "attention.svg"
@@ -36,7 +36,7 @@ Points = list[tuple[float, float]]
 def write_summary(prepared: Prepared, run: Path, device: torch.device, reason: str) -> Path:
     """Write DIR/summary.md and its pictures; `reason` says why the run stopped. Takes seconds."""
     records = read_log(run)
-    published = json.loads((run / PUBLISHED).read_bytes()) if (run / PUBLISHED).exists() else None
+    published = read_published(run)
     rows = _spread(len(prepared.valid_sources), SAMPLES)
     translations = _translations(run, device, [prepared.valid_sources[row] for row in rows])
     references = [prepared.valid_references[row] for row in rows]
@@ -93,7 +93,7 @@ def _weights(prepared: Prepared, published: Record | None, records: Sequence[Rec
     else:
         weights = f"those of step {step:,}"
     metric = published["judge"].split()[0]
-    score = show_score(published_score(published), ".4g")
+    score = show_score(abs(published["metric"]), ".4g")  # a loss is kept as its negative, to be maximised
     sentences = f"{len(prepared.valid_sources):,} sentences, greedy"
     return f"{weights}; {METRICS.get(metric, metric)} {score} on {sentences}"
 
