@@ -39,6 +39,7 @@ from dragoman.train.graph import GradientGraph
 from dragoman.train.layout import PackedLoss, PaddedLoss
 from dragoman.train.loss import smoothed_cross_entropy
 from dragoman.train.prepare import Prepared, prepare
+from dragoman.train.provenance import describe
 from dragoman.train.report import Silent
 from dragoman.train.schedule import learning_rate
 
@@ -196,6 +197,7 @@ def main() -> None:
             prepared = prepare(config, Path(scratch), Silent())
         except DragomanError as error:
             parser.error(str(error))
+        made_by = describe(prepared.config, prepared.corpora, device, 1)
         curves = {}
         for name in (PEER, OURS):
             torch.manual_seed(config.train.seed)
@@ -214,7 +216,13 @@ def main() -> None:
         picture = svg_plot(lines, title=title, x_label="minutes", y_label="BLEU, validation, greedy")
         options.svg.write_text(picture, encoding="utf-8")
     if options.json:
-        origin = {"recipe": str(options.recipe), "data_key": prepared.train.key, "seed": config.train.seed}
+        origin = {
+            "recipe": str(options.recipe),
+            "data_key": prepared.train.key,
+            "minutes": options.minutes,
+            "looks": options.looks,
+            **{name: made_by[name] for name in ("seed", "git_commit", "versions", "machine", "configuration")},
+        }
         print(json.dumps({"curves": curves, "ratios": ratios, **origin}))
     else:
         for name, ratio in ratios.items():

@@ -4,10 +4,13 @@ import gzip
 import json
 import os
 import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from dragoman.bundle import load_config
+from dragoman.train.provenance import source_commit
 from tests.forked import the_server
 
 SOURCES = [f"Satz {number} steht hier, kurz und klar." for number in range(1, 13)]
@@ -43,6 +46,24 @@ def run(place: Path, arguments: str, code: int = 0) -> subprocess.CompletedProce
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def test_scores_of_a_model_record_its_commit_and_configuration(place: Path, quick_run: Path) -> None:
+    done = run(place, f"--model {quick_run} --source source --reference reference --beam 2 --lowercase --json")
+    record = json.loads(done.stdout)
+    assert record["git_commit"] == source_commit()
+    configuration = record["configuration"]
+    decode = asdict(replace(load_config(quick_run).decode, beam=2))
+    assert configuration.pop("decode") == decode
+    assert configuration == {
+        "tokenize": "13a",
+        "lowercase": True,
+        "paper_language": None,
+        "comet": None,
+        "device": "auto",
+        "precision": "float32",
+    }
+    assert "configuration" not in json.loads(run(place, "--hypotheses ours --reference reference --json").stdout)
 
 
 def test_everything_at_once_as_json(place: Path) -> None:

@@ -11,6 +11,7 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.evaluate.metrics import evaluate
 from dragoman.evaluate.paper import tokenized_bleu
 from dragoman.train.loop import train
+from dragoman.train.provenance import source_commit
 from dragoman.train.report import Silent
 from dragoman.train.testing import _name
 from tests.conftest import quick_config
@@ -56,6 +57,8 @@ def test_the_published_model_is_measured_and_the_result_says_of_what(tmp_path: P
     assert result["search"] == {"beam": 4, "length_penalty": 0.6}
     assert result["weights"]["step"] <= 60
     assert any(note.startswith("test sets-both: BLEU ") for note in notes.notes)
+    assert result["configuration"] == (tmp_path / "run" / "config.toml").read_text()
+    assert result["git_commit"] == source_commit()
 
 
 def test_a_model_of_lower_case_is_measured_so_and_told_of_capitals(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,7 +66,8 @@ def command(
     paths = [path for path in (reference, source, hypotheses, *(against or [])) if path is not None]
     _check_place(sentences, paths)
     paper_language = (language or DEFAULT_LANGUAGE) if paper else None
-    wanted = _Wanted(tokenize, lowercase, paper_language, comet, worst, worst > 0 or sentences is not None, device)
+    every_sentence = worst > 0 or sentences is not None
+    wanted = _Wanted(tokenize, lowercase, paper_language, comet, worst, every_sentence, device, precision)
     wanted.check()
 
     texts = _read(reference, source, hypotheses, against or [])
@@ -74,7 +75,7 @@ def command(
         texts.translate(model, search, device, precision)
     report = _evaluate(texts, wanted)
     with opened(None) as stream:
-        stream.write(report.to_json(texts) if as_json else report.to_text())
+        stream.write(report.to_json(texts, wanted) if as_json else report.to_text())
     for note in report.notes:
         print(f"evaluate: {note}", file=sys.stderr)
     if sentences is not None:  # last: what is printed already is not lost with it
@@ -95,6 +96,12 @@ class _Wanted:
     worst: int
     sentences: bool  # each one's scores
     device: str
+    precision: str
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the scores of given translations, and what they were made on."""
+        names = ("tokenize", "lowercase", "paper_language", "comet", "device", "precision")
+        return {name: getattr(self, name) for name in names}
 
     def check(self) -> None:
         """What can be known at once to be missing is known before anything is translated."""
@@ -119,6 +126,7 @@ class _Texts:
     failed: int = 0
     model_is_lowercase: bool = False
     made_by: dict[str, Any] = field(default_factory=dict)  # the model that translated, and how
+    decode: dict[str, Any] = field(default_factory=dict)  # every setting of its search
 
     def translate(self, model: Path, search: dict[str, Any], device: str, precision: str) -> None:
         import dragoman
@@ -132,6 +140,7 @@ class _Texts:
         translator = dragoman.load(str(model), device, precision)
         self.model_is_lowercase = is_lowercase(translator.config.text.normalization)
         options = translator.options(**search)
+        self.decode = asdict(options)
         self.made_by = {
             "model": str(model),
             "sha256": file_hash(located(model) / WEIGHTS),
@@ -166,7 +175,7 @@ class _Report:
     sentences: "list[SentenceScore]" = field(default_factory=list)  # all, the worst first
     worst: "list[SentenceScore]" = field(default_factory=list)  # as many as asked for, none of them right
 
-    def to_json(self, texts: _Texts) -> str:
+    def to_json(self, texts: _Texts, wanted: _Wanted) -> str:
         record: dict[str, Any] = {**self.scores.to_dict(), "failed": texts.failed}
         more = {"tokenized_bleu": self.tokenized, "paper_bleu": self.paper, "comet": self.comet}
         record |= {name: score.to_dict() for name, score in more.items() if score is not None}
@@ -179,7 +188,11 @@ class _Report:
         record["worst"] = [sentence.to_dict() for sentence in self.worst]
         record["notes"] = self.notes
         if texts.made_by:
+            from dragoman.train.provenance import source_commit
+
             record["made_by"] = texts.made_by
+            record["git_commit"] = source_commit()
+            record["configuration"] = {**wanted.settings(), "decode": texts.decode}
         return json.dumps(record, ensure_ascii=False) + "\n"
 
     def to_text(self) -> str:

@@ -44,6 +44,11 @@ def describe(config: Config, corpora: DataConfig, device: torch.device, world: i
     }
 
 
+def source_commit() -> str | None:
+    """Of dragoman itself, where it runs from a checkout."""
+    return _commit(Path(dragoman.__file__).parent)
+
+
 def _origin(start_from: str) -> dict[str, str] | None:
     """The model that a run began with, by what its weights are: the directory may change or go."""
     path = located(start_from) / WEIGHTS if start_from else None

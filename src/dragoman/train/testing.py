@@ -15,7 +15,7 @@ from dragoman.text.normalize import is_lowercase, normalize
 from dragoman.train.publish import PUBLISHED
 from dragoman.train.run import Run
 
-MADE_BY = ("dragoman", "git_commit", "versions", "seed", "start_from", "machine", "command")
+MADE_BY = ("dragoman", "git_commit", "versions", "seed", "start_from", "machine", "command", "configuration")
 RESULT, TRANSLATIONS = "result.json", "tests"
 
 
