@@ -1,6 +1,7 @@
 """The whole model: what may influence what, and that it is the Transformer that torch.nn has too."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from dragoman.config import TransformerConfig
 from dragoman.model import attention
-from dragoman.model.attention import MultiHeadAttention
+from dragoman.model.attention import HeadMask, MultiHeadAttention
 from dragoman.model.footprint import parameter_counts, parameter_table
 from dragoman.model.positions import rotate, rotation, sinusoids
 from dragoman.model.transformer import Transformer
@@ -118,6 +119,88 @@ def test_a_fully_padded_sentence_stays_finite_with_and_without_weights() -> None
     assert model(source_ids, target_ids, allowed).isfinite().all()
     assert plain.isfinite().all()
     assert all((layer[1] == 0).all() for layer in weights.cross)
+
+
+# Head masks
+
+Head = tuple[str, int, int]  # encoder, decoder or cross; layer; head
+
+
+def some_head_mask(model: Transformer, rows: Iterable[Head | None]) -> HeadMask:
+    """One head masked in each row, or none."""
+    heads = list(rows)
+    encoder, decoder = model.config.encoder, model.config.decoder
+    masks = {
+        kind: torch.ones(size.num_layers, len(heads), size.num_heads, dtype=torch.bool)
+        for kind, size in (("encoder", encoder), ("decoder", decoder), ("cross", decoder))
+    }
+    for row, head in enumerate(heads):
+        if head is not None:
+            masks[head[0]][head[1], row, head[2]] = False
+    return HeadMask(masks["encoder"], masks["decoder"], masks["cross"])
+
+
+def without_head(model: Transformer, head: Head) -> Transformer:
+    """A copy with zeros in the columns of the output matrix that belong to the head."""
+    twin = copy.deepcopy(model)
+    kind, layer, number = head
+    block: Any = (twin.encoder if kind == "encoder" else twin.decoder).layers[layer]
+    part = block.cross_attention if kind == "cross" else block.self_attention
+    width = part.output.in_features // part.num_heads
+    with torch.no_grad():
+        part.output.weight[:, number * width : (number + 1) * width] = 0.0
+    return twin
+
+
+def every_head(model: Transformer) -> list[Head]:
+    encoder, decoder = model.config.encoder, model.config.decoder
+    return [
+        (kind, layer, head)
+        for kind, size in (("encoder", encoder), ("decoder", decoder), ("cross", decoder))
+        for layer in range(size.num_layers)
+        for head in range(size.num_heads)
+    ]
+
+
+def repeated(rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One padded sentence in every row."""
+    source_ids, target_ids, allowed = (part[1:2].expand(rows, -1) for part in some_ids())
+    return source_ids, target_ids, allowed
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("variant", [VARIANTS[0], VARIANTS[6], VARIANTS[-1]], ids=[IDS[0], IDS[6], IDS[-1]])
+def test_a_masked_head_contributes_nothing(variant: dict[str, Any], need_weights: bool) -> None:
+    model = small_model(**variant)
+    heads = [None, *every_head(model)]
+    ids = repeated(len(heads))
+    logits: Any = model(*ids, head_mask=some_head_mask(model, heads), need_weights=need_weights)
+    logits = logits[0] if need_weights else logits
+    plain = model(*repeated(1))[0]
+    for row, head in zip(logits, heads, strict=True):
+        expected = plain if head is None else without_head(model, head)(*repeated(1))[0]
+        torch.testing.assert_close(row, expected, atol=1e-12, rtol=0)
+        assert head is None or largest(row - plain) > 1e-6, "the control: each head contributes something"
+
+
+def test_a_mask_of_all_heads_changes_no_bit() -> None:
+    model = small_model()
+    assert torch.equal(model(*some_ids(), head_mask=some_head_mask(model, [None] * 3)), model(*some_ids()))
+
+
+def test_cached_decoding_masks_heads_and_keeps_the_mask_with_its_row() -> None:
+    model = small_model()
+    heads: list[Head | None] = [("decoder", 0, 1), None, ("cross", 1, 2), ("encoder", 1, 0)]
+    mask = some_head_mask(model, heads)
+    source_ids, target_ids, allowed = repeated(4)
+    cache = model.start(model.encode(source_ids, allowed, head_mask=mask), allowed, mask)
+    model.step(target_ids[:, 0], cache)
+    rows = [2, 0, 0, 3, 1]  # as a beam moves
+    cache.select(torch.tensor(rows))
+    steps = torch.stack([model.step(target_ids[rows, place], cache) for place in range(1, 6)], dim=1)
+    for step, head in zip(steps, [heads[row] for row in rows], strict=True):
+        expected = (model if head is None else without_head(model, head))(*repeated(1))[0, 1:]
+        torch.testing.assert_close(step, expected, atol=1e-12, rtol=0)
 
 
 # Inference is training, one position at a time

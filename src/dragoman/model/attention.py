@@ -3,6 +3,7 @@
 Shapes, as suffixes of names:
     B  sentences in the batch       H  heads
     Q  query positions              K  key positions
+    L  layers
     M  width of a position (d_model; M2 where the memory's differs)
     D  width of a head's queries and keys (d_k)      E  width of a head's values (d_v)
 
@@ -38,6 +39,14 @@ class AttentionWeights:
     encoder: list[Tensor] = field(default_factory=list)
     decoder: list[Tensor] = field(default_factory=list)
     cross: list[Tensor] = field(default_factory=list)
+
+
+class HeadMask(NamedTuple):
+    """Which heads take part, True; the others contribute nothing. One row a sentence, as in every batch."""
+
+    encoder_LBH: Tensor
+    decoder_LBH: Tensor
+    cross_LBH: Tensor
 
 
 def padding_mask(allowed_BK: Tensor) -> Tensor:
@@ -132,6 +141,7 @@ class MultiHeadAttention(nn.Module):
         *,
         causal: bool = False,
         rotation: Tensor | None = None,
+        head_mask_BH: Tensor | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         q_BHQD = self._split(self.query(x_BQM))
@@ -146,6 +156,8 @@ class MultiHeadAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             need_weights=need_weights,
         )
+        if head_mask_BH is not None:
+            heads_BHQE = heads_BHQE.masked_fill(~head_mask_BH[:, :, None, None], 0.0)
         return self.output(heads_BHQE.transpose(1, 2).flatten(2)), weights_BHQK
 
     def _split(self, x_BKM: Tensor) -> Tensor:

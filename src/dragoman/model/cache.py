@@ -13,10 +13,12 @@ from dragoman.model.attention import KeysValues
 
 @dataclass
 class LayerCache:
-    """One decoder layer: the source's keys and values, computed once, and the target's so far."""
+    """One decoder layer: the source's keys and values, computed once, the target's so far, and the heads in use."""
 
     source: KeysValues
     target: KeysValues | None = None
+    self_head_mask_BH: Tensor | None = None  # None: all heads
+    cross_head_mask_BH: Tensor | None = None
 
     def extend(self, new: KeysValues) -> KeysValues:
         """Append the keys and values of the newest positions and return them all."""
@@ -32,6 +34,8 @@ class LayerCache:
         self.source = KeysValues(*(part.index_select(0, rows_N) for part in self.source))
         if self.target is not None:
             self.target = KeysValues(*(part.index_select(0, rows_N) for part in self.target))
+        self.self_head_mask_BH = _rows_of(self.self_head_mask_BH, rows_N)
+        self.cross_head_mask_BH = _rows_of(self.cross_head_mask_BH, rows_N)
 
 
 @dataclass
@@ -46,5 +50,8 @@ class DecoderCache:
         """Row n becomes what row rows_N[n] was."""
         for layer in self.layers:
             layer.select(rows_N)
-        if self.source_allowed is not None:
-            self.source_allowed = self.source_allowed.index_select(0, rows_N)
+        self.source_allowed = _rows_of(self.source_allowed, rows_N)
+
+
+def _rows_of(mask: Tensor | None, rows_N: Tensor) -> Tensor | None:
+    return None if mask is None else mask.index_select(0, rows_N)

@@ -3,7 +3,7 @@
 Shapes, as suffixes of names:
     B  sentences in the batch      S  source positions      T  target positions
     M  width of a position (d_model)      V  target vocabulary
-    H, Q, K as in attention.py
+    H, L, Q, K as in attention.py
 """
 
 import math
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.config import StackSize, TransformerConfig
-from dragoman.model.attention import AttentionWeights, MultiHeadAttention, padding_mask
+from dragoman.model.attention import AttentionWeights, HeadMask, MultiHeadAttention, padding_mask
 from dragoman.model.cache import DecoderCache, LayerCache
 from dragoman.model.positions import Positions, rotation
 
@@ -83,7 +83,12 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(size.d_model, config)
 
     def forward(
-        self, x_BSM: Tensor, allowed: Tensor | None, turns: Tensor | None, need_weights: bool
+        self,
+        x_BSM: Tensor,
+        allowed: Tensor | None,
+        turns: Tensor | None,
+        need_weights: bool,
+        head_mask_BH: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         h_BSM = self.self_attention_residual.enter(x_BSM)
         out_BSM, weights_BHQK = self.self_attention(
@@ -91,6 +96,7 @@ class EncoderLayer(nn.Module):
             self.self_attention.keys_values(h_BSM, turns),
             allowed,
             rotation=turns,
+            head_mask_BH=head_mask_BH,
             need_weights=need_weights,
         )
         x_BSM = self.self_attention_residual.leave(x_BSM, out_BSM)
@@ -124,12 +130,19 @@ class DecoderLayer(nn.Module):
         target = cache.extend(self.self_attention.keys_values(h_BTM, turns))
         # One query, the newest, may see all that came before it: only several at once need the look-ahead mask.
         out_BTM, self_weights_BHQK = self.self_attention(
-            h_BTM, target, causal=h_BTM.size(1) > 1, rotation=turns, need_weights=need_weights
+            h_BTM,
+            target,
+            causal=h_BTM.size(1) > 1,
+            rotation=turns,
+            head_mask_BH=cache.self_head_mask_BH,
+            need_weights=need_weights,
         )
         x_BTM = self.self_attention_residual.leave(x_BTM, out_BTM)
 
         h_BTM = self.cross_attention_residual.enter(x_BTM)
-        out_BTM, cross_weights_BHQK = self.cross_attention(h_BTM, cache.source, allowed, need_weights=need_weights)
+        out_BTM, cross_weights_BHQK = self.cross_attention(
+            h_BTM, cache.source, allowed, head_mask_BH=cache.cross_head_mask_BH, need_weights=need_weights
+        )
         x_BTM = self.cross_attention_residual.leave(x_BTM, out_BTM)
 
         h_BTM = self.feed_forward_residual.enter(x_BTM)
@@ -164,11 +177,20 @@ class Encoder(Stack):
         super().__init__(config.encoder, config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder.num_layers))
 
-    def forward(self, x_BSM: Tensor, allowed_BS: Tensor | None, weights: AttentionWeights | None) -> Tensor:
+    def forward(
+        self,
+        x_BSM: Tensor,
+        allowed_BS: Tensor | None,
+        weights: AttentionWeights | None,
+        head_mask: HeadMask | None = None,
+    ) -> Tensor:
         allowed = None if allowed_BS is None else padding_mask(allowed_BS)
         x_BSM, turns = self.place(x_BSM, start=0)
-        for layer in self.layers:
-            x_BSM, self_weights = layer(x_BSM, allowed, turns, need_weights=weights is not None)
+        for number, layer in enumerate(self.layers):
+            head_mask_BH = None if head_mask is None else head_mask.encoder_LBH[number]
+            x_BSM, self_weights = layer(
+                x_BSM, allowed, turns, need_weights=weights is not None, head_mask_BH=head_mask_BH
+            )
             if weights is not None:
                 weights.encoder.append(self_weights)
         return self.finish(x_BSM)
@@ -181,10 +203,16 @@ class Decoder(Stack):
         super().__init__(config.decoder, config)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder.num_layers))
 
-    def start(self, memory_BSM: Tensor, source_allowed_BS: Tensor | None) -> DecoderCache:
+    def start(
+        self, memory_BSM: Tensor, source_allowed_BS: Tensor | None, head_mask: HeadMask | None = None
+    ) -> DecoderCache:
         """An empty cache for this source: its keys and values are computed here, once."""
         layers: list[DecoderLayer] = list(self.layers)  # type: ignore[arg-type]
         caches = [LayerCache(layer.cross_attention.keys_values(memory_BSM)) for layer in layers]
+        if head_mask is not None:
+            for number, cache in enumerate(caches):
+                cache.self_head_mask_BH = head_mask.decoder_LBH[number]
+                cache.cross_head_mask_BH = head_mask.cross_LBH[number]
         return DecoderCache(caches, source_allowed_BS)
 
     def forward(self, x_BTM: Tensor, cache: DecoderCache, weights: AttentionWeights | None) -> Tensor:
@@ -234,6 +262,7 @@ class Transformer(nn.Module):
         target_ids: Tensor,
         source_allowed: Tensor | None = None,
         *,
+        head_mask: HeadMask | None = None,
         need_weights: Literal[False] = False,
     ) -> Tensor: ...
     @overload
@@ -243,6 +272,7 @@ class Transformer(nn.Module):
         target_ids: Tensor,
         source_allowed: Tensor | None = None,
         *,
+        head_mask: HeadMask | None = None,
         need_weights: Literal[True],
     ) -> tuple[Tensor, AttentionWeights]: ...
     def forward(
@@ -251,12 +281,13 @@ class Transformer(nn.Module):
         target_ids: Tensor,
         source_allowed: Tensor | None = None,
         *,
+        head_mask: HeadMask | None = None,
         need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, AttentionWeights]:
         """[B, S] and [B, T] ids, [B, S] bool (True = real token) -> [B, T, V] logits, and attention on request."""
         weights = AttentionWeights() if need_weights else None
-        memory_BSM = self.encode(source_ids, source_allowed, weights)
-        logits_BTV = self.decode(target_ids, self.start(memory_BSM, source_allowed), weights)
+        memory_BSM = self.encode(source_ids, source_allowed, weights, head_mask)
+        logits_BTV = self.decode(target_ids, self.start(memory_BSM, source_allowed, head_mask), weights)
         return logits_BTV if weights is None else (logits_BTV, weights)
 
     def encode(
@@ -264,13 +295,16 @@ class Transformer(nn.Module):
         source_ids: Tensor,
         source_allowed: Tensor | None = None,
         weights: AttentionWeights | None = None,
+        head_mask: HeadMask | None = None,
     ) -> Tensor:
         """[B, S] ids -> [B, S, M], the memory that the decoder attends to."""
-        return self.encoder(embed(self.source_embedding, source_ids), source_allowed, weights)
+        return self.encoder(embed(self.source_embedding, source_ids), source_allowed, weights, head_mask)
 
-    def start(self, memory_BSM: Tensor, source_allowed: Tensor | None = None) -> DecoderCache:
+    def start(
+        self, memory_BSM: Tensor, source_allowed: Tensor | None = None, head_mask: HeadMask | None = None
+    ) -> DecoderCache:
         """The state before the first target id."""
-        return self.decoder.start(memory_BSM, source_allowed)
+        return self.decoder.start(memory_BSM, source_allowed, head_mask)
 
     def decode(self, target_ids: Tensor, cache: DecoderCache, weights: AttentionWeights | None = None) -> Tensor:
         """[B, T] more target ids -> [B, T, V] logits; the cache grows by T."""
