@@ -78,6 +78,27 @@ def test_a_forced_translation_and_a_silent_head(quick_run: Path) -> None:
     assert data["sentences"][0]["masked"]["heads"] == ["cross.1.1"]
 
 
+def test_progress_is_shown_on_a_terminal_only(quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for terminal, shown in (("1", True), ("0", False)):
+        monkeypatch.setenv("TTY_COMPATIBLE", terminal)
+        done = run("inspect", "--model", quick_run, SOURCE, "--out", tmp_path / "x.html")
+        assert ("inspecting sentences" in done.stderr) == shown
+        assert ("ranking heads" in done.stderr) == shown
+        assert done.stdout == f"{tmp_path / 'x.html'}: 1 of 1 sentences; open it in a browser\n"
+
+
+def test_the_search_itself_goes_without_a_masked_head(quick_run: Path) -> None:
+    heads = [f"--mask-head=cross.1.{head}" for head in (1, 2, 3, 4)]
+    (sentence,) = json.loads(run("inspect", "--model", quick_run, SOURCE, *heads, "--json").stdout)["sentences"]
+    (other,) = json.loads(run("inspect", "--model", quick_run, "t s r q p", *heads, "--json").stdout)["sentences"]
+    assert sentence["translation"] != sentence["masked"]["before"]["translation"]
+    assert sentence["translation"] == other["translation"], "without cross-attention every source is alike"
+    assert sentence["masked"]["before"] != other["masked"]["before"], "the control: with it they differ"
+    error = error_of("inspect", "--model", quick_run, SOURCE, "--mask-head", "cross.9.1")
+    assert error.startswith("--mask-head cross.9.1: no such head; this model has encoder.1.1 to")
+
+
 def test_pictures_as_files(quick_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("resvg_py")
     run("inspect", "--model", quick_run, SOURCE, "--svg", tmp_path, "--png", tmp_path)

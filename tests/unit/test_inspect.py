@@ -1,19 +1,27 @@
-"""Capture: what is taken down is what the model did; a silent head is silent; heads are measured by hand-made cases."""
+"""Capture: what is recorded is what the model did; masked heads add nothing; heads are measured by hand-made cases."""
 
+import copy
 import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import dragoman
-from dragoman import bundle
 from dragoman.config import Config, DecodeConfig
+from dragoman.data.batching import Batch
+from dragoman.decode.engine import PRECISIONS, Engine, EngineDecoding
 from dragoman.decode.search import BeamStep, beam_search
 from dragoman.decode.translator import Attention, Translator
 from dragoman.errors import ConfigError, DataError
-from dragoman.inspect.capture import Inspection, attentions, inspect_sentence, parse_head, score_of, without_heads
+from dragoman.inspect import heads
+from dragoman.inspect.capture import Inspection, inspect_sentence, parse_head, score_of, without_heads
 from dragoman.inspect.gallery import pictures_of
 from dragoman.inspect.heads import HeadTally, rank_heads
 from dragoman.inspect.payload import inspect_many, sentence_payload
@@ -133,34 +141,112 @@ def test_watching_changes_nothing(translator: Translator) -> None:
     assert {int(sentence) for step in steps for sentence in step.sentence_B} == {0, 1}
 
 
-# Silent heads
+# Masked heads
 
 
-def test_a_silent_head_adds_nothing_and_comes_back(translator: Translator) -> None:
-    model = translator.engine.model
-    before = {name: tensor.clone() for name, tensor in bundle.named_weights(model).items()}
-    attention, head = parse_head("cross.1.2", model)
+def zeroed(translator: Translator, names: Sequence[str]) -> Translator:
+    """A copy of the model with zeros where the heads' outputs are used: what a mask should amount to."""
+    model = copy.deepcopy(translator.engine.model)
+    for kind, layer, head in (parse_head(name, model) for name in names):
+        block: Any = (model.encoder if kind == "encoder" else model.decoder).layers[layer]
+        part = block.cross_attention if kind == "cross" else block.self_attention
+        width = part.output.in_features // part.num_heads
+        with torch.no_grad():
+            part.output.weight[:, head * width : (head + 1) * width] = 0.0
+    twin = copy.copy(translator)
+    twin.engine = Engine(model, translator.engine.device)
+    return twin
+
+
+CROSS = ["cross.1.1", "cross.1.2", "cross.1.3"]
+
+
+@pytest.mark.parametrize(
+    "names", [["encoder.1.2"], ["decoder.1.4"], CROSS, ["encoder.1.1", "decoder.1.1", "cross.1.4"]]
+)
+def test_a_masked_head_is_one_with_zeros_in_the_output_matrix(translator: Translator, names: list[str]) -> None:
+    """In the search, one cached step at a time; in what is scored; in the attention after it."""
+    expected, found = (
+        inspect_sentence(each, SOURCE) for each in (zeroed(translator, names), without_heads(translator, names))
+    )
+    assert found.tokens == expected.tokens
+    np.testing.assert_allclose(
+        [step.log_probability for step in found.steps], [step.log_probability for step in expected.steps], atol=1e-4
+    )
+    np.testing.assert_allclose([node.score for node in found.beam], [node.score for node in expected.beam], atol=1e-4)
+    for kind in ("encoder", "decoder", "cross"):
+        np.testing.assert_allclose(getattr(found.attention, kind), getattr(expected.attention, kind), atol=1e-5)
+    assert found.score != pytest.approx(inspect_sentence(translator, SOURCE).score, abs=1e-3), "the control"
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_masked_translator_translates_any_batch(translator: Translator, beam: int) -> None:
+    lines = [SOURCE, "c b", "", "a b c d e f g h"]
+    masked = without_heads(translator, CROSS)
+    expected = zeroed(translator, CROSS).translate(lines, beam=beam, n_best=beam)
+    found = masked.translate(lines, beam=beam, n_best=beam)
+    assert [result.text for result in found] == [result.text for result in expected]
+    assert [result.score for result in found] == pytest.approx([result.score for result in expected], abs=1e-4)
+    assert masked.translate(lines[0], beam=beam).score == pytest.approx(found[0].score, abs=1e-4), "batch mates"
+    assert [result.text for result in translator.translate(lines, beam=beam)] != [result.text for result in expected]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_masked_head_adds_nothing_in_any_precision(quick_run: Path, precision: str) -> None:
+    own = dragoman.load(str(quick_run), "cpu", precision)
+    before = {name: tensor.clone() for name, tensor in own.engine.model.state_dict().items()}
+    target = own.translate(SOURCE).text
+    whole = inspect_sentence(own, SOURCE, target)
+    masked = inspect_sentence(without_heads(own, CROSS), SOURCE, target)
+    attention: Any = own.engine.model.decoder.layers[0].cross_attention
     width = attention.output.in_features // attention.num_heads
-    x = torch.randn(1, 3, attention.query.in_features)
-    memory = attention.keys_values(torch.randn(1, 5, attention.key.in_features))
-    with torch.inference_mode():
-        whole, _ = attention(x, memory)
-        with without_heads(model, ["cross.1.2"]):
-            silent, _ = attention(x, memory)
-            memory.v_BHKE[:, head] = 1e6
-            assert torch.equal(attention(x, memory)[0], silent), "whatever its values are"
-    assert not torch.equal(whole, silent), "the control: it did add something"
-    assert width * attention.num_heads == attention.output.in_features
-    for name, tensor in bundle.named_weights(model).items():
-        assert torch.equal(tensor, before[name])
+
+    def without_columns(_: Any, arguments: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        heads = arguments[0].clone()
+        heads[..., : 3 * width] = 0.0
+        return (heads,)
+
+    hook = attention.output.register_forward_pre_hook(without_columns)
+    hooked = inspect_sentence(own, SOURCE, target)
+    hook.remove()
+    assert [step.log_probability for step in masked.steps] == [step.log_probability for step in hooked.steps]
+    assert masked.score != pytest.approx(whole.score, abs=1e-2), "the control: these heads did add something"
+    assert inspect_sentence(own, SOURCE, target).score == whole.score
+    after = own.engine.model.state_dict()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items()), "no weight was touched"
+    assert len(rank_heads(own, whole)) == 12
 
 
-def test_it_comes_back_after_an_error_too(translator: Translator) -> None:
-    model = translator.engine.model
-    before = inspect_sentence(translator, SOURCE).score
-    with pytest.raises(RuntimeError), without_heads(model, ["encoder.1.1", "encoder.1.1"]):
-        raise RuntimeError
-    assert inspect_sentence(translator, SOURCE).score == before
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_translator_can_be_used_in_the_middle_of_a_masked_inspection(
+    quick_run: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = dragoman.load(str(quick_run), "cpu", precision)
+    plain, alone = own.translate(SOURCE), inspect_sentence(without_heads(own, CROSS), SOURCE)
+    assert alone.translation != plain.text, "the control: the mask shows"
+    step, found = EngineDecoding.step, []
+    main = threading.get_ident()
+
+    def interrupted(self: EngineDecoding, ids: torch.Tensor) -> torch.Tensor:
+        """Each step of the masked search waits for a whole translation in another thread."""
+        if threading.get_ident() == main:
+            other = threading.Thread(target=lambda: found.append(own.translate(SOURCE)))
+            other.start()
+            other.join()
+        return step(self, ids)
+
+    monkeypatch.setattr(EngineDecoding, "step", interrupted)
+    masked = inspect_sentence(without_heads(own, CROSS), SOURCE)
+    assert (masked.tokens, masked.steps, masked.beam) == (alone.tokens, alone.steps, alone.beam)
+    assert len(found) >= len(masked.tokens)
+    assert all((result.text, result.score) == (plain.text, plain.score) for result in found)
+
+
+def test_masks_add_up(translator: Translator) -> None:
+    twice = without_heads(without_heads(translator, ["cross.1.1"]), ["encoder.1.2"])
+    once = without_heads(translator, ["cross.1.1", "encoder.1.2"])
+    assert inspect_sentence(twice, SOURCE).score == inspect_sentence(once, SOURCE).score
+    assert without_heads(translator, []) is translator
 
 
 @pytest.mark.parametrize("name", ["cross.2.1", "cross.1.5", "cross.1.0", "cross", "cross.one.1", "output.1.1"])
@@ -175,18 +261,56 @@ def test_a_head_that_is_not_there(translator: Translator, name: str) -> None:
 
 def test_the_ranking_is_of_every_head_by_what_its_removal_costs(translator: Translator, inspected: Inspection) -> None:
     ranking = rank_heads(translator, inspected)
-    heads = [
-        f"{name}.{head}"
-        for name, each in attentions(translator.engine.model).items()
-        for head in range(1, each.num_heads + 1)
-    ]
+    heads = [f"{kind}.1.{head}" for kind in ("encoder", "decoder", "cross") for head in range(1, 5)]
     assert sorted(head.name for head in ranking) == sorted(heads)
     assert [head.cost for head in ranking] == sorted((head.cost for head in ranking), reverse=True)
     ids = inspected.source_ids, inspected.target_ids
     assert score_of(translator, *ids) == pytest.approx(inspected.score, abs=1e-4)
-    with without_heads(translator.engine.model, [ranking[0].name]):
-        without = score_of(translator, *ids)
-    assert ranking[0].cost == pytest.approx(inspected.score - without, abs=1e-3)
+    expected = {name: inspected.score - score_of(zeroed(translator, [name]), *ids) for name in heads}
+    assert {head.name: head.cost for head in ranking} == pytest.approx(expected, abs=1e-4)
+    assert len({round(cost, 3) for cost in expected.values()}) > 6, "the control: heads differ"
+
+
+def test_a_ranking_in_small_batches_is_the_same(
+    translator: Translator, inspected: Inspection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    run = Engine.token_log_probs
+
+    def counted(self: Engine, batch: Batch) -> torch.Tensor:
+        sizes.append(len(batch.source_ids))
+        return run(self, batch)
+
+    monkeypatch.setattr(Engine, "token_log_probs", counted)
+    advanced: list[None] = []
+    costs = {head.name: head.cost for head in rank_heads(translator, inspected, lambda: advanced.append(None))}
+    assert sizes == [1, 12], "all heads at once, where there is room"
+    logits = len(inspected.target_ids) * translator.config.model.target_vocabulary
+    for limit, expected in ((5 * logits, [5, 5, 2]), (1, [1] * 12)):
+        sizes.clear()
+        monkeypatch.setattr(heads, "MOST_LOGITS", limit)
+        small = {head.name: head.cost for head in rank_heads(translator, inspected)}
+        assert sizes == [1, *expected]
+        assert small == pytest.approx(costs, abs=1e-4)
+    assert len(advanced) == 12
+
+
+def test_a_ranking_of_a_translation_that_did_not_end(translator: Translator, inspected: Inspection) -> None:
+    """Where the search stops at its limit there is no </s>, and none is scored."""
+    ids = inspected.source_ids, inspected.target_ids[:3]
+    whole = sum(step.log_probability for step in inspected.steps[:3])
+    costs = {head.name: head.cost for head in rank_heads(translator, replace(inspected, target_ids=ids[1]))}
+    assert score_of(translator, *ids) == pytest.approx(whole, abs=1e-4)
+    assert costs["cross.1.1"] == pytest.approx(whole - score_of(zeroed(translator, ["cross.1.1"]), *ids), abs=1e-4)
+
+
+def test_a_ranking_of_a_masked_model_keeps_the_mask(translator: Translator) -> None:
+    masked = without_heads(translator, ["cross.1.1"])
+    found = inspect_sentence(masked, SOURCE)
+    costs = {head.name: head.cost for head in rank_heads(masked, found)}
+    assert costs["cross.1.1"] == pytest.approx(0.0, abs=1e-4)
+    both = score_of(zeroed(translator, ["cross.1.1", "cross.1.2"]), found.source_ids, found.target_ids)
+    assert costs["cross.1.2"] == pytest.approx(found.score - both, abs=1e-4)
 
 
 # What heads are like
@@ -242,6 +366,23 @@ def test_masking_shows_both(translator: Translator, inspected: Inspection) -> No
     assert masked["before"] == {"translation": inspected.translation, "score": pytest.approx(inspected.score, abs=1e-3)}
     assert masked["after"]["translation"] == sentence["translation"]
     assert masked["score_of_before"] != pytest.approx(inspected.score, abs=1e-3)
+
+
+def test_progress_counts_sentences_then_heads(translator: Translator) -> None:
+    counted: list[list[Any]] = []
+
+    @contextmanager
+    def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
+        counted.append([what, total, 0])
+
+        def advance() -> None:
+            counted[-1][2] += 1
+
+        yield advance
+
+    sentences = [(SOURCE, None), ("c b a", None), ("d e", None)]
+    inspect_many(translator, "reverse", sentences, ranked=2, counting=counting)
+    assert counted == [["inspecting sentences", 3, 3], ["ranking heads", 24, 24]]
 
 
 def test_pictures_of_all_kinds(inspected: Inspection) -> None:

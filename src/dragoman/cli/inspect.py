@@ -28,7 +28,7 @@ def command(
         str | None, typer.Option(metavar="TEXT", help="Force this translation, and see where the model disagrees.")
     ] = None,
     mask_head: Annotated[
-        list[str] | None, typer.Option(metavar="KIND.LAYER.HEAD", help="Silence a head, such as cross.3.5; repeatable.")
+        list[str] | None, typer.Option(metavar="KIND.LAYER.HEAD", help="Mask a head, such as cross.3.5; repeatable.")
     ] = None,
     svg: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures as SVG files.")] = None,
     png: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures as PNG files.")] = None,
@@ -50,26 +50,35 @@ def command(
     import dragoman
     from dragoman.bundle import located
     from dragoman.cli.progress import counting
-    from dragoman.inspect.capture import inspect_sentence, parse_head, without_heads
+    from dragoman.inspect.capture import inspect_sentence, without_heads
     from dragoman.inspect.payload import inspect_many
 
     translator = dragoman.load(str(model), device)
     sentences = [(line, target) for line in (text or _lines(source, translator))]
     masked = mask_head or []
-    for name in masked:
-        parse_head(name, translator.engine.model)
-    for folder, kind in ((svg, "svg"), (png, "png")):
-        if folder is not None:
-            with without_heads(translator.engine.model, masked):
-                _write_pictures(folder, kind, [inspect_sentence(translator, *pair) for pair in sentences[:most]])
+    used = without_heads(translator, masked)
+    if svg is not None or png is not None:
+        inspected = []
+        with counting("inspecting sentences", len(sentences[:most]), show=True) as advance:
+            for pair in sentences[:most]:
+                inspected.append(inspect_sentence(used, *pair))
+                advance()
+        for folder, kind in ((svg, "svg"), (png, "png")):
+            if folder is not None:
+                _write_pictures(folder, kind, inspected)
     if out is None and not as_json:
         if svg is None and png is None:
             _print(translator, sentences[:most], masked)
         return
-    with counting("inspecting", len(sentences), len(sentences) > 1) as advance:
-        payload = inspect_many(
-            translator, located(model).resolve().name, sentences, masked=masked, most=most, ranked=rank, advance=advance
-        )
+    payload = inspect_many(
+        translator,
+        located(model).resolve().name,
+        sentences,
+        masked=masked,
+        most=most,
+        ranked=rank,
+        counting=lambda what, total: counting(what, total, show=total > 0),
+    )
     if as_json:
         print(json.dumps(payload, ensure_ascii=False))
     if out is not None:
@@ -112,10 +121,10 @@ def _lines(path: Path | None, translator: "Translator") -> list[str]:
 def _print(translator: "Translator", sentences: list[tuple[str, str | None]], masked: list[str]) -> None:
     from dragoman.inspect.capture import inspect_sentence, without_heads
 
+    used = without_heads(translator, masked)
     for source, target in sentences:
         before = inspect_sentence(translator, source, target) if masked else None
-        with without_heads(translator.engine.model, masked):
-            found = inspect_sentence(translator, source, target)
+        found = inspect_sentence(used, source, target)
         print(f"{found.source}\n{found.translation}\n")
         if before is not None:
             print(f"without {', '.join(masked)}: score {found.score:.2f}; with all heads {before.score:.2f}")

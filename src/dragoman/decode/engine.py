@@ -1,12 +1,12 @@
 """Runs a model on a device for search: source ids in, a batch in decoding out. Knows nothing of text.
 
-Shapes: B sentences, N rows in decoding, R rows projected at a time, S source positions, T target
-positions, M width of a state, V vocabulary.
+Shapes: B sentences, N rows in decoding, S source positions, T target positions, M width of a state, V vocabulary,
+L layers, H heads.
 """
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from dragoman.data.batching import Batch, pad_rows
 from dragoman.decode.quantized import quantized
 from dragoman.errors import ConfigError, suggestion
-from dragoman.model.attention import AttentionWeights
+from dragoman.model.attention import AttentionWeights, HeadMask
 from dragoman.model.build import Model
 from dragoman.text.tokenizer import PAD
 
@@ -45,11 +45,31 @@ class Engine:
         self.device = device
         # either architecture: both have encode, start, step
         self._model: Any = in_precision(model.to(device), device, precision)
+        self._head_mask: HeadMask | None = None
+
+    def masked(self, head_mask: HeadMask) -> Self:
+        """The same engine without some heads; one row of the mask serves any batch, several one batch of as many.
+
+        It shares the model, which stays as it is: both engines can run at the same time. What was masked stays so.
+        """
+        head_mask = HeadMask(*(part_LBH.to(self.device) for part_LBH in head_mask))
+        if self._head_mask is not None:
+            head_mask = HeadMask(*(own & more for own, more in zip(self._head_mask, head_mask, strict=True)))
+        engine = copy.copy(self)
+        engine._head_mask = head_mask
+        return engine
+
+    def _masking(self, rows: int) -> dict[str, HeadMask]:
+        """What a batch's passes get besides its ids; nothing without a mask, which a recurrent model does not know."""
+        if self._head_mask is None:
+            return {}
+        return {"head_mask": HeadMask(*(part_LBH.expand(-1, rows, -1) for part_LBH in self._head_mask))}
 
     def start(self, sources: Sequence[Sequence[int]]) -> EngineDecoding:
         source_ids, allowed = (part.to(self.device) for part in pad_rows(sources))
-        memory = self._model.encode(source_ids, allowed)
-        return EngineDecoding(self._model, self._model.start(memory, allowed), self.device)
+        masking = self._masking(len(sources))
+        memory = self._model.encode(source_ids, allowed, **masking)
+        return EngineDecoding(self._model, self._model.start(memory, allowed, **masking), self.device)
 
     def token_log_probs(self, batch: Batch) -> Tensor:
         """log P of every target token given the source and the tokens before it: [B, T], 0 in padding.
@@ -57,7 +77,9 @@ class Engine:
         Real tokens only go through the output projection, a bounded number of logits at a time.
         """
         batch = batch.to(self.device)
-        cache = self._model.start(self._model.encode(batch.source_ids, batch.source_allowed), batch.source_allowed)
+        masking = self._masking(len(batch.source_ids))
+        memory = self._model.encode(batch.source_ids, batch.source_allowed, **masking)
+        cache = self._model.start(memory, batch.source_allowed, **masking)
         states_BTM = self._model.decode_states(batch.target_input, cache)
         real_BT = batch.target_output != PAD
         log_probs_BT = torch.zeros(real_BT.shape, device=self.device)
@@ -79,7 +101,7 @@ class Engine:
         """log P of everything that might follow each token fed to the decoder, for one sentence: [T, V]."""
         source = torch.tensor([source_ids], device=self.device)
         target = torch.tensor([target_input], device=self.device)
-        return self._model(source, target)[0].float().log_softmax(dim=-1)
+        return self._model(source, target, **self._masking(1))[0].float().log_softmax(dim=-1)
 
     @property
     def model(self) -> Model:
@@ -90,7 +112,7 @@ class Engine:
         """What each head looked at, for one sentence and the target fed to the decoder."""
         source = torch.tensor([source_ids], device=self.device)
         target = torch.tensor([target_input], device=self.device)
-        _, weights = self._model(source, target, need_weights=True)
+        _, weights = self._model(source, target, need_weights=True, **self._masking(1))
         return weights
 
 

@@ -4,22 +4,24 @@ An `Inspection` is plain data. Token rows: `tokens` are the translation's, </s> 
 decoder was fed to produce each of them, which starts with <s>.
 """
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from dragoman.config import DecodeConfig
+from dragoman.data.batching import Batch
 from dragoman.data.corpus import text_line
+from dragoman.decode.engine import Engine
 from dragoman.decode.search import BeamStep, Hypothesis, beam_search
 from dragoman.decode.translator import Attention, Translator, produced
 from dragoman.errors import ConfigError, DataError
-from dragoman.model.attention import MultiHeadAttention
+from dragoman.model.attention import HeadMask
+from dragoman.model.transformer import Transformer
 from dragoman.text.normalize import is_blank
 from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
 
@@ -133,10 +135,19 @@ def _forced(translator: Translator, target: str) -> list[int]:
 
 def score_of(translator: Translator, source_ids: Sequence[int], target_ids: Sequence[int]) -> float:
     """log P of exactly these ids: the same text may be spelled by others."""
+    return scores_of(translator.engine, source_ids, target_ids, 1)[0]
+
+
+def scores_of(engine: Engine, source_ids: Sequence[int], target_ids: Sequence[int], rows: int) -> list[float]:
+    """The same pair in each row of a batch: they differ where the engine's head mask does."""
+    source_BS, input_BT, output_BT = (
+        torch.tensor(ids).expand(rows, -1) for ids in (source_ids, [BOS, *target_ids[:-1]], target_ids)
+    )
+    real_BS = torch.ones_like(source_BS, dtype=torch.bool)
+    batch = Batch(np.zeros(rows, np.int64), source_BS, real_BS, input_BT, output_BT, output_BT.numel())
     with torch.inference_mode():
-        log_prob_TV = translator.engine.log_probs(source_ids, [BOS, *target_ids[:-1]])
-    places_T1 = torch.tensor(target_ids, device=log_prob_TV.device)[:, None]
-    return float(log_prob_TV.gather(1, places_T1).double().sum())
+        scores: list[float] = engine.token_log_probs(batch).double().sum(dim=1).tolist()
+    return scores
 
 
 def _searched(translator: Translator, source_ids: list[int], options: DecodeConfig) -> tuple[Hypothesis, list[Node]]:
@@ -219,48 +230,56 @@ def _steps(translator: Translator, source_ids: list[int], target_ids: list[int])
     return steps
 
 
-# Heads that are masked
+# Masked heads
 
 
-def attentions(model: nn.Module) -> dict[str, MultiHeadAttention]:
-    """Every attention by its name, such as cross.3: layers count from 1, as people do."""
-    named: dict[str, MultiHeadAttention] = {}
-    for kind, stack, part in (
-        ("encoder", "encoder", "self_attention"),
-        ("decoder", "decoder", "self_attention"),
-        ("cross", "decoder", "cross_attention"),
-    ):
-        layers: Any = getattr(getattr(model, stack), "layers", ())
-        named |= {f"{kind}.{number}": getattr(layer, part) for number, layer in enumerate(layers, start=1)}
-    return named
+def head_counts(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """The layers and heads of each kind of attention; a recurrent model has none."""
+    if not isinstance(model, Transformer):
+        return {}
+    encoder, decoder = model.config.encoder, model.config.decoder
+    sizes = {"encoder": encoder, "decoder": decoder, "cross": decoder}
+    return {kind: (size.num_layers, size.num_heads) for kind, size in sizes.items()}
 
 
-def parse_head(name: str, model: nn.Module) -> tuple[MultiHeadAttention, int]:
-    """`cross.3.5` is head 5 of layer 3, both from 1."""
-    found = attentions(model)
-    layer, _, head = name.rpartition(".")
-    if not found:
-        raise ConfigError(f"--mask-head {name}: this model has no heads; only a Transformer does")
-    if layer not in found or not head.isdecimal() or not 1 <= int(head) <= found[layer].num_heads:
-        kinds = {kind: [name for name in found if name.startswith(kind)] for kind in KINDS}
-        known = ", ".join(f"{names[0]}.1 to {names[-1]}.{found[names[-1]].num_heads}" for names in kinds.values())
+def head_names(model: nn.Module) -> list[str]:
+    """Every head, such as cross.3.5: head 5 of layer 3, both from 1, as people count."""
+    return [
+        f"{kind}.{layer}.{head}"
+        for kind, (layers, heads) in head_counts(model).items()
+        for layer in range(1, layers + 1)
+        for head in range(1, heads + 1)
+    ]
+
+
+def parse_head(name: str, model: nn.Module) -> tuple[str, int, int]:
+    """The kind of attention, the layer and the head, both from 0."""
+    if name not in head_names(model):
+        counts = head_counts(model)
+        if not counts:
+            raise ConfigError(f"--mask-head {name}: this model has no heads; only a Transformer does")
+        known = ", ".join(f"{kind}.1.1 to {kind}.{layers}.{heads}" for kind, (layers, heads) in counts.items())
         raise ConfigError(f"--mask-head {name}: no such head; this model has {known}")
-    return found[layer], int(head) - 1
+    kind, layer, head = name.split(".")
+    return kind, int(layer) - 1, int(head) - 1
 
 
-@contextmanager
-def without_heads(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """The model with some heads silent: what they would add is what their columns of the output matrix make of it."""
-    heads = [parse_head(name, model) for name in names]
-    kept = []
-    with torch.no_grad():
-        for attention, head in heads:
-            width = attention.output.in_features // attention.num_heads
-            columns = attention.output.weight[:, head * width : (head + 1) * width]
-            kept.append((columns, columns.clone()))
-            columns.zero_()
-        try:
-            yield
-        finally:
-            for columns, before in reversed(kept):
-                columns.copy_(before)
+def head_mask(model: nn.Module, variants: Sequence[Sequence[str]]) -> HeadMask:
+    """A row for each variant: all heads but those it names."""
+    masks = {
+        kind: torch.ones(layers, len(variants), heads, dtype=torch.bool)
+        for kind, (layers, heads) in head_counts(model).items()
+    }
+    for row, names in enumerate(variants):
+        for kind, layer, head in (parse_head(name, model) for name in names):
+            masks[kind][layer, row, head] = False
+    return HeadMask(masks["encoder"], masks["decoder"], masks["cross"])
+
+
+def without_heads(translator: Translator, names: Sequence[str]) -> Translator:
+    """A translator without some heads, on the same model. The one given stays as it is; both can be used at once."""
+    if not names:
+        return translator
+    masked = copy.copy(translator)
+    masked.engine = translator.engine.masked(head_mask(translator.engine.model, [names]))
+    return masked

@@ -3,18 +3,19 @@
 Shapes: H heads, Q query positions, K key positions; one sentence at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dragoman.decode.translator import Attention, Translator
-from dragoman.inspect.capture import KINDS, Inspection, attentions, score_of, without_heads
+from dragoman.inspect.capture import KINDS, Inspection, head_mask, head_names, score_of, scores_of
 
 Array = npt.NDArray[np.float64]
 
 OFFSETS = (-1, 0, 1)  # the token before, the same, the one after
+MOST_LOGITS = 2**24  # in one batch of a ranking: 64 MB, a few times over
 DEAD = 0.95  # of its weight on one place, whatever the query: such a head tells queries nothing apart
 
 
@@ -96,18 +97,24 @@ def _statistics(name: str, total: Array) -> HeadStatistics:
     return HeadStatistics(name, entropy, even, distance, OFFSETS[best], offsets[best], max(ends), confidence)
 
 
-def rank_heads(translator: Translator, inspection: Inspection) -> list[HeadCost]:
-    """Every head by what the translation's log-probability loses without it, the dearest first."""
-    model, source_ids, target_ids = translator.engine.model, inspection.source_ids, inspection.target_ids
+def rank_heads(
+    translator: Translator, inspection: Inspection, advance: Callable[[], None] = lambda: None
+) -> list[HeadCost]:
+    """Every head by what the translation's log-probability loses without it, the dearest first.
 
-    def score(silent: Sequence[str]) -> float:
-        with without_heads(model, silent):
-            return score_of(translator, source_ids, target_ids)
+    The translation is scored without each head in turn, many in a batch; `advance` is called once a head.
+    """
+    engine, names = translator.engine, head_names(translator.engine.model)
+    source_ids, target_ids = inspection.source_ids, inspection.target_ids
+    whole = score_of(translator, source_ids, target_ids)
+    costs: list[HeadCost] = []
+    for some in _batches(names, max(1, MOST_LOGITS // (len(target_ids) * translator.config.model.target_vocabulary))):
+        masked = engine.masked(head_mask(engine.model, [[name] for name in some]))
+        for name, score in zip(some, scores_of(masked, source_ids, target_ids, len(some)), strict=True):
+            costs.append(HeadCost(name, whole - score))
+            advance()
+    return sorted(costs, key=lambda head: -head.cost)
 
-    whole = score(())
-    names = [
-        f"{layer}.{head}"
-        for layer, attention in attentions(model).items()
-        for head in range(1, attention.num_heads + 1)
-    ]
-    return sorted((HeadCost(name, whole - score([name])) for name in names), key=lambda head: -head.cost)
+
+def _batches(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    return (names[start : start + size] for start in range(0, len(names), size))

@@ -4,7 +4,8 @@ Numbers are rounded, and attention goes as bytes, so that a page with many sente
 """
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +13,17 @@ import torch
 
 from dragoman.config import TransformerConfig
 from dragoman.decode.translator import Translator
-from dragoman.inspect.capture import KINDS, Inspection, inspect_sentence, score_of, without_heads
-from dragoman.inspect.heads import HeadCost, HeadStatistics, HeadTally, rank_heads
+from dragoman.inspect.capture import KINDS, Inspection, head_names, inspect_sentence, score_of, without_heads
+from dragoman.inspect.heads import HeadStatistics, HeadTally, rank_heads
 
 POSITIONS = 64  # drawn
 
 Payload = dict[str, Any]
+Counting = Callable[[str, int], AbstractContextManager[Callable[[], None]]]  # what is counted, and how many there are
+
+
+def _uncounted(what: str, total: int) -> AbstractContextManager[Callable[[], None]]:
+    return nullcontext(lambda: None)
 
 
 class Masking(NamedTuple):
@@ -31,28 +37,34 @@ class Masking(NamedTuple):
 def inspect_many(
     translator: Translator,
     name: str,
-    sentences: Iterable[tuple[str, str | None]],
+    sentences: Sequence[tuple[str, str | None]],
     *,
     masked: Sequence[str] = (),
     most: int = 100,
     ranked: int = 10,
-    advance: Callable[[], None] = lambda: None,
+    counting: Counting = _uncounted,
 ) -> Payload:
     """All sentences count for the statistics; the first `most` are shown, the heads of the first `ranked` ranked."""
+    used = without_heads(translator, masked)
     tally = HeadTally()
     shown: list[Payload] = []
-    for source, target in sentences:
-        before = inspect_sentence(translator, source, target) if masked else None
-        with without_heads(translator.engine.model, masked):
-            found = inspect_sentence(translator, source, target)
+    to_rank: list[Inspection] = []
+    with counting("inspecting sentences", len(sentences)) as advance:
+        for source, target in sentences:
+            before = inspect_sentence(translator, source, target) if masked else None
+            found = inspect_sentence(used, source, target)
             tally.add(found.attention)
             if len(shown) < most:
-                ranking = rank_heads(translator, found) if len(shown) < ranked else []
                 masking = None
                 if before is not None:
-                    masking = Masking(masked, before, score_of(translator, before.source_ids, before.target_ids))
-                shown.append(sentence_payload(found, ranking, masking))
-        advance()
+                    masking = Masking(masked, before, score_of(used, before.source_ids, before.target_ids))
+                shown.append(sentence_payload(found, masking))
+                if len(to_rank) < ranked:
+                    to_rank.append(found)
+            advance()
+    with counting("ranking heads", len(to_rank) * len(head_names(translator.engine.model))) as advance:
+        for sentence, found in zip(shown, to_rank, strict=False):  # the first ones
+            sentence["ranking"] = [[head.name, round(head.cost, 4)] for head in rank_heads(used, found, advance)]
     return {
         "kind": "inspection",
         "model": _model(translator, name),
@@ -63,11 +75,9 @@ def inspect_many(
     }
 
 
-def sentence_payload(
-    inspection: Inspection, ranking: Sequence[HeadCost] = (), masking: Masking | None = None
-) -> Payload:
-    """One sentence as the page's script wants it."""
-    payload = {
+def sentence_payload(inspection: Inspection, masking: Masking | None = None) -> Payload:
+    """One sentence as the page's script wants it, its heads not ranked yet."""
+    payload: Payload = {
         "source": inspection.source,
         "translation": inspection.translation,
         "forced": inspection.forced,
@@ -86,7 +96,7 @@ def sentence_payload(
         "attention": {kind: _packed(getattr(inspection.attention, kind)) for kind in KINDS},
         "alignment_layer": inspection.attention.alignment_layer if len(inspection.attention.cross) else None,
         "beam": [[node.parent, node.depth, node.token, round(node.score, 4), node.fate] for node in inspection.beam],
-        "ranking": [[head.name, round(head.cost, 4)] for head in ranking],
+        "ranking": [],
     }
     if masking is not None:
         before = masking.before
