@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from dragoman.inspect.page import page as whole_page
+from tests.hostile_text import SHORT, TEXT, run_page_of, without_escaping, without_policy
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 CHROMIUM = shutil.which("chromium")
@@ -193,17 +194,58 @@ def sections(page: Any) -> list[str]:
 # Safety
 
 
-def test_a_request_would_be_stopped_and_noticed(browser: Any, tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    leak = "<script>fetch('https://example.org/').catch(() => {})</script></body>"
-    file.write_text(whole_page("tiny", payload(sentence())).replace("</body>", leak), encoding="utf-8")
+def opened(browser: Any, file: Path, content: str) -> tuple[Any, Record]:
+    file.write_text(content, encoding="utf-8")
     page = browser.new_page()
     record = Record(page, file.as_uri())
-    page.goto(file.as_uri())
-    page.wait_for_timeout(200)
+    page.goto(file.as_uri(), wait_until="load")
+    return page, record
+
+
+def test_a_request_would_be_stopped_and_noticed(browser: Any, tmp_path: Path) -> None:
+    page, record = opened(browser, tmp_path / "page.html", whole_page("tiny", payload(sentence())))
+    record.check()
+    refused = page.evaluate(
+        """() => new Promise((done) => {
+            document.addEventListener("securitypolicyviolation", (event) => done(event.effectiveDirective));
+            fetch("https://example.org/").catch(() => {});
+        })"""
+    )
+    assert refused == "connect-src"
     page.close()
     with pytest.raises(AssertionError):
         record.check()
+
+
+def hostile_pages(run: Path, folder: Path) -> dict[str, str]:
+    data = sentence((TEXT, SHORT, "</s>"), (SHORT, TEXT, "</s>"), text=TEXT)
+    masked = {"heads": [TEXT], "before": {"translation": TEXT, "score": -1.0}}
+    data["masked"] = {**masked, "after": {"translation": SHORT, "score": -2.0}, "score_of_before": -3.0}
+    return {"inspector": whole_page(TEXT, payload(data)), "report": run_page_of(run, folder, TEXT, SHORT)}
+
+
+@pytest.mark.parametrize("kind", ["inspector", "report"])
+def test_a_script_in_text_runs_only_without_both_escaping_and_policy(
+    browser: Any, quick_run: Path, tmp_path: Path, kind: str
+) -> None:
+    whole = hostile_pages(quick_run, tmp_path)[kind]
+    contents = {
+        (True, True): whole,
+        (True, False): without_policy(whole),
+        (False, True): without_escaping(whole),
+        (False, False): without_policy(without_escaping(whole)),
+    }
+    assert len(set(contents.values())) == 4
+    ran = {}
+    for number, (guards, content) in enumerate(contents.items()):
+        page, record = opened(browser, tmp_path / f"{number}.html", content)
+        ran[guards] = page.evaluate("document.documentElement.dataset.ran") == "yes"
+        if guards == (True, True):
+            record.check()
+            assert TEXT in page.inner_text("#source-text" if kind == "inspector" else "q")
+            assert page.title() == TEXT if kind == "inspector" else SHORT in page.title()
+        page.close()
+    assert ran == {(True, True): False, (True, False): False, (False, True): False, (False, False): True}
 
 
 def test_markup_in_text_stays_text(show: Open) -> None:

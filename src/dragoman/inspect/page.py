@@ -1,8 +1,11 @@
 """Data as one HTML file that needs nothing else: JSON, a style sheet and a script, all inside.
 
-Knows nothing of models. Text comes from anywhere and goes into the page as JSON only, never as markup.
+Knows nothing of models. Text comes from anywhere and goes into the page as JSON only, never as markup. Should some get
+in as markup all the same, the page's policy still runs no script but its own and fetches nothing.
 """
 
+import base64
+import hashlib
 import html
 import json
 from collections.abc import Mapping
@@ -14,9 +17,18 @@ def page(title: str, payload: Mapping[str, Any]) -> str:
     """The whole file."""
     folder = files("dragoman.inspect") / "assets"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    policy = POLICY.format(script=_hash(script), style=_hash(style))
     # "</script>" and "<!--" inside a string would end the element that holds it
     data = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return PAGE.format(title=html.escape(title), style=style, script=script, data=data)
+    return PAGE.format(policy=policy, title=html.escape(title), style=style, script=script, data=data)
+
+
+def _hash(content: str) -> str:
+    """As a Content-Security-Policy names what stands between the tags of an element."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode("ascii")
+
+
+POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
 
 
 PAGE = """<!doctype html>
@@ -24,20 +36,15 @@ PAGE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{title}</title>
-<style>
-{style}
-</style>
+<style>{style}</style>
 </head>
 <body>
 <main id="app"></main>
 <noscript>This page shows its pictures with a script of its own; allow scripts to see them.</noscript>
 <script type="application/json" id="data">{data}</script>
-<script>
-{script}
-</script>
+<script>{script}</script>
 </body>
 </html>
 """

@@ -30,6 +30,7 @@
   function dress(element, attributes, children) {
     for (const [name, value] of Object.entries(attributes)) {
       if (typeof value === "function") element.addEventListener(name.slice(2), value);
+      else if (name === "style") element.style.cssText = value; // the page's policy refuses the attribute
       else if (value !== false && value != null) element.setAttribute(name, value === true ? "" : value);
     }
     element.append(...children);
