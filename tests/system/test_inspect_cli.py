@@ -72,6 +72,13 @@ def test_many_sentences_of_a_file(quick_run: Path, tmp_path: Path) -> None:
 def test_a_forced_translation_and_a_silent_head(quick_run: Path) -> None:
     text = run("inspect", "--model", quick_run, SOURCE, "--target", "z z").stdout
     assert "! the model itself would have said the first of the others" in text
+    data = json.loads(run("inspect", "--model", quick_run, SOURCE, "--target", "z z", "--json").stdout)
+    steps = data["sentences"][0]["steps"]
+    rows = re.findall(r"^([ !]) (\S+) +\d+\.\d% (.*)", text, re.MULTILINE)
+    assert [mark == "!" for mark, _, _ in rows] == [step["rank"] > 1 for step in steps]
+    for (_, token, others), step in zip(rows, steps, strict=True):
+        first = next(other for other, _ in step["candidates"] if other != token)
+        assert others.strip("█ ").startswith(f"{first} "), "the likeliest other token"
     text = run("inspect", "--model", quick_run, SOURCE, "--mask-head", "cross.1.1").stdout
     assert re.search(r"without cross.1.1: score -[0-9.]+; with all heads -[0-9.]+", text)
     data = json.loads(run("inspect", "--model", quick_run, SOURCE, "--mask-head", "cross.1.1", "--json").stdout)

@@ -1,5 +1,6 @@
 """Capture: what is recorded is what the model did; masked heads add nothing; heads are measured by hand-made cases."""
 
+import base64
 import copy
 import json
 import threading
@@ -22,9 +23,10 @@ from dragoman.decode.translator import Attention, Translator
 from dragoman.errors import ConfigError, DataError
 from dragoman.inspect import heads
 from dragoman.inspect.capture import Inspection, inspect_sentence, parse_head, score_of, without_heads
-from dragoman.inspect.gallery import pictures_of
+from dragoman.inspect.gallery import labels, pictures_of
 from dragoman.inspect.heads import HeadTally, rank_heads
 from dragoman.inspect.payload import inspect_many, sentence_payload
+from dragoman.model.positions import sinusoids
 from dragoman.train.loop import train
 from tests.conftest import QUICK
 
@@ -342,7 +344,21 @@ def test_heads_made_by_hand() -> None:
     assert tally.sentences == 3
 
 
+def test_an_even_look_at_the_past_is_even() -> None:
+    """A query of the decoder sees nothing after itself: its own past is what can be even."""
+    past = np.tril(np.ones((8, 8)))
+    tally = HeadTally()
+    tally.add(attention_of((past / past.sum(axis=1, keepdims=True))[None]))
+    (head,) = tally.statistics()
+    assert head.evenness == pytest.approx(7 / 8), "the first query has but one key, which is not even"
+    assert head.entropy == pytest.approx(np.log2(np.arange(1, 9)).mean())
+
+
 # What pages and pictures are made of
+
+
+def unpacked(packed: dict[str, Any]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed["bytes"]), np.uint8).reshape(packed["shape"]) / 255
 
 
 def test_the_payload_is_json_and_tells_all(translator: Translator, inspected: Inspection) -> None:
@@ -356,7 +372,30 @@ def test_the_payload_is_json_and_tells_all(translator: Translator, inspected: In
     assert [bool(sentence["ranking"]) for sentence in many["sentences"]] == [True, False]
     assert len(many["statistics"]) == 12
     assert many["positions"]["kind"] == "sinusoidal"
+    assert many["model"]["search"] == {"beam": 4, "length_penalty": 0.6}
+    assert (many["model"]["encoder_layers"], many["model"]["decoder_heads"]) == (1, 4)
     json.dumps(many, allow_nan=False)
+
+
+def test_the_payload_has_the_numbers_of_the_inspection(translator: Translator) -> None:
+    forced = inspect_sentence(translator, SOURCE, "z z z")
+    payload = sentence_payload(forced)
+    assert [step["rank"] for step in payload["steps"]] == [step.rank for step in forced.steps]
+    assert [step["p"] for step in payload["steps"]] == pytest.approx(
+        [step.probability for step in forced.steps], abs=1e-6
+    )
+    assert [step["candidates"][0][0] for step in payload["steps"]] == [step.candidates[0][0] for step in forced.steps]
+    for kind in ("encoder", "decoder", "cross"):
+        weights = getattr(forced.attention, kind)
+        np.testing.assert_allclose(unpacked(payload["attention"][kind]), weights, atol=0.5001 / 255)
+
+
+def test_the_payload_has_the_positions_of_the_model(translator: Translator) -> None:
+    positions = inspect_many(translator, "reverse", [(SOURCE, None)], ranked=0)["positions"]
+    expected = sinusoids(torch.arange(64), 32).numpy()
+    assert positions["largest"] == pytest.approx(np.abs(expected).max(), abs=1e-4)
+    np.testing.assert_allclose(2 * unpacked(positions["table"]) - 1, expected, atol=0.01)
+    assert positions["dots"] == pytest.approx((expected @ expected[0]).tolist(), abs=1e-3)
 
 
 def test_masking_shows_both(translator: Translator, inspected: Inspection) -> None:
@@ -392,6 +431,23 @@ def test_pictures_of_all_kinds(inspected: Inspection) -> None:
     ]
     assert pictures["cross-heads"].count("<image ") == 4
     assert "cross.1.4" in pictures["cross-heads"]
+
+
+def test_rows_of_pictures_are_queries_and_columns_keys(inspected: Inspection) -> None:
+    attention = inspected.attention
+    assert labels(attention, "encoder") == (inspected.source_tokens, inspected.source_tokens)
+    assert labels(attention, "decoder") == (inspected.tokens, inspected.input_tokens)
+    assert labels(attention, "cross") == (inspected.tokens, inspected.source_tokens)
+    assert inspected.input_tokens == ("<s>", *inspected.tokens[:-1])
+
+
+def test_the_picture_of_one_layer_is_of_the_layer_that_aligns(inspected: Inspection) -> None:
+    cross = inspected.attention.cross
+    even = np.full_like(cross, 1 / cross.shape[-1])
+    for layers, number in (((even, cross, even), 2), ((cross, even, even), 1)):
+        attention = replace(inspected.attention, cross=np.concatenate(layers))
+        picture = pictures_of(replace(inspected, attention=attention))["cross-mean"]
+        assert f"mean over heads of layer {number}<" in picture
 
 
 # The recurrent ancestors

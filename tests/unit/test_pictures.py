@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from dragoman.pictures import SHADES, svg_plot, terminal_heatmap
+from dragoman.pictures import (
+    COLORS,
+    SHADES,
+    png_pixels,
+    svg_field,
+    svg_grid,
+    svg_heatmap,
+    svg_panels,
+    svg_plot,
+    terminal_heatmap,
+)  # fmt: skip
 
 
 def without_color(text: str) -> str:
@@ -193,3 +203,74 @@ def test_points_that_cannot_be_drawn_are_refused(point: tuple[float, float], log
         plot({"time": []})
     with pytest.raises(ValueError, match=r"^series: nothing to draw"):
         plot({})
+
+
+# Heat maps
+
+
+def test_colours_rise_from_the_first_to_the_last() -> None:
+    root = ElementTree.fromstring(
+        svg_heatmap(np.array([[0.0, 0.5, 1.0, 7.0]]), ["r"], list("abcd"), title="", caption="")
+    )
+    cells = [rect for rect in root.iter(f"{SVG}rect") if rect.find(f"{SVG}title") is not None]
+    assert [rect.attrib["fill"] for rect in cells] == [f"rgb{COLORS[place]}" for place in (0, 2, 4, 4)]
+    assert [rect.findtext(f"{SVG}title") for rect in cells] == [
+        "r · a: 0.00",
+        "r · b: 0.50",
+        "r · c: 1.00",
+        "r · d: 7.00",
+    ]
+    content = png_pixels(np.zeros((1, 1)))
+    palette = content[content.index(b"PLTE") + 4 :][: 3 * 256]
+    assert [tuple(palette[3 * level :][:3]) for level in (0, 255)] == [COLORS[0], COLORS[-1]]
+
+
+def test_cells_stand_in_the_row_of_their_query_and_the_column_of_their_key() -> None:
+    root = ElementTree.fromstring(svg_heatmap(np.zeros((2, 3)), ["q", "r"], ["a", "b", "c"], title="", caption=""))
+    places = {
+        str(rect.findtext(f"{SVG}title"))[:5]: (float(rect.attrib["x"]), float(rect.attrib["y"]))
+        for rect in root.iter(f"{SVG}rect")
+        if rect.find(f"{SVG}title") is not None
+    }
+    (x, y), step = places["q · a"], places["q · b"][0] - places["q · a"][0]
+    assert step > 0
+    assert places == {
+        f"{row} · {column}": (x + step * across, y + step * down)
+        for down, row in enumerate("qr")
+        for across, column in enumerate("abc")
+    }
+
+
+def test_a_grid_has_a_row_for_each_layer_and_a_column_for_each_head() -> None:
+    names = [[f"{layer}.{head}" for head in range(3)] for layer in range(2)]
+    root = ElementTree.fromstring(svg_grid(np.ones((2, 3, 4, 4)), names, title="t", caption="c"))
+    images = {str(image.findtext(f"{SVG}title")): image.attrib for image in root.iter(f"{SVG}image")}
+    assert list(images) == ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"]
+    for layer in range(2):
+        assert len({images[name]["y"] for name in names[layer]}) == 1
+        assert [float(images[name]["x"]) for name in names[layer]] == sorted(
+            float(images[name]["x"]) for name in names[0]
+        )
+    assert float(images["0.0"]["y"]) < float(images["1.0"]["y"])
+    assert len({image["x"] for image in images.values()}) == 3
+
+
+def test_panels_stand_row_after_row() -> None:
+    root = ElementTree.fromstring(svg_panels(["<path/>"] * 3, columns=2, width=100, height=40))
+    assert [group.attrib["transform"] for group in root] == ["translate(0 0)", "translate(100 0)", "translate(0 40)"]
+    assert (root.attrib["width"], root.attrib["height"]) == ("200", "80")
+
+
+def test_ticks_of_a_field_stand_under_the_middle_of_their_column() -> None:
+    picture = svg_field(
+        np.zeros((4, 10)), low=-1.0, high=1.0, title="", x_label="across", y_label="down", width=592, height=400
+    )
+    root = ElementTree.fromstring(picture)
+    image = root.find(f"{SVG}image")
+    assert image is not None
+    left, width = float(image.attrib["x"]), float(image.attrib["width"])
+    ticks = {
+        text.text: float(text.attrib["x"]) for text in root.iter(f"{SVG}text") if text.get("text-anchor") == "middle"
+    }
+    assert ticks["4"] == pytest.approx(left + width * 4.5 / 10)
+    assert "10" not in ticks, "there is no such column"
