@@ -32,13 +32,15 @@ def require(holds: bool, message: str) -> None:
 
 def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     known = tuple(choices)
-    require(value in known, f"{name}: {value!r} is not a choice; {suggestion(str(value), known)}")
+    if value not in known:  # not require(): a suggestion takes longer than all the checks of a section
+        raise ConfigError(f"{name}: {value!r} is not a choice; {suggestion(str(value), known)}")
 
 
 def require_device(name: str, value: str) -> None:
     """Whether it is the name of a device at all; whether this machine has it is another question."""
     kind = value.partition(":")[0]
-    require(kind in DEVICES, f"{name}: {value!r} is not a device; {suggestion(kind, DEVICES, {'gpu': 'cuda'})}")
+    if kind not in DEVICES:
+        raise ConfigError(f"{name}: {value!r} is not a device; {suggestion(kind, DEVICES, {'gpu': 'cuda'})}")
 
 
 def _require_range(section: str, name: str, value: float | None, low: float, high: float) -> None:
@@ -506,7 +508,8 @@ class Config:
         values: dict[str, dict[str, Any]] = {section.name: {} for section in fields(cls)}
         for layer in (file, *asked):
             for name, entries in layer.items():
-                require(name in values, f"{name}: unknown section; {suggestion(name, values)}")
+                if name not in values:
+                    raise ConfigError(f"{name}: unknown section; {suggestion(name, values)}")
                 require(isinstance(entries, Mapping), f"{name}: is a section; write {name}.key = value")
                 values[name].update(entries)
         for layer in asked if saved else (file, *asked):
@@ -584,7 +587,8 @@ def _parse_setting(setting: str) -> dict[str, dict[str, Any]]:
 def _section(name: str, kind: type, entries: Mapping[str, Any]) -> Any:
     known = [entry.name for entry in fields(kind)]
     for key in entries:
-        require(key in known, f"{name}.{key}: unknown key; {suggestion(key, known)}")
+        if key not in known:
+            raise ConfigError(f"{name}.{key}: unknown key; {suggestion(key, known)}")
     return kind(**entries)
 
 
