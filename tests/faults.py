@@ -25,7 +25,7 @@ from dragoman import bundle
 from dragoman.data import store
 from dragoman.errors import Stopped
 from dragoman.text import tokenizer
-from dragoman.train import checkpoint, distributed, layout, signals, validation
+from dragoman.train import checkpoint, distributed, layout, signals, step, validation
 from dragoman.train.feed import Plan
 from dragoman.train.loop import Trainer
 from dragoman.train.loss import smoothed_cross_entropy
@@ -39,6 +39,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "vocabulary": (tokenizer, "_train_model"),
     "feeding": (tokenizer, "_stretches"),  # called back from within sentencepiece
     "step": (layout._Layout, "gradients"),
+    "update": (step, "learning_rate"),  # between the count of the step and the change of the weights
     "validation": (validation.Validation, "look"),
     "joining": (distributed, "choose_device"),
 }

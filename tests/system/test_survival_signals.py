@@ -60,11 +60,12 @@ PLACES = [  # the place, the how-maniest time, the action there, the step that i
     ("step", 1, "wait", 0),
     ("step", 3, "wait", 2),
     ("step", 1, "compile", 0),
+    ("update", 3, "wait", 3),  # the weights change all or not at all: the signal waits
     ("validation", 1, "wait", 4),
     ("validation", 2, "wait", 8),
     ("validation", 3, "wait", 8),  # of the average
 ]
-SOME = (("feeding", 1), ("scan", 1), ("step", 3), ("validation", 1))
+SOME = (("feeding", 1), ("scan", 1), ("step", 3), ("update", 3), ("validation", 1))
 
 
 @pytest.mark.parametrize(

@@ -450,11 +450,6 @@ def test_out_of_memory_names_the_setting_and_the_lines(tmp_path: Path, monkeypat
     assert str(caught.value).endswith("lower train.batch_tokens from 512 and raise train.accumulate")
 
 
-def test_deterministic_is_for_the_run_alone(tmp_path: Path) -> None:
-    train(quick_config("train.deterministic=true", "train.max_steps=2"), tmp_path)
-    assert not torch.are_deterministic_algorithms_enabled()
-
-
 @pytest.mark.parametrize(
     "settings",
     [("train.patience=1", "train.learning_rate=0.0", "train.max_steps=8"), ("train.average=1", "train.max_steps=4")],

@@ -1,0 +1,63 @@
+"""The numbers of a validation: the loss by its definition, the metric that decides."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.config import Config
+from dragoman.model.build import build_model
+from dragoman.text.tokenizer import BOS, EOS
+from dragoman.train.prepare import Prepared, prepare
+from dragoman.train.report import Silent
+from dragoman.train.validation import Validation
+from tests.survival import SETTINGS, write_corpus
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    directory = tmp_path_factory.mktemp("run")
+    settings = (*SETTINGS, "model.dropout=0.5", "train.label_smoothing=0.3", "train.batch_tokens=24")
+    config = Config.build("tiny", None, settings, data=write_corpus(directory / "corpus").data)
+    return prepare(config, directory, Silent())
+
+
+def test_the_loss_is_the_mean_over_all_tokens_without_smoothing_or_dropout(prepared: Prepared) -> None:
+    torch.manual_seed(0)
+    model = build_model(prepared.config.model).train()
+    found = Validation(prepared, CPU, torch.float32).look(model)["loss"]
+
+    model.eval()
+    losses = []
+    for row in range(len(prepared.valid)):
+        source, target = prepared.valid.source(row).tolist(), prepared.valid.target(row).tolist()
+        logits = model(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target]]))
+        log_p = logits[0].log_softmax(dim=-1).tolist()
+        losses += [-log_p[place][token] for place, token in enumerate([*target, EOS])]
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    lengths = prepared.valid.target_lengths
+    assert len(set(lengths)) > 1, "of several lengths, else a mean of means would do"
+
+
+RECORD = {"loss": 2.5, "chrf": 40.0, "bleu": 20.0, "exact_match": 10.0}
+
+
+@pytest.mark.parametrize(("name", "value"), [("chrf", 40.0), ("bleu", 20.0), ("exact_match", 10.0), ("loss", -2.5)])
+def test_the_metric_is_the_one_asked_for_and_more_is_better(prepared: Prepared, name: str, value: float) -> None:
+    train = replace(prepared.config.train, valid_metric=name)  # type: ignore[arg-type]
+    validation = Validation(replace(prepared, config=replace(prepared.config, train=train)), CPU, torch.float32)
+    assert validation.metric(RECORD) == value
+    assert validation.judge.startswith(name)
+    for broken in (math.nan, math.inf, -math.inf):
+        assert validation.metric({**RECORD, name: broken}) == -math.inf
+
+
+def test_no_more_sentences_are_decoded_than_asked_for(prepared: Prepared, tmp_path: Path) -> None:
+    train = replace(prepared.config.train, valid_sentences=3)
+    assert len(prepared.valid) > 3
+    again = prepare(replace(prepared.config, train=train), tmp_path, Silent())
+    assert (len(again.valid_sources), len(again.valid_references)) == (3, 3)
