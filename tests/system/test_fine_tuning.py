@@ -112,6 +112,15 @@ def test_frozen_parts_stay_as_they_are_and_the_rest_learns(tmp_path: Path) -> No
     assert all(name.startswith("decoder.") for name in moved), "the tied embedding is the source's"
 
 
+def test_a_part_is_frozen_whole_and_no_other_whose_name_begins_alike() -> None:
+    model = Transformer(dragoman.TransformerConfig.tiny(vocab_size=50, num_layers=11, d_model=8, d_ff=8, num_heads=1))
+    freeze(model, ["encoder.layers.1", "decoder.layers.0.self_attention"])
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    parts = ("encoder.layers.1.", "decoder.layers.0.self_attention.")
+    assert frozen == {name for name, _ in model.named_parameters() if name.startswith(parts)}
+    assert frozen
+
+
 def test_a_part_that_is_not_there_is_refused() -> None:
     model = Transformer(dragoman.TransformerConfig.tiny(vocab_size=50, num_layers=1))
     with pytest.raises(ConfigError, match=r"train.freeze: the model has no part 'encodr'; did you mean encoder\?"):

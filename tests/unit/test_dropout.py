@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.config import TransformerConfig
+from dragoman.config import RecurrentConfig, TransformerConfig
 from dragoman.data.batching import teacher_forcing
 from dragoman.data.packing import pack_sentences
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.packed import PackedTransformer
+from dragoman.model.recurrent import Recurrent
 from dragoman.model.transformer import Transformer
 
 SOURCES, TARGETS = [[7, 8, 9, 10, 11], [5, 6]], [[4, 12, 13], [14, 15, 16, 17]]
@@ -88,3 +89,23 @@ def test_each_place_drops_in_training_and_only_there(layout: str, norm: str) -> 
     model.train()
     leave_only(model, "nowhere")
     assert torch.equal(run(1), run(2)), "the control: nothing else is random"
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_the_recurrent_model_drops_in_training_only(num_layers: int) -> None:
+    torch.manual_seed(0)
+    batch = teacher_forcing(torch.arange(2).numpy(), SOURCES, TARGETS)
+    for dropout in (0.5, 0.0):
+        model = Recurrent(RecurrentConfig(vocab_size=30, d_model=16, num_layers=num_layers, dropout=dropout))
+        between = dropout if num_layers > 1 else 0.0  # layers
+        assert (model.dropout.p, model.encoder.dropout, model.decoder.dropout) == (dropout, between, between)
+
+        def run(seed: int, model: Recurrent = model) -> Tensor:
+            torch.manual_seed(seed)
+            logits = model(batch.source_ids, batch.target_input, batch.source_allowed)
+            assert isinstance(logits, Tensor)
+            return logits
+
+        assert torch.equal(run(1), run(2)) == (dropout == 0.0)
+        model.eval()
+        assert torch.equal(run(1), run(2))

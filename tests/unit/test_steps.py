@@ -15,8 +15,9 @@ from torch import Tensor
 
 from dragoman.config import Config
 from dragoman.data.batching import collate
+from dragoman.text.tokenizer import PAD
 from dragoman.train.loop import Trainer, train
-from dragoman.train.loss import smoothed_cross_entropy
+from dragoman.train.loss import divergence, smoothed_cross_entropy
 from dragoman.train.prepare import prepare
 from dragoman.train.report import Silent, read_log
 from tests.survival import SETTINGS, Corpus, write_corpus
@@ -127,6 +128,32 @@ def test_batches_of_a_step_add_up_to_the_gradient_of_one_large_batch(steps_of: S
     assert steps.records[1]["loss"] == pytest.approx(loss.item(), rel=1e-6)  # reported in float32
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_r_drop_adds_the_divergence_of_two_passes_by_its_weight(steps_of: StepsOf, layout: str) -> None:
+    settings = ("train.r_drop=3.0", "train.label_smoothing=0.2", "model.dropout=0.3", f"train.layout={layout}")
+    run = steps_of(*settings).run
+    loss = run.feed.layout._loss  # type: ignore[attr-defined]
+    (made,) = run.feed.make(next(run.feed.plans(run.progress)))
+    batch = made[0] if layout == "padded" else made
+    torch.manual_seed(1)
+    found = loss(batch).item()
+
+    torch.manual_seed(1)
+    if layout == "padded":
+        twice = (part.repeat(2, 1) for part in (batch.source_ids, batch.target_input, batch.source_allowed))
+        logits, target = run.model(*twice), batch.target_output
+    else:
+        logits, target = (
+            torch.stack([run.model.output(loss._pass(batch)) for _ in range(2)]),
+            batch.target_output_N[None],
+        )
+    mean = smoothed_cross_entropy(logits, target.repeat(2, 1), 0.2).item() / 2
+    apart = divergence(logits, target != PAD).item()
+    assert apart > 0.1
+    assert found == pytest.approx(mean + 3 * apart, rel=1e-9)
+
+
 @pytest.mark.parametrize(("clip_norm", "clipped"), [(0.05, True), (1e9, False), (0.0, False)])
 def test_gradients_are_clipped_at_clip_norm(steps_of: StepsOf, clip_norm: float, clipped: bool) -> None:
     steps = steps_of(f"train.clip_norm={clip_norm}")
@@ -204,6 +231,7 @@ def test_the_log_has_the_mean_loss_of_the_tokens_since_its_last_line(steps_of: S
     for _ in range(7):
         tokens.append(sum(each.run.feed.layout.tokens(*batch) for batch in each.take()))
     assert len(set(tokens)) > 1, "else the plain mean would do"
+    assert each.run.progress.tokens == sum(tokens)
     some = steps_of("train.log_every=3", directory=tmp_path / "some")
     some.take(7)
     losses = [record["loss"] for record in each.records]

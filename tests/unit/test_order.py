@@ -1,0 +1,143 @@
+"""The pairs that a run is given: every one once an epoch, in an order of its own for each epoch, seed and rank."""
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dragoman.config import Config
+from dragoman.data.batching import BatchPlan
+from dragoman.data.store import Store
+from dragoman.train.begin import _seed_rank
+from dragoman.train.distributed import Ranks
+from dragoman.train.feed import EpochStores, Feed, Plan
+from dragoman.train.loop import Trainer
+from dragoman.train.prepare import prepare
+from dragoman.train.report import Silent
+from dragoman.train.run import Run
+from tests.survival import PAIRS, SETTINGS, Corpus, write_corpus
+
+Rows = list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def run_of(corpus: Corpus, directory: Path, *settings: str) -> Run:
+    config = Config.build("tiny", None, [*SETTINGS, *settings], data=corpus.data)
+    trainer = Trainer(prepare(config, directory, Silent()), directory, torch.device("cpu"), Silent())
+    trainer.close()
+    return trainer.run
+
+
+def taken(run: Run, epochs: int) -> list[Rows]:
+    """The rows of every batch of the first epochs, by epoch."""
+    found: list[Rows] = [[] for _ in range(epochs)]
+    for plan in run.feed.plans(run.progress):
+        for epoch, rows in plan.batches:
+            if epoch == epochs:
+                return found
+            found[epoch].append(rows.tolist())
+    raise AssertionError("plans have an end")
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_every_epoch_has_every_pair_once_in_an_order_of_its_own(corpus: Corpus, tmp_path: Path, layout: str) -> None:
+    epochs = taken(run_of(corpus, tmp_path, f"train.layout={layout}", "train.accumulate=3"), 3)
+    for batches in epochs:
+        assert sorted(row for rows in batches for row in rows) == list(range(PAIRS))
+    assert epochs[0] != epochs[1]
+    assert epochs[1] != epochs[2]
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_the_seed_decides_the_order_and_the_first_weights(corpus: Corpus, tmp_path: Path, layout: str) -> None:
+    runs = [
+        run_of(corpus, tmp_path / name, f"train.layout={layout}", f"train.seed={seed}")
+        for name, seed in (("one", 1), ("again", 1), ("two", 2))
+    ]
+    orders = [taken(run, 1) for run in runs]
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+    one, again, two = (dict(run.model.named_parameters()) for run in runs)
+    matrices = [name for name, weight in one.items() if weight.dim() == 2]
+    assert all(torch.equal(one[name], again[name]) for name in matrices)
+    assert not any(torch.equal(one[name], two[name]) for name in matrices)
+
+
+def test_batches_come_in_no_order_of_length() -> None:
+    lengths = np.arange(1, 401) // 8 + 1
+    batches = BatchPlan(lengths, lengths, batch_tokens=100, seed=1).epoch(0)
+    means = [float(lengths[rows].mean()) for rows in batches]
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.5
+    control = sorted(means)
+    assert np.corrcoef(control, np.arange(len(means)))[0, 1] > 0.9
+
+
+def test_ranks_share_the_batches_of_a_step(corpus: Corpus, tmp_path: Path) -> None:
+    run = run_of(corpus, tmp_path)
+
+    def feed(rank: int) -> Feed:
+        return Feed(run.feed.stores, run.feed.layout, 2, Ranks(rank, 3))
+
+    plans: list[list[Plan]] = [list(islice(feed(rank).plans(run.progress), 2)) for rank in range(3)]
+    for number, plan in enumerate(plans[0]):
+        assert len(plan.batches) == 6, "all ranks' together"
+        expected = [rows.tolist() for _, rows in plan.batches]
+        for other in plans[1:]:
+            assert [rows.tolist() for _, rows in other[number].batches] == expected
+        made = [
+            [sorted(row for group in batch for row in group.rows.tolist()) for batch in feed(rank).make(plan)]
+            for rank in range(3)
+        ]
+        assert [len(batches) for batches in made] == [2, 2, 2]
+        assert sorted(rows for batches in made for rows in batches) == sorted(map(sorted, expected))
+
+
+def test_each_rank_draws_for_itself_and_the_first_as_a_process_alone(corpus: Corpus, tmp_path: Path) -> None:
+    run = run_of(corpus, tmp_path)
+    states = []
+    for rank in range(3):
+        run.ranks = Ranks(rank, 3)
+        torch.manual_seed(run.settings.seed)
+        alone = torch.get_rng_state()
+        _seed_rank(run)
+        states.append(torch.get_rng_state())
+        assert torch.equal(alone, states[-1]) == (rank == 0)
+    assert not torch.equal(states[1], states[2])
+
+
+# Subword sampling
+
+
+def ids(store: Store) -> list[list[int]]:
+    return [store.source(row).tolist() + store.target(row).tolist() for row in range(len(store))]
+
+
+@pytest.fixture(scope="module")
+def stores(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str, EpochStores]:
+    """By the strength and the seed."""
+    found = {}
+    for strength, seed in (("0.0", 1), ("0.1", 1), ("0.1", 2), ("0.8", 1)):
+        settings = (f"text.sampling={strength}", f"train.seed={seed}")
+        run = run_of(corpus, tmp_path_factory.mktemp("run"), *settings)
+        found[f"{strength} {seed}"] = run.feed.stores
+    return found
+
+
+def test_every_epoch_is_segmented_anew_by_its_number_and_the_seed(stores: dict[str, EpochStores]) -> None:
+    plain = ids(stores["0.0 1"](0))
+    assert plain == ids(stores["0.0 1"](1))
+    first, second, other = ids(stores["0.1 1"](0)), ids(stores["0.1 1"](1)), ids(stores["0.1 2"](0))
+    assert len(first) == len(plain)
+    assert plain != first != second
+    assert first != other
+
+
+def test_the_strength_is_that_of_the_configuration(stores: dict[str, EpochStores]) -> None:
+    pieces = [sum(map(len, ids(stores[name](0)))) for name in ("0.0 1", "0.1 1", "0.8 1")]
+    assert pieces[0] < pieces[1] < pieces[2], "the more merges are left out, the more pieces"
