@@ -23,6 +23,7 @@ import torch
 
 from dragoman import bundle
 from dragoman.data import store
+from dragoman.decode import translator
 from dragoman.errors import Stopped
 from dragoman.text import tokenizer
 from dragoman.train import checkpoint, distributed, layout, signals, step, validation
@@ -42,6 +43,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "update": (step, "learning_rate"),  # between the count of the step and the change of the weights
     "validation": (validation.Validation, "look"),
     "joining": (distributed, "choose_device"),
+    "loading": (translator, "load_bundle"),
 }
 noticed = threading.Event()  # a signal reached Python
 
@@ -185,12 +187,34 @@ def _action(name: str, how: Mapping[str, Any]) -> Action:
         "compile": _compile,
         "terminate": _terminate,
         "disk full": _disk_full,
+        "interrupt": _interrupt,
+        "bug": _bug,
     }
     return lambda: actions[name](**how)
 
 
 def _terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _interrupt(becomes: str = "") -> None:
+    """Ctrl-C; `becomes`: what the code that it cuts short makes of it, "nothing" or "another error"."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        if becomes == "another error":
+            raise RuntimeError("release unlocked lock") from None
+        if becomes != "nothing":
+            raise
+
+
+def ignore_interrupts() -> None:
+    """As a shell starts a job in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _bug() -> None:
+    raise ZeroDivisionError("division by zero")
 
 
 def _ring(ring: str) -> None:

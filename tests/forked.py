@@ -18,7 +18,8 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -114,6 +115,16 @@ class Server:
         return int(answer)
 
 
+@contextmanager
+def heeding_interrupts() -> Iterator[None]:
+    """Processes started here heed SIGINT even where this one ignores it, as a job in the background does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @functools.cache
 def the_server() -> Server:
     """One for all tests of this process; it ends when its input does."""
@@ -127,7 +138,7 @@ def serve() -> None:
     import_module("torch._dynamo")  # which the first optimiser would import, for seconds
     for name in (
         "typer._adapters",
-        "dragoman.cli.main",
+        "dragoman.cli.app",
         "dragoman.cli.progress",
         "dragoman.train.loop",
         "dragoman.evaluate.metrics",

@@ -27,7 +27,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = dragoman.translte
 
 
-@pytest.mark.parametrize("module", ["dragoman", "dragoman.cli.main"])
+@pytest.mark.parametrize("module", ["dragoman", "dragoman.cli.app"])
 def test_importing_imports_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*[name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ import pytest
 import dragoman
 from dragoman.bundle import IN_THE_BOX, in_the_box
 from dragoman.cli import demo
-from dragoman.cli.main import app
+from dragoman.cli.app import app
 from dragoman.cli.train import build_config
 from dragoman.errors import ConfigError
 from dragoman.text.sentences import sentences

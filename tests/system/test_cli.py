@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.translate import opened
-from tests.forked import the_server
+from tests.forked import heeding_interrupts, the_server
 
 DRAGOMAN = [sys.executable, "-m", "dragoman"]
 
@@ -343,10 +343,11 @@ def test_output_that_nobody_takes_is_no_fault() -> None:
 
 
 def test_an_interrupt_while_reading_stdin_is_exit_130(quick_run: Path) -> None:
-    process = subprocess.Popen(
-        [*DRAGOMAN, "translate", "--model", str(quick_run), "--beam", "1"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    with heeding_interrupts():
+        process = subprocess.Popen(
+            [*DRAGOMAN, "translate", "--model", str(quick_run), "--beam", "1"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
     assert process.stdin
     assert process.stdout
     process.stdin.write(b"a b\n")
@@ -355,8 +356,7 @@ def test_an_interrupt_while_reading_stdin_is_exit_130(quick_run: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"Traceback" not in errors
-    assert b"Fatal" not in errors
+    assert errors == b"dragoman: interrupted\n"
 
 
 def test_options_that_mean_nothing_together_are_refused(quick_run: Path, tmp_path: Path) -> None:

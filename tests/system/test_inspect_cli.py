@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from dragoman.cli.main import app
+from dragoman.cli.app import app
 from dragoman.pictures import png_pixels, svg_grid
 from dragoman.train.looks import read_looks
 from dragoman.train.report import read_log

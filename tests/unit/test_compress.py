@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import dragoman
 from dragoman import bundle
-from dragoman.cli.main import app
+from dragoman.cli.app import app
 from dragoman.decode.quantized import QuantizedLinear, quantized
 from dragoman.errors import DiskError, ModelError
 from dragoman.model import rows

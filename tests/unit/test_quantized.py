@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import dragoman
-from dragoman.cli.main import app
+from dragoman.cli.app import app
 from dragoman.config import RecurrentConfig, TransformerConfig
 from dragoman.decode import quantized as module
 from dragoman.decode.engine import PRECISIONS, in_precision

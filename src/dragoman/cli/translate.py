@@ -1,27 +1,29 @@
 """`dragoman translate`: N lines in, N lines out, in order, always."""
 
+import io
 import itertools
 import json
-import queue
+import os
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Split
-from dragoman.errors import ConfigError, DiskError
+from dragoman.errors import ConfigError, DataError, DiskError
 
 if TYPE_CHECKING:
     from dragoman.data.corpus import Line
     from dragoman.decode.translator import Translation
 
 WINDOW_LINES = 1024
+READ_AHEAD = 1 << 20  # bytes of standard input
 
 
 def command(
@@ -72,6 +74,7 @@ def command(
     from dragoman.decode.translator import windows
 
     translator = dragoman.load(str(model), device, precision)
+    interrupts.check()
     options = translator.options(**{name: value for name, value in settings.items() if value is not None})
     if text:
         lines: Iterable[Sequence[str | Line]] = [text]
@@ -197,31 +200,45 @@ def _stdin_windows() -> Iterator[list["Line"]]:
     """All lines that have come so far, at least one: a pipe that is slow gets its answers at once."""
     from dragoman.data.corpus import split_lines
 
+    if sys.stdin is None:
+        raise ConfigError("standard input: closed; give text as arguments or --input")
     if sys.stdin.isatty():
         print("reading standard input; end it with Ctrl-D", file=sys.stderr)
-    waiting: queue.Queue[Line | BaseException | None] = queue.Queue(maxsize=WINDOW_LINES)
-
-    def read() -> None:
-        try:
-            # a stream of its own: at exit the interpreter would wait for sys.stdin's lock
-            with open(0, "rb", closefd=False) as stream:
-                for line in split_lines(stream, "stdin"):
-                    waiting.put(line)
-            waiting.put(None)
-        except BaseException as error:
-            waiting.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    open_ = True
-    while open_:
-        window: list[Line] = []
-        while len(window) < WINDOW_LINES and not (window and waiting.empty()):
-            line = waiting.get()
-            if isinstance(line, BaseException):
-                raise line
-            if line is None:
-                open_ = False
-                break
-            window.append(line)
-        if window:
+    arriving = _Arriving()
+    window: list[Line] = []
+    for line in split_lines(arriving, "stdin"):
+        window.append(line)
+        if len(window) == WINDOW_LINES or not arriving.has_line:
             yield window
+            window = []
+
+
+class _Arriving(io.BufferedIOBase):
+    """Standard input as it arrives, and whether the next line is here already.
+
+    No thread reads ahead: an interrupt can leave the lock of a `queue.Queue` in a state from which it does not recover.
+    """
+
+    def __init__(self) -> None:
+        self._held, self._start, self._ended = b"", 0, False
+        with suppress(ImportError, AttributeError, OSError):  # not a pipe, or not on Linux
+            import fcntl
+
+            fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, READ_AHEAD)  # more lines to sort by length
+
+    @property
+    def has_line(self) -> bool:
+        return self._held.find(b"\n", self._start) >= 0
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        most = sys.maxsize if size is None or size < 0 else size
+        while not self._ended and not self.has_line and len(self._held) - self._start < most:
+            try:
+                more = os.read(0, READ_AHEAD)
+            except OSError as error:
+                raise DataError(f"standard input: cannot be read ({error.strerror}); give --input") from None
+            self._held, self._start, self._ended = self._held[self._start :] + more, 0, not more
+        end = self._held.find(b"\n", self._start, self._start + most) + 1 or self._start + most
+        line = self._held[self._start : end]
+        self._start += len(line)
+        return line
