@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 
-def load(model: str, device: str = "auto", precision: str = "float32") -> "Translator":
+def load(model: "str | os.PathLike[str]", device: str = "auto", precision: str = "float32") -> "Translator":
     """A translator from a model directory. `precision` is float32, bfloat16 or int8."""
     from dragoman.decode.translator import Translator
 

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 SECONDS_BETWEEN_LINES = 10.0  # where there is no terminal to redraw
+SECONDS_BETWEEN_COUNTS = 30.0  # the same, of a job over lines
 
 
 class TrainingReporter:
@@ -83,6 +84,52 @@ class TrainingReporter:
             return True
         self._last_line = time.monotonic()
         return False
+
+
+class LineProgress:
+    """How far a job over lines has come: a bar on a terminal, a plain line now and then in a log, a last line on both.
+
+    `done` lines are from an earlier run. Without a `total` there is no time left to tell.
+    """
+
+    def __init__(self, what: str, total: int | None, done: int = 0) -> None:
+        self._what, self._total, self._done, self._before = what, total, done, done
+        self._console = Console(stderr=True, highlight=False)
+        self._started = self._last_line = time.monotonic()
+        self._bar = Progress(
+            TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=self._console,
+            disable=not self._console.is_terminal, transient=True, speed_estimate_period=300.0,
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=total, completed=done)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._bar.stop()
+        if kind is None:
+            lines, seconds = self._done - self._before, time.monotonic() - self._started
+            rate = f", {lines / seconds:,.1f} lines/s" if seconds else ""
+            self._print(f"{lines:,} lines in {seconds:,.1f} s{rate}")
+
+    def advance(self, lines: int) -> None:
+        self._done += lines
+        self._bar.update(self._task, completed=self._done)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_COUNTS:
+            self._last_line = now
+            self._print(f"{self._done:,}{self._left(now)}")
+
+    def _left(self, now: float) -> str:
+        lines = self._done - self._before
+        if self._total is None:
+            return " lines"
+        left = timedelta(seconds=round((self._total - self._done) * (now - self._started) / lines)) if lines else "?"
+        return f" of {self._total:,} lines, {left} left"
+
+    def _print(self, text: str) -> None:
+        self._console.print(f"{self._what}: {text}", soft_wrap=True, markup=False)
 
 
 @contextmanager

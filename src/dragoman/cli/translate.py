@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -19,8 +20,9 @@ from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, 
 from dragoman.errors import ConfigError, DataError, DiskError
 
 if TYPE_CHECKING:
+    from dragoman.config import DecodeConfig
     from dragoman.data.corpus import Line
-    from dragoman.decode.translator import Translation
+    from dragoman.decode.translator import Advance, Translation, Translator
 
 WINDOW_LINES = 1024
 READ_AHEAD = 1 << 20  # bytes of standard input
@@ -70,31 +72,117 @@ def command(
         "split": "long" if attention and split is None else split,  # a picture is of one sequence
     }  # fmt: skip
     import dragoman
-    from dragoman.data.corpus import read_lines
-    from dragoman.decode.translator import windows
 
-    translator = dragoman.load(str(model), device, precision)
+    translator = dragoman.load(model, device, precision)
     interrupts.check()
     options = translator.options(**{name: value for name, value in settings.items() if value is not None})
+    job = _Job(translator, options, as_json, attention)
     if text:
-        lines: Iterable[Sequence[str | Line]] = [text]
-    elif input:
-        lines = _with_first(windows(read_lines(input), options.batch_size))
+        tally = job.write([text], output)
+    elif input is None:
+        tally = job.write(_stdin_windows(), output)
+    elif output is None or _is_special(output) or not input.is_file():
+        tally = job.write_file(input, output)
     else:
-        lines = _stdin_windows()
-    with opened(output) as stream:
-        translations = translator.stream(lines, attention=attention, options=options)
-        tally = _write(translations, stream, as_json, attention, show_progress=input is not None)
+        tally = job.write_resumably(input, output, {"model": _model_hash(model), "precision": precision})
     sys.exit(tally.finish())
 
 
+@dataclass(frozen=True)
+class _Job:
+    """What is done with every line, wherever it comes from and goes to."""
+
+    translator: "Translator"
+    options: "DecodeConfig"
+    as_json: bool
+    attention: bool
+
+    def write(
+        self, windows: "Iterable[Sequence[str | Line]]", output: Path | None, advance: "Advance" = lambda _: None
+    ) -> "_Tally":
+        tally = _Tally()
+        with opened(output) as stream:
+            for translation in self._translations(windows, advance=advance):
+                stream.write(self._line(translation))
+                if self.attention and not self.as_json:
+                    stream.write(picture(translation, stream) + "\n")
+                stream.flush()
+                tally.add(translation)
+        return tally
+
+    def write_file(self, input: Path, output: Path | None) -> "_Tally":
+        """A file's lines to where they cannot be taken back, such as standard output."""
+        from dragoman.cli.progress import LineProgress
+        from dragoman.data.corpus import count_lines, read_lines
+
+        total = count_lines(input) if input.is_file() else None
+        windows = _with_first(self._windows(read_lines(input)))
+        if output is None and sys.stdout.isatty():  # a bar would stand between the lines
+            return self.write(windows, output)
+        with LineProgress("translate", total) as progress:
+            return self.write(windows, output, progress.advance)
+
+    def write_resumably(self, input: Path, output: Path, made_from: dict[str, Any]) -> "_Tally":
+        """A file's lines to a file, window by window: those that are finished survive an interruption."""
+        from dragoman import __version__
+        from dragoman.cli.progress import LineProgress
+        from dragoman.cli.resumable import resumable
+        from dragoman.data.corpus import count_lines, file_hash, read_lines
+
+        total = count_lines(input)
+        made_from = {
+            **made_from,
+            "version": __version__,
+            "device": self.translator.engine.device.type,
+            "input": file_hash(input),
+            "--json": self.as_json,
+            "--attention": self.attention,
+            **asdict(self.options),
+        }
+        with resumable(output, made_from, total) as kept:
+            tally = _Tally(**kept.tally)
+            lines = itertools.islice(read_lines(input), kept.lines, None)
+            with LineProgress("translate", total, kept.lines) as progress:
+                for window in self._windows(lines):
+                    written = []
+                    for translation in self._translations([window], start=kept.lines, advance=progress.advance):
+                        written.append(self._line(translation))
+                        tally.add(translation)
+                    kept.add("".join(written), len(written), asdict(tally))
+        return tally
+
+    def _windows(self, lines: "Iterable[Line]") -> "Iterator[list[Line]]":
+        from dragoman.decode.translator import windows
+
+        return windows(lines, self.options.batch_size)
+
+    def _translations(self, windows: "Iterable[Sequence[str | Line]]", **how: Any) -> "Iterator[Translation]":
+        return self.translator.stream(windows, attention=self.attention, options=self.options, **how)
+
+    def _line(self, translation: "Translation") -> str:
+        if self.as_json:
+            return json.dumps(translation.to_dict(), ensure_ascii=False) + "\n"
+        # split lines have no alternatives
+        return ("\t".join(other.text for other in translation.alternatives) or translation.text) + "\n"
+
+
+def _model_hash(model: Path) -> str:
+    """SHA-256 over every file of a model that decides what a translation is."""
+    from dragoman.bundle import CONFIG, WEIGHTS, load_config, located, tokenizer_names
+    from dragoman.data.corpus import content_hash
+
+    directory = located(model)
+    names = (WEIGHTS, CONFIG, *tokenizer_names(load_config(directory).text.joint))
+    return content_hash([directory / name for name in names])
+
+
+@dataclass
 class _Tally:
     """Counts what did not go plainly, says so on stderr, and gives the exit code."""
 
-    def __init__(self) -> None:
-        self.lines = 0
-        self.counts: dict[str, int] = {}
-        self.first: dict[str, str] = {}
+    lines: int = 0
+    counts: dict[str, int] = field(default_factory=dict)  # by status
+    first: dict[str, str] = field(default_factory=dict)  # by status, where it was
 
     def add(self, translation: "Translation") -> None:
         self.lines += 1
@@ -113,29 +201,6 @@ class _Tally:
                 count, first = self.counts[status], self.first[status]
                 print(f"translate: {count} of {self.lines} lines {meaning} (first: {first})", file=sys.stderr)
         return 1 if "failed" in self.counts else 0
-
-
-def _write(
-    translations: Iterator["Translation"], stream: TextIO, as_json: bool, attention: bool, show_progress: bool
-) -> _Tally:
-    from dragoman.cli.progress import counting
-
-    tally = _Tally()
-    with counting("translating", None, show_progress and not stream.isatty()) as advance:
-        for translation in translations:
-            stream.write(_line(translation, as_json) + "\n")
-            if attention and not as_json:
-                stream.write(picture(translation, stream) + "\n")
-            stream.flush()
-            tally.add(translation)
-            advance()
-    return tally
-
-
-def _line(translation: "Translation", as_json: bool) -> str:
-    if as_json:
-        return json.dumps(translation.to_dict(), ensure_ascii=False)
-    return "\t".join(other.text for other in translation.alternatives) or translation.text  # split lines have none
 
 
 def picture(translation: "Translation", stream: TextIO) -> str:
@@ -163,7 +228,7 @@ def opened(output: Path | None) -> Iterator[TextIO]:
         return
     from dragoman.data.corpus import OPENERS
 
-    special = output.exists() and not output.is_file()  # a device or a pipe
+    special = _is_special(output)
     place = output if special else output.with_name(f".{output.name}.partial")
     try:
         # newline="\n": what separates lines is a newline on every system
@@ -176,6 +241,11 @@ def opened(output: Path | None) -> Iterator[TextIO]:
     finally:
         if not special:
             place.unlink(missing_ok=True)
+
+
+def _is_special(output: Path) -> bool:
+    """Whether it is a device or a pipe."""
+    return output.exists() and not output.is_file()
 
 
 @contextmanager

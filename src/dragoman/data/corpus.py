@@ -109,6 +109,15 @@ def read_lines(path: Path) -> Iterator[Line]:
         yield from split_lines(stream, str(path))
 
 
+def count_lines(path: Path) -> int:
+    """How many lines a file has, found without decoding any."""
+    count, last = 0, b"\n"
+    with _reading(path) as stream:
+        while chunk := stream.read(1 << 20):
+            count, last = count + chunk.count(b"\n"), chunk[-1:]
+    return count + (last != b"\n")
+
+
 def split_lines(stream: BinaryIO | io.BufferedIOBase, name: str) -> Iterator[Line]:
     """The same of a stream of bytes, standard input say; `name` is its name in errors."""
     limit = LONGEST_LINE + len(codecs.BOM_UTF8 + b"\r\n")  # room for all that is taken off

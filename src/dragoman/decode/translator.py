@@ -1,9 +1,11 @@
 """Text in, text out: splitting, batching, and a status for every line. Knows nothing of files or training."""
 
 import itertools
+import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
@@ -29,6 +31,11 @@ from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
+Advance = Callable[[int], None]  # called with a number of lines whenever so many more are done
+
+
+def no_progress(_lines: int) -> None:
+    """Nobody is watching."""
 
 SCORED_TOKENS = 8_192  # of a batch, on the longer side, padding counted
 
@@ -162,8 +169,8 @@ class Translator:
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
 
     @classmethod
-    def load(cls, model: str | Path, device: str = "auto", precision: str = "float32") -> "Translator":
-        return cls(load_bundle(located(model)), device, precision)
+    def load(cls, model: str | os.PathLike[str], device: str = "auto", precision: str = "float32") -> "Translator":
+        return cls(load_bundle(located(Path(model))), device, precision)
 
     @overload
     def translate(self, text: str, *, attention: bool = False, **options: Any) -> Translation: ...
@@ -175,7 +182,7 @@ class Translator:
         """One string or several. `options` are those of DecodeConfig: beam, n_best, sampling, top_k, ..."""
         chosen = self.options(**options)
         if isinstance(text, str):
-            return self._translate([text], chosen, attention, 0)[0]
+            return self._translate([text], chosen, attention)[0]
         return list(self.stream(windows(_texts("text", text), chosen.batch_size), attention=attention, options=chosen))
 
     def options(self, **options: Any) -> DecodeConfig:
@@ -191,11 +198,15 @@ class Translator:
         *,
         attention: bool = False,
         options: DecodeConfig | None = None,
+        start: int = 0,
+        advance: Advance = no_progress,
     ) -> Iterator[Translation]:
-        """As many translations as lines, in order. Lines of one window are sorted by length into batches."""
-        start = 0
+        """As many translations as lines, in order. Lines of one window are sorted by length into batches.
+
+        `start` is how many lines of the same job came before: what is sampled depends on a line's number.
+        """
         for window in windows:
-            yield from self._translate(window, options or self.config.decode, attention, start)
+            yield from self._translate(window, options or self.config.decode, attention, start, advance)
             start += len(window)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int | None = None) -> list[float]:
@@ -247,7 +258,12 @@ class Translator:
     # From lines to pieces, from pieces to hypotheses, and back
 
     def _translate(
-        self, lines: Sequence[str | Line], options: DecodeConfig, attention: bool, start: int
+        self,
+        lines: Sequence[str | Line],
+        options: DecodeConfig,
+        attention: bool,
+        start: int = 0,
+        advance: Advance = no_progress,
     ) -> list[Translation]:
         """One window of lines; `start` is the number of the first among all lines of the job."""
         results: dict[int, Translation] = {}
@@ -265,20 +281,26 @@ class Translator:
                 pieces += self._pieces(number, line.text, options)
 
         parts: dict[int, list[tuple[_Piece, Outcome]]] = {}
-        for piece, outcome in zip(pieces, self._search_all(pieces, options, start), strict=True):
+        advance(len(results))
+        for piece, outcome in zip(pieces, self._search_all(pieces, options, start, advance), strict=True):
             parts.setdefault(piece.line, []).append((piece, outcome))
         results |= {number: self._assemble(texts[number], found, attention) for number, found in parts.items()}
         return [results[number] for number in range(len(lines))]
 
-    def _search_all(self, pieces: list[_Piece], options: DecodeConfig, start: int) -> list[Outcome]:
+    def _search_all(
+        self, pieces: list[_Piece], options: DecodeConfig, start: int, advance: Advance = no_progress
+    ) -> list[Outcome]:
         """Batches of like length, their outcomes in the order the pieces came."""
         by_length = sorted(range(len(pieces)), key=lambda index: len(pieces[index].ids))
         outcomes: dict[int, Outcome] = {}
+        left = Counter(piece.line for piece in pieces)
         for first in range(0, len(by_length), options.batch_size):
             batch = by_length[first : first + options.batch_size]
             keys = [start + pieces[index].line + (pieces[index].number << 40) for index in batch]
             found = self._search([pieces[index].ids for index in batch], keys, options)
             outcomes.update(zip(batch, found, strict=True))
+            left.subtract(pieces[index].line for index in batch)
+            advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
         return [outcomes[index] for index in range(len(pieces))]
 
     def _pieces(self, number: int, line: str, options: DecodeConfig) -> list[_Piece]:

@@ -1,0 +1,175 @@
+"""An output file that survives an interruption: what is finished stays, and the same command continues there.
+
+    .NAME.partial        the finished lines, plain text even where NAME is compressed
+    .NAME.partial.json   what they were made from, how many they are, their SHA-256, and the tally so far
+
+The second is replaced, by one rename, after each addition to the first has reached the disk: whatever the first holds
+beyond it is dropped when the work continues. Both go when NAME is whole.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from dragoman import bundle
+from dragoman.cli import interrupts
+from dragoman.data.corpus import OPENERS
+from dragoman.errors import ConfigError, DiskError, Stopped
+
+
+@contextmanager
+def resumable(output: Path, made_from: Mapping[str, Any], total: int) -> Iterator["Resumable"]:
+    """The output, to be added to. It takes its name when the block ends; however it ends, what was added is kept.
+
+    `made_from` is everything that decides what the lines are: work that was made from something else is not continued.
+    """
+    kept = Resumable(output, made_from, total)
+    try:
+        kept.start()
+        yield kept
+        kept.publish()
+    except KeyboardInterrupt:
+        number = interrupts.received or signal.SIGINT
+        raise Stopped(f"{output}: {interrupts.describe(number)}; {kept.describe()}", number) from None
+    except (OSError, DiskError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__
+        reason = getattr(cause, "strerror", None) or error
+        remedy = kept.describe() if kept.lines else "choose another place"
+        raise DiskError(f"{output}: cannot be written ({reason}); {remedy}") from None
+    except Exception:
+        if kept.lines:
+            print(f"translate: {kept.describe()}", file=sys.stderr)
+        raise
+    finally:
+        kept.close()
+
+
+class Resumable:
+    """`resumable` makes one."""
+
+    def __init__(self, output: Path, made_from: Mapping[str, Any], total: int) -> None:
+        self.lines = 0  # finished
+        self.tally: dict[str, Any] = {}  # of the finished lines, as `add` was given it
+        self._output, self._made_from, self._total = output, dict(made_from), total
+        self._partial = output.with_name(f".{output.name}.partial")
+        self._state = output.with_name(f".{output.name}.partial.json")
+        self._packed = output.with_name(f".{output.name}.packed")
+        self._file: IO[bytes] | None = None  # while it is open, and locked
+        self._size, self._digest = 0, hashlib.sha256()  # of the finished lines
+
+    def start(self) -> None:
+        """Take up what an earlier run of the same command left, else begin anew."""
+        is_new = not self._partial.exists()
+        self._file = _open_locked(self._partial, self._output)
+        try:
+            if not is_new:
+                self._take_up(self._file, json.loads(self._state.read_bytes()))
+        except FileNotFoundError:
+            pass  # nothing was finished
+        except (ValueError, TypeError, KeyError):
+            self._note("is damaged")
+        self._file.truncate(self._size)
+        if 0 < self.lines < self._total:
+            print(
+                f"translate: resuming {self._output} at line {self.lines + 1:,} of {self._total:,}",
+                file=sys.stderr,
+            )
+
+    def add(self, text: str, lines: int, tally: dict[str, Any]) -> None:
+        """More finished lines, and the tally with them."""
+        assert self._file is not None
+        content = text.encode()
+        self._file.write(content)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        bundle.after("write", self._partial)
+        self._digest.update(content)
+        self._size += len(content)
+        state = {
+            "made_from": self._made_from,
+            "lines": self.lines + lines,
+            "bytes": self._size,
+            "sha256": self._digest.hexdigest(),
+            "tally": tally,
+        }
+        bundle.write_file(self._state, json.dumps(state, ensure_ascii=False, indent=1).encode())
+        self.lines, self.tally = self.lines + lines, tally
+
+    def publish(self) -> None:
+        """Give the whole output its name, compressed if the name asks for it."""
+        whole, opener = self._partial, OPENERS.get(self._output.suffix.lower())
+        if opener is not None:
+            whole = self._packed
+            with self._partial.open("rb") as plain, opener(whole, "wb") as packed:
+                shutil.copyfileobj(plain, packed)
+            with whole.open("rb") as packed:
+                os.fsync(packed.fileno())
+        bundle.after("write", whole)
+        whole.replace(self._output)
+        bundle.after("rename", self._output)
+        self._partial.unlink(missing_ok=True)
+        self._state.unlink(missing_ok=True)
+
+    def describe(self) -> str:
+        """What is kept, and how to go on."""
+        if not self.lines:
+            return "no lines were finished"
+        return f"{self.lines:,} of {self._total:,} lines kept in {self._partial}; run the same command to continue"
+
+    def close(self) -> None:
+        if self._file is None:
+            return
+        with suppress(OSError):  # a full disk, told of already
+            self._file.close()
+            self._packed.unlink(missing_ok=True)
+            if not self._state.exists():
+                self._partial.unlink(missing_ok=True)
+
+    def _take_up(self, file: IO[bytes], state: dict[str, Any]) -> None:
+        """Count as finished what an earlier run recorded, if this command would write the same."""
+        made_from, lines, size = dict(state["made_from"]), int(state["lines"]), int(state["bytes"])
+        differing = [name for name in self._made_from if made_from.get(name) != self._made_from[name]]
+        if differing:
+            self._note(f"was made with another {differing[0]}")
+            return
+        digest = _digest_of(file, size)
+        if digest.hexdigest() != state["sha256"]:
+            self._note("is damaged")
+            return
+        self.lines, self.tally, self._size, self._digest = lines, dict(state["tally"]), size, digest
+
+    def _note(self, what: str) -> None:
+        print(f"translate: {self._partial} {what}; starting over", file=sys.stderr)
+
+
+def _digest_of(file: IO[bytes], size: int) -> "hashlib._Hash":
+    file.seek(0)
+    digest = hashlib.sha256()
+    while size > 0 and (chunk := file.read(min(size, 1 << 20))):
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest
+
+
+def _open_locked(partial: Path, output: Path) -> IO[bytes]:
+    """One command at a time; the lock ends with the process, however it ends."""
+    file = partial.open("a+b")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), partial.stat()):
+            return file
+    except ImportError:  # not on Windows
+        return file
+    except (BlockingIOError, FileNotFoundError):  # not found: the other command has just finished
+        pass
+    file.close()
+    raise ConfigError(f"--output {output}: another command is writing it; wait for it or give another file")

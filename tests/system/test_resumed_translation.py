@@ -1,0 +1,233 @@
+"""`translate --input F --output G` interrupted: finished lines are kept, and the same command completes the file."""
+
+import bz2
+import fcntl
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.forked import Ended, the_server
+
+LINES = 70
+WINDOW = 32  # 16 batches of 2; an event each when it is written, and when its record is written and renamed
+EVENTS = 3 * -(-LINES // WINDOW) + 2  # and when the whole is written and renamed
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    lines = [" ".join("abcdefghij"[(row * step) % 10] for step in range(1, 2 + row % 6)) for row in range(LINES)]
+    lines[2] = ""
+    path = tmp_path / "source"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+class Job:
+    def __init__(self, model: Path, source: Path, output: Path, *options: str) -> None:
+        self.source, self.output, self.options = source, output, options
+        self.partial = output.with_name(f".{output.name}.partial")
+        self.state = output.with_name(f".{output.name}.partial.json")
+        self._model, self._errors = model, output.with_name(f"{output.name}.errors")
+
+    def run(self, *more: str, **fault: Any) -> Ended:
+        files = ["--model", str(self._model), "--input", str(self.source), "--output", str(self.output)]
+        arguments = ["translate", *files, "--batch-size", "2", "--beam", "1", *self.options, *more]
+        return the_server().start(arguments, self._errors, fault, {}).wait()
+
+    def at(self, event: int, action: str) -> Ended:
+        return self.run(name="at_event", number=event, action=action)
+
+    def kept(self, lines: int) -> str:
+        return f"{lines} of {LINES} lines kept in {self.partial}; run the same command to continue"
+
+    def others(self) -> set[str]:
+        """What else lies there."""
+        mine = {self.output.name, self.source.name, f"{self.output.name}.errors"}
+        return {path.name for path in self.output.parent.iterdir()} - mine
+
+
+def job(quick_run: Path, source: Path, name: str = "out", *options: str) -> Job:
+    return Job(quick_run, source, source.with_name(name), *options)
+
+
+_outputs: dict[tuple[bytes, tuple[str, ...]], bytes] = {}
+
+
+def uninterrupted(quick_run: Path, source: Path, *options: str) -> bytes:
+    """What a run writes that nothing stops."""
+    key = (source.read_bytes(), options)
+    if key not in _outputs:
+        other = job(quick_run, source, "uninterrupted", *options)
+        assert other.run().code == 0
+        _outputs[key] = other.output.read_bytes()
+        for path in (other.output, other.output.with_name("uninterrupted.errors")):
+            path.unlink()
+        assert _outputs[key].count(b"\n") == LINES
+    return _outputs[key]
+
+
+@pytest.mark.parametrize(
+    ("event", "resumed_at"),
+    [
+        (1, None),  # the first window is written and not recorded
+        (3, WINDOW),
+        (4, WINDOW),  # a second window is written and not recorded
+        (EVENTS - 1, LINES),  # the whole is written and has no name
+    ],
+)
+def test_a_killed_job_continues_after_the_last_recorded_window(
+    event: int, resumed_at: int | None, quick_run: Path, source: Path
+) -> None:
+    expected = uninterrupted(quick_run, source)
+    mine = job(quick_run, source)
+    assert mine.at(event, "die").code == -9
+    assert not mine.output.exists()
+    ended = mine.run()
+    resumed = [f"translate: resuming {mine.output} at line {WINDOW + 1} of {LINES}"]
+    assert ended.lines[:-1] == (resumed if resumed_at == WINDOW else [])
+    assert ended.lines[-1].startswith(f"translate: {LINES - (resumed_at or 0)} lines in ")
+    assert ended.code == 0
+    assert mine.output.read_bytes() == expected
+    assert mine.others() == set()
+
+
+def test_a_job_killed_once_its_output_has_its_name_is_done(quick_run: Path, source: Path) -> None:
+    expected = uninterrupted(quick_run, source)
+    mine = job(quick_run, source)
+    assert mine.at(EVENTS, "die").code == -9
+    assert mine.output.read_bytes() == expected
+    assert mine.run().code == 0
+    assert mine.output.read_bytes() == expected
+    assert mine.others() == set()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--json",), ("--n-best", "2", "--beam", "2"), ("--sample", "--seed", "3")],
+    ids=lambda options: options[0],
+)
+def test_a_resumed_job_writes_what_an_uninterrupted_one_does(
+    options: tuple[str, ...], quick_run: Path, source: Path
+) -> None:
+    expected = uninterrupted(quick_run, source, *options)
+    mine = job(quick_run, source, "out", *options)
+    assert mine.at(7, "die").code == -9
+    ended = mine.run()
+    assert f"translate: resuming {mine.output} at line {2 * WINDOW + 1} of {LINES}" in ended.lines
+    assert mine.output.read_bytes() == expected
+
+
+def test_compressed_input_and_output(quick_run: Path, source: Path) -> None:
+    expected = uninterrupted(quick_run, source)
+    packed = source.with_name("source.bz2")
+    packed.write_bytes(bz2.compress(source.read_bytes()))
+    source.unlink()
+    mine = job(quick_run, packed, "out.bz2")
+    for event in (4, EVENTS - 3):  # the second is of a run that has one window less, and has packed the whole
+        assert mine.at(event, "die").code == -9
+        assert mine.partial.read_bytes() in expected, "plain text"
+    assert mine.run().code == 0
+    assert bz2.decompress(mine.output.read_bytes()) == expected
+    assert mine.others() == set()
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "what"),
+    [
+        ("interrupt", 130, "interrupted"),
+        ("terminate", 143, "terminated"),
+        ("disk full", 6, "cannot be written (No space left on device)"),
+    ],
+)
+def test_what_is_kept_is_told(action: str, code: int, what: str, quick_run: Path, source: Path) -> None:
+    expected = uninterrupted(quick_run, source)
+    mine = job(quick_run, source)
+    ended = mine.at(4, action)
+    assert (ended.code, ended.lines) == (code, [f"dragoman: {mine.output}: {what}; {mine.kept(WINDOW)}"])
+    assert mine.others() == {mine.partial.name, mine.state.name}
+    assert mine.run().code == 0
+    assert mine.output.read_bytes() == expected
+
+
+def test_an_internal_error_tells_what_is_kept(quick_run: Path, source: Path) -> None:
+    mine = job(quick_run, source)
+    ended = mine.at(4, "bug")
+    assert ended.code == 1
+    assert ended.lines[0] == f"translate: {mine.kept(WINDOW)}"
+    assert ended.lines[1].startswith("dragoman: internal error: ZeroDivisionError")
+
+
+def test_nothing_is_left_where_nothing_was_finished(quick_run: Path, source: Path) -> None:
+    mine = job(quick_run, source)
+    ended = mine.at(1, "interrupt")
+    assert (ended.code, ended.lines) == (130, [f"dragoman: {mine.output}: interrupted; no lines were finished"])
+    assert mine.others() == set()
+
+
+def test_lines_that_failed_before_the_interruption_still_count(quick_run: Path, source: Path) -> None:
+    lines = source.read_bytes().split(b"\n")
+    lines[4] = b"bad \xff"
+    source.write_bytes(b"\n".join(lines))
+    mine = job(quick_run, source)
+    assert mine.at(7, "die").code == -9
+    ended = mine.run()
+    assert ended.code == 1
+    assert ended.lines[-1] == f"translate: 1 of {LINES} lines failed (first: line 5: invalid UTF-8 at byte 5)"
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ("option", "was made with another beam"),
+        ("json", "was made with another --json"),
+        ("input", "was made with another input"),
+        ("damage", "is damaged"),
+        ("record", "is damaged"),
+    ],
+)
+def test_other_work_is_not_continued(change: str, note: str, quick_run: Path, source: Path) -> None:
+    mine = job(quick_run, source)
+    assert mine.at(4, "die").code == -9
+    options = {"option": ["--beam", "2"], "json": ["--json"]}.get(change, [])
+    if change == "input":
+        source.write_text(source.read_text().replace("a", "b"))
+    elif change == "damage":
+        content = mine.partial.read_bytes()
+        mine.partial.write_bytes(content.replace(b"a", b"b", 1))
+    elif change == "record":
+        mine.state.write_text("{}")
+    expected = uninterrupted(quick_run, source, *options)
+    ended = mine.run(*options)
+    assert ended.lines[0] == f"translate: {mine.partial} {note}; starting over"
+    assert mine.output.read_bytes() == expected
+
+
+def test_the_record_names_what_the_lines_were_made_from(quick_run: Path, source: Path) -> None:
+    mine = job(quick_run, source)
+    assert mine.at(4, "die").code == -9
+    state: Mapping[str, Any] = json.loads(mine.state.read_bytes())
+    assert (state["lines"], state["tally"]["lines"]) == (WINDOW, WINDOW)
+    assert {"model", "input", "precision", "device", "beam", "n_best", "seed"} <= state["made_from"].keys()
+
+
+def test_one_command_at_a_time(quick_run: Path, source: Path) -> None:
+    mine = job(quick_run, source)
+    with mine.partial.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        ended = mine.run()
+        assert mine.partial.exists(), "the other command's"
+    assert (ended.code, ended.lines) == (
+        2,
+        [f"dragoman: --output {mine.output}: another command is writing it; wait for it or give another file"],
+    )
+
+
+def test_an_empty_file_becomes_an_empty_file(quick_run: Path, source: Path) -> None:
+    source.write_bytes(b"")
+    mine = job(quick_run, source)
+    assert mine.run().code == 0
+    assert mine.output.read_bytes() == b""
+    assert mine.others() == set()
