@@ -162,8 +162,7 @@ class _Job:
     def _line(self, translation: "Translation") -> str:
         if self.as_json:
             return json.dumps(translation.to_dict(), ensure_ascii=False) + "\n"
-        # split lines have no alternatives
-        return ("\t".join(other.text for other in translation.alternatives) or translation.text) + "\n"
+        return "\t".join(other.text for other in translation.alternatives) + "\n"
 
 
 def _model_hash(model: Path) -> str:

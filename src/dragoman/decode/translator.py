@@ -18,6 +18,7 @@ from dragoman.bundle import Bundle, Tokenizers, load_bundle, located
 from dragoman.config import Config, DecodeConfig
 from dragoman.data.batching import like_lengths, teacher_forcing
 from dragoman.data.corpus import Line, text_line
+from dragoman.decode.combinations import best_combinations
 from dragoman.decode.engine import Engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.search import Hypothesis, search
@@ -36,6 +37,7 @@ Advance = Callable[[int], None]  # called with a number of lines whenever so man
 
 def no_progress(_lines: int) -> None:
     """Nobody is watching."""
+
 
 SCORED_TOKENS = 8_192  # of a batch, on the longer side, padding counted
 
@@ -284,7 +286,7 @@ class Translator:
         advance(len(results))
         for piece, outcome in zip(pieces, self._search_all(pieces, options, start, advance), strict=True):
             parts.setdefault(piece.line, []).append((piece, outcome))
-        results |= {number: self._assemble(texts[number], found, attention) for number, found in parts.items()}
+        results |= {number: self._assemble(texts[number], found, attention, options) for number, found in parts.items()}
         return [results[number] for number in range(len(lines))]
 
     def _search_all(
@@ -344,37 +346,49 @@ class Translator:
         """The most tokens that the translation of a source may have; </s> is counted in the source only."""
         return min(source_length - 1 + options.max_extra, (self.config.model.longest or sys.maxsize) - 1)
 
-    def _assemble(self, line: str, parts: list[tuple[_Piece, Outcome]], attention: bool) -> Translation:
-        best: list[Hypothesis] = []
+    def _assemble(
+        self, line: str, parts: list[tuple[_Piece, Outcome]], attention: bool, options: DecodeConfig
+    ) -> Translation:
+        choices: list[list[Hypothesis]] = []
         for _, outcome in parts:
             if isinstance(outcome, str):
                 return Translation(line, "", "failed", reason=outcome)
-            best.append(outcome[0])
-        truncated = any(not hypothesis.finished for hypothesis in best)
-        alternatives: tuple[Alternative, ...] = ()
-        if len(parts) == 1 and isinstance(parts[0][1], list):
-            alternatives = tuple(self._alternative(hypothesis) for hypothesis in parts[0][1])
-        chosen = [self._alternative(hypothesis) for hypothesis in best]
-        source_ids = [token for piece, _ in parts for token in piece.ids]
+            choices.append(outcome)
+        pieces = [piece for piece, _ in parts]
+        if options.sampling:
+            combinations = [[*samples] for samples in zip(*choices, strict=True)]
+        else:
+            combinations = best_combinations(choices, options.n_best)
+        alternatives = [self._alternative(pieces, combination) for combination in combinations]
+        best, chosen = alternatives[0], combinations[0]
+        truncated = any(not hypothesis.finished for hypothesis in chosen)
+        source_ids = [token for piece in pieces for token in piece.ids]
         return Translation(
             source=line,
-            text="".join(piece.glue + part.text for (piece, _), part in zip(parts, chosen, strict=True)).strip(),
-            status="truncated" if truncated else "split" if any(piece.cut for piece, _ in parts) else "translated",
-            score=sum(part.score for part in chosen),
-            normalized_score=sum(part.normalized_score for part in chosen) / len(chosen),
+            text=best.text,
+            status="truncated" if truncated else "split" if any(piece.cut for piece in pieces) else "translated",
+            score=best.score,
+            normalized_score=best.normalized_score,
             source_tokens=tuple(self.tokenizers.source.pieces(source_ids)),
-            tokens=tuple(token for part in chosen for token in part.tokens),
-            alternatives=alternatives,
-            attention=self.attention(source_ids, produced(best[0]))
-            if attention and len(parts) == 1 and chosen[0].tokens
+            tokens=best.tokens,
+            alternatives=tuple(alternatives),
+            attention=self.attention(source_ids, produced(chosen[0]))
+            if attention and len(pieces) == 1 and best.tokens
             else None,
         )
 
-    def _alternative(self, hypothesis: Hypothesis) -> Alternative:
+    def _alternative(self, pieces: list[_Piece], hypotheses: list[Hypothesis]) -> Alternative:
+        """One hypothesis for each piece, joined."""
         target = self.tokenizers.target
-        tokens = target.pieces(produced(hypothesis))
+        texts = (
+            piece.glue + target.decode(list(hypothesis.ids))
+            for piece, hypothesis in zip(pieces, hypotheses, strict=True)
+        )
         return Alternative(
-            target.decode(list(hypothesis.ids)), hypothesis.score, hypothesis.normalized_score, tuple(tokens)
+            text="".join(texts).strip(),
+            score=sum(hypothesis.score for hypothesis in hypotheses),
+            normalized_score=sum(hypothesis.normalized_score for hypothesis in hypotheses) / len(hypotheses),
+            tokens=tuple(token for hypothesis in hypotheses for token in target.pieces(produced(hypothesis))),
         )
 
     def attention(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> Attention:
