@@ -63,11 +63,13 @@ __all__ = [
 ]
 
 
-def load(model: "str | os.PathLike[str]", device: str = "auto", precision: str = "float32") -> "Translator":
-    """A translator from a model directory. `precision` is float32, bfloat16 or int8."""
+def load(
+    model: "str | os.PathLike[str]", device: str = "auto", precision: str = "float32", threads: int | None = None
+) -> "Translator":
+    """A translator from a model directory. `precision` is float32, bfloat16 or int8; `threads` are those of the CPU."""
     from dragoman.decode.translator import Translator
 
-    return Translator.load(model, device, precision)
+    return Translator.load(model, device, precision, threads)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,10 +13,16 @@ from typing import Any
 import pytest
 import torch
 
+import dragoman
+from dragoman import Translator
+from dragoman.decode.engine import Engine
+from dragoman.inspect.capture import inspect_sentence
+from dragoman.inspect.heads import rank_heads
 from dragoman.model.device import GAINS_FROM_THREADS, choose_threads, cpu_threads
 from dragoman.train.loop import train
 from dragoman.train.report import Silent
 from tests.conftest import quick_config
+from tests.forked import the_server
 
 
 @pytest.mark.parametrize(
@@ -57,6 +64,44 @@ def test_training_runs_on_the_threads_asked_for(tmp_path: Path) -> None:
     train(quick_config("train.threads=2", "train.max_steps=2", "train.save_every=2"), tmp_path / "run", Watching())
     assert seen == {2}
     assert torch.get_num_threads() == before == 1, "the control: another number than was asked for"
+
+
+def test_decoding_and_scoring_run_on_the_threads_asked_for(
+    quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given to `load`, to one call, or by the model's own decode.threads; the call wins."""
+    seen: list[int] = []
+    for name in ("start", "token_log_probs", "attention", "log_probs"):
+        method = getattr(Engine, name)
+
+        def watching(*arguments: Any, method: Any = method) -> Any:
+            seen.append(torch.get_num_threads())
+            return method(*arguments)
+
+        monkeypatch.setattr(Engine, name, watching)
+
+    def threads_of(translator: Translator, **options: int) -> set[int]:
+        seen.clear()
+        translator.translate("a b", attention=True, **options)
+        if not options:
+            translator.score(["a"], ["b"])
+            rank_heads(translator, inspect_sentence(translator, "a b"))
+        return set(seen)
+
+    assert threads_of(dragoman.load(quick_run)) == {1}, "the control"
+    assert threads_of(dragoman.load(quick_run, threads=2)) == {2}
+    assert threads_of(dragoman.load(quick_run), threads=3) == {3, 1}  # attention is not part of the search
+    own = shutil.copytree(quick_run, tmp_path / "run")
+    config = (own / "config.toml").read_text(encoding="utf-8")
+    (own / "config.toml").write_text(config.replace("batch_size = 64\nthreads = 0", "batch_size = 64\nthreads = 2"))
+    assert threads_of(dragoman.load(own)) == {2}
+
+
+@pytest.mark.parametrize("command", ["translate", "inspect"])
+def test_the_commands_take_a_number_of_threads(quick_run: Path, command: str) -> None:
+    done = the_server().run([command, "--model", str(quick_run), "--threads", "-1", "a"])
+    assert done.returncode == 2
+    assert done.stderr == "dragoman: decode.threads: -1 is out of range; use 0 to 1024\n"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import Device, Json, Precision, Split
+from dragoman.cli.options import Device, Json, Precision, Split, Threads
 from dragoman.cli.translate import opened
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.evaluate.paper import DEFAULT_LANGUAGE
@@ -54,6 +54,7 @@ def command(
     ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Measure translations against references."""
@@ -72,7 +73,7 @@ def command(
 
     texts = _read(reference, source, hypotheses, against or [])
     if model is not None:
-        texts.translate(model, search, device, precision)
+        texts.translate(model, search, device, precision, threads)
     report = _evaluate(texts, wanted)
     with opened(None) as stream:
         stream.write(report.to_json(texts, wanted) if as_json else report.to_text())
@@ -128,7 +129,7 @@ class _Texts:
     made_by: dict[str, Any] = field(default_factory=dict)  # the model that translated, and how
     decode: dict[str, Any] = field(default_factory=dict)  # every setting of its search
 
-    def translate(self, model: Path, search: dict[str, Any], device: str, precision: str) -> None:
+    def translate(self, model: Path, search: dict[str, Any], device: str, precision: str, threads: int | None) -> None:
         import dragoman
         from dragoman.bundle import WEIGHTS, located
         from dragoman.cli.progress import counting
@@ -137,7 +138,7 @@ class _Texts:
         from dragoman.text.normalize import is_lowercase
 
         sources = self.sources or []
-        translator = dragoman.load(str(model), device, precision)
+        translator = dragoman.load(str(model), device, precision, threads)
         self.model_is_lowercase = is_lowercase(translator.config.text.normalization)
         options = translator.options(**search)
         self.decode = asdict(options)

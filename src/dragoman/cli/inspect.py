@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model
+from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Threads
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def command(
     most: Annotated[int, typer.Option(min=1, help="Sentences shown; all count for the statistics.")] = 100,
     rank: Annotated[int, typer.Option(min=0, help="Rank the heads of so many sentences by what each is worth.")] = 10,
     device: Device = "auto",
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Look inside a translation: attention of every head, probabilities, the beam. Without --out, in the terminal."""
@@ -53,7 +54,7 @@ def command(
     from dragoman.inspect.capture import inspect_sentence, without_heads
     from dragoman.inspect.payload import inspect_many
 
-    translator = dragoman.load(str(model), device)
+    translator = dragoman.load(str(model), device, threads=threads)
     sentences = [(line, target) for line in (text or _lines(source, translator))]
     masked = mask_head or []
     used = without_heads(translator, masked)

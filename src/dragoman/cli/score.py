@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.options import Device, Json, Model, Precision
+from dragoman.cli.options import Device, Json, Model, Precision, Threads
 from dragoman.errors import DataError
 
 
@@ -19,6 +19,7 @@ def command(
     ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Print the total log-probability, </s> included, of each target line given its source line."""
@@ -26,7 +27,7 @@ def command(
     from dragoman.data.corpus import parallel_lines
     from dragoman.decode.translator import PairError, windows
 
-    translator = dragoman.load(str(model), device, precision)
+    translator = dragoman.load(str(model), device, precision, threads=threads)
     batch_size = batch_size or translator.config.decode.batch_size
     for window in windows(parallel_lines(source, target), batch_size):
         for path, line in ((path, line) for pair in window for path, line in zip((source, target), pair, strict=True)):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from dragoman.cli import interrupts
-from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Split
+from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Split, Threads
 from dragoman.errors import ConfigError, DataError, DiskError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def command(
     attention: Annotated[bool, typer.Option("--attention", help="Draw the cross-attention of each line.")] = False,
     device: Device = "auto",
     precision: Precision = "float32",
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Translate text given as arguments, a file, or standard input."""
@@ -73,7 +74,7 @@ def command(
     }  # fmt: skip
     import dragoman
 
-    translator = dragoman.load(model, device, precision)
+    translator = dragoman.load(model, device, precision, threads=threads)
     interrupts.check()
     options = translator.options(**{name: value for name, value in settings.items() if value is not None})
     job = _Job(translator, options, as_json, attention)

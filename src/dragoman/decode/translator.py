@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
@@ -23,7 +24,7 @@ from dragoman.decode.engine import Engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.search import Hypothesis, search
 from dragoman.errors import ConfigError, DataError, suggestion
-from dragoman.model.device import choose_device
+from dragoman.model.device import choose_device, choose_threads, cpu_threads
 from dragoman.pictures import svg_heatmap
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
@@ -163,16 +164,30 @@ class PairError(DataError):
 class Translator:
     """A model ready to translate. `dragoman.load` makes one."""
 
-    def __init__(self, bundle: Bundle, device: str | torch.device = "auto", precision: str = "float32") -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        device: str | torch.device = "auto",
+        precision: str = "float32",
+        threads: int | None = None,
+    ) -> None:
         self.config: Config = bundle.config
+        if threads is not None:
+            self.config = replace(bundle.config, decode=replace(bundle.config.decode, threads=threads))
         self.tokenizers: Tokenizers = bundle.tokenizers
         chosen = choose_device(device) if isinstance(device, str) else device
         self.engine = Engine(bundle.model.eval(), chosen, precision)
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
 
     @classmethod
-    def load(cls, model: str | os.PathLike[str], device: str = "auto", precision: str = "float32") -> "Translator":
-        return cls(load_bundle(located(Path(model))), device, precision)
+    def load(
+        cls,
+        model: str | os.PathLike[str],
+        device: str = "auto",
+        precision: str = "float32",
+        threads: int | None = None,
+    ) -> "Translator":
+        return cls(load_bundle(located(Path(model))), device, precision, threads)
 
     @overload
     def translate(self, text: str, *, attention: bool = False, **options: Any) -> Translation: ...
@@ -218,6 +233,13 @@ class Translator:
             raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target a source")
         return self._score(self._encoded_pairs(sources, targets), batch_size or self.config.decode.batch_size)
 
+    @contextmanager
+    def inference(self, threads: int = 0) -> Iterator[None]:
+        """Whatever runs the engine runs in here: without gradients, on the CPU threads of `decode.threads`."""
+        count = choose_threads(threads or self.config.decode.threads, self.config.model.d_model)
+        with torch.inference_mode(), cpu_threads(count):
+            yield
+
     # From pairs to scores
 
     def _encoded_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[list[int], list[int]]]:
@@ -241,7 +263,7 @@ class Translator:
 
         def total_log_probs(rows: Sequence[int]) -> list[float]:
             batch = teacher_forcing(np.array(rows), *zip(*(pairs[row] for row in rows), strict=True))
-            with torch.inference_mode():
+            with self.inference():
                 return self.engine.token_log_probs(batch).sum(dim=-1).tolist()
 
         def too_big(row: int) -> float:
@@ -333,7 +355,7 @@ class Translator:
         def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
             limits = [self.limit(len(ids), options) for ids, _ in jobs]
             keys = [key for _, key in jobs]
-            with torch.inference_mode():
+            with self.inference(options.threads):
                 decoding = self.engine.start([ids for ids, _ in jobs])
                 return [*search(decoding, limits, options, keys, start=BOS, end=EOS, forbidden=(PAD, UNK, BOS))]
 
@@ -394,7 +416,7 @@ class Translator:
     def attention(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> Attention:
         """What every head looked at, for ids that end in </s> and those that were made of them."""
         target_input = [BOS, *target_ids[:-1]]
-        with torch.inference_mode():
+        with self.inference():
             weights = self.engine.attention(source_ids, target_input)
         return Attention(
             _stacked(weights.encoder),

@@ -135,7 +135,8 @@ def _forced(translator: Translator, target: str) -> list[int]:
 
 def score_of(translator: Translator, source_ids: Sequence[int], target_ids: Sequence[int]) -> float:
     """log P of exactly these ids: the same text may be spelled by others."""
-    return scores_of(translator.engine, source_ids, target_ids, 1)[0]
+    with translator.inference():
+        return scores_of(translator.engine, source_ids, target_ids, 1)[0]
 
 
 def scores_of(engine: Engine, source_ids: Sequence[int], target_ids: Sequence[int], rows: int) -> list[float]:
@@ -145,15 +146,14 @@ def scores_of(engine: Engine, source_ids: Sequence[int], target_ids: Sequence[in
     )
     real_BS = torch.ones_like(source_BS, dtype=torch.bool)
     batch = Batch(np.zeros(rows, np.int64), source_BS, real_BS, input_BT, output_BT, output_BT.numel())
-    with torch.inference_mode():
-        scores: list[float] = engine.token_log_probs(batch).double().sum(dim=1).tolist()
+    scores: list[float] = engine.token_log_probs(batch).double().sum(dim=1).tolist()
     return scores
 
 
 def _searched(translator: Translator, source_ids: list[int], options: DecodeConfig) -> tuple[Hypothesis, list[Node]]:
     record = _BeamRecord(translator)
     limit = translator.limit(len(source_ids), options)
-    with torch.inference_mode():
+    with translator.inference(options.threads):
         decoding = translator.engine.start([source_ids])
         ((best, *_),) = beam_search(
             decoding, [limit], options, start=BOS, end=EOS, forbidden=(PAD, UNK, BOS), watch=record
@@ -212,7 +212,7 @@ class _BeamRecord:
 
 def _steps(translator: Translator, source_ids: list[int], target_ids: list[int]) -> list[Step]:
     """Teacher forcing: all positions at once, each given the target before it."""
-    with torch.inference_mode():
+    with translator.inference():
         log_prob_TV = translator.engine.log_probs(source_ids, [BOS, *target_ids[:-1]])
     pieces = translator.tokenizers.target.pieces
     values_TC, ids_TC = log_prob_TV.exp().topk(min(CANDIDATES, log_prob_TV.size(1)), dim=1)

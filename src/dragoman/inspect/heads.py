@@ -110,7 +110,9 @@ def rank_heads(
     costs: list[HeadCost] = []
     for some in _batches(names, max(1, MOST_LOGITS // (len(target_ids) * translator.config.model.target_vocabulary))):
         masked = engine.masked(head_mask(engine.model, [[name] for name in some]))
-        for name, score in zip(some, scores_of(masked, source_ids, target_ids, len(some)), strict=True):
+        with translator.inference():
+            scores = scores_of(masked, source_ids, target_ids, len(some))
+        for name, score in zip(some, scores, strict=True):
             costs.append(HeadCost(name, whole - score))
             advance()
     return sorted(costs, key=lambda head: -head.cost)
