@@ -101,6 +101,47 @@ def test_a_configuration_for_another_model_is_refused_before_it_is_built(copied:
         bundle.load_bundle(copied)
 
 
+def test_weights_of_other_types_are_refused(copied: Path) -> None:
+    path = copied / "weights.safetensors"
+    weights = load_file(path)
+    weights["encoder.layers.0.feed_forward.inner.bias"] = torch.zeros(64, dtype=torch.int64)
+    save_file(weights, path)
+    seal(copied)
+    with pytest.raises(ModelError, match=r"inner.bias is int64; use float32, bfloat16, float16, float64, or int8 as"):
+        bundle.load_bundle(copied)
+
+
+def test_a_tokenizer_of_another_size_is_refused(copied: Path) -> None:
+    config = (copied / "config.toml").read_text()
+    size = bundle.load_config(copied).model.vocab_size
+    model = config.index("[model]")
+    other = config[model:].replace(f"vocab_size = {size}", f"vocab_size = {size + 1}", 1)
+    (copied / "config.toml").write_text(config[:model] + other)
+    message = rf"its tokenizers have {size} and {size} pieces, its config.toml says {size + 1} and {size + 1}; restore"
+    with pytest.raises(ModelError, match=message):
+        bundle.load_bundle(copied)
+
+
+def test_keys_of_a_configuration_are_not_nested_deeply(copied: Path) -> None:
+    config = (copied / "config.toml").read_text()
+    dots = "." * 100
+    (copied / "config.toml").write_text(config.replace("source = []", f'source = [\n"{dots}/a",\n"{dots}/b"\n]', 1))
+    with pytest.raises(ModelError, match=r"data.generated: 'reverse' takes the place"):  # after it was parsed
+        bundle.load_config(copied)
+    for line in (f"a{'.a' * 21} = 1", f"[a{'.a' * 21}]"):
+        (copied / "config.toml").write_text(f"{line}\n{config}")
+        with pytest.raises(ModelError, match=r"config.toml: not valid TOML: nested too deeply; restore the file or"):
+            bundle.load_config(copied)
+
+
+def test_one_process_at_a_time_has_the_lock(tmp_path: Path) -> None:
+    refused = pytest.raises(ModelError, match="another run is training here")
+    with bundle.locked(tmp_path), refused, bundle.locked(tmp_path):
+        pass
+    with bundle.locked(tmp_path):
+        pass
+
+
 # Checkpoints
 
 FILES = {"a.bin": b"one", "b.bin": b"two"}
@@ -146,12 +187,15 @@ def test_files_of_a_checkpoint_that_would_block_or_lead_elsewhere_are_not_read(t
     (path / name).symlink_to(moved)
     assert damage(path) == f"({name} links to a file outside of its directory)"
     (path / name).unlink()
+    (path / name).mkdir()
+    assert damage(path) == f"({name} is not a regular file)"
+    (path / name).rmdir()
     os.mkfifo(path / name)
     assert damage(path) == f"({name} is not a regular file)"
     (path / name).unlink()
     (path / name).touch()
-    os.truncate(path / name, 10**9)
-    assert damage(path) == f"({name} has 1,000,000,000 bytes, at most 20,000,000 are allowed)"
+    os.truncate(path / name, bundle.MAX_STATE + 1)
+    assert damage(path) == f"({name} has 20,000,001 bytes, at most 20,000,000 are allowed)"
 
 
 def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(tmp_path: Path) -> None:
@@ -171,6 +215,16 @@ def test_a_checkpoint_with_another_kind_of_manifest_is_damaged(tmp_path: Path, c
     bundle.write_checkpoint(path, FILES)
     (path / "manifest.json").write_text(content)
     assert damage(path).startswith("(")
+
+
+def test_what_a_kill_left_of_checkpoints_goes_and_what_was_put_aside_comes_back(tmp_path: Path) -> None:
+    path = bundle.checkpoint_path(tmp_path, 1)
+    bundle.write_checkpoint(path, FILES)
+    path.rename(path.with_name(".step-000001.replaced"))
+    shutil.copytree(path.with_name(".step-000001.replaced"), path.with_name(".step-000002.partial"))
+    bundle.remove_leftovers(tmp_path)
+    assert [each.name for each in path.parent.iterdir()] == ["step-000001"]
+    assert bundle.read_checkpoint(path) == FILES
 
 
 def test_a_header_of_tensors_over_its_limit_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,20 @@ def test_scales_that_are_missing_are_noticed(small: Path, tmp_path: Path) -> Non
         bundle.load_bundle(broken)
 
 
+@pytest.mark.parametrize(
+    ("shape", "scales"), [((4,), (4,)), ((4, 3), (3,)), ((4, 3), (4, 1)), ((4, 3), ()), ((2, 2, 2), (2,))]
+)
+def test_scales_of_another_shape_are_not_broadcast(shape: tuple[int, ...], scales: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError, match=r"^a has "):
+        expanded({"a": torch.ones(shape, dtype=torch.int8), "a.scale": torch.ones(scales)})
+
+
+@pytest.mark.parametrize(("dtype", "scale_dtype"), [(torch.float32, torch.float32), (torch.int8, torch.int8)])
+def test_only_whole_numbers_have_scales_and_scales_are_not(dtype: torch.dtype, scale_dtype: torch.dtype) -> None:
+    with pytest.raises(ModelError, match=r"^a has "):
+        expanded({"a": torch.ones(4, 3, dtype=dtype), "a.scale": torch.ones(4, dtype=scale_dtype)})
+
+
 # A full disk
 
 
@@ -150,6 +164,14 @@ def test_a_full_disk_leaves_nothing_that_was_not_there(
         assert str(done.exception).startswith(f"{out / name}: cannot write ")
         assert str(done.exception).endswith("(No space left on device); free some space or choose another place")
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == [Path("kept"), Path("kept/notes.txt")]
+
+
+def test_a_full_disk_leaves_what_was_there(quick_run: Path, tmp_path: Path, fill_disk: Callable[[int], None]) -> None:
+    (tmp_path / "card.md").write_text("mine")
+    fill_disk(8)
+    done = CliRunner().invoke(app, ["compress", "--model", str(quick_run), "--out", str(tmp_path)])
+    assert isinstance(done.exception, DiskError)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"card.md": "mine"}
 
 
 def test_the_disk_is_written_to_ten_times(quick_run: Path, tmp_path: Path, fill_disk: Callable[[int], None]) -> None:
