@@ -7,9 +7,7 @@
 Names are imported when first used, so that `import dragoman` costs nothing.
 """
 
-import importlib
 import os
-from typing import TYPE_CHECKING, Any
 
 # Before torch loads OpenMP. By default its threads wait by spinning for milliseconds, which starves them where another
 # job runs on the same cores (one sentence took 22 times as long). About one millisecond costs nothing on idle cores, no
@@ -20,8 +18,10 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # as typing has it, which takes a while to import
 if TYPE_CHECKING:
     from dragoman.config import Config, TransformerConfig
+    from dragoman.decode.options import DecodeOptions
     from dragoman.decode.translator import Attention, Translation, Translator
     from dragoman.errors import ConfigError, DataError, DiskError, DragomanError, ModelError, NonFiniteError, Stopped
     from dragoman.model.transformer import Transformer
@@ -32,6 +32,7 @@ _HOMES = {
     "Config": "dragoman.config",
     "ConfigError": "dragoman.errors",
     "DataError": "dragoman.errors",
+    "DecodeOptions": "dragoman.decode.options",
     "DiskError": "dragoman.errors",
     "DragomanError": "dragoman.errors",
     "ModelError": "dragoman.errors",
@@ -49,6 +50,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DataError",
+    "DecodeOptions",
     "DiskError",
     "DragomanError",
     "ModelError",
@@ -66,16 +68,24 @@ __all__ = [
 def load(
     model: "str | os.PathLike[str]", device: str = "auto", precision: str = "float32", threads: int | None = None
 ) -> "Translator":
-    """A translator from a model directory. `precision` is float32, bfloat16 or int8; `threads` are those of the CPU."""
+    """Load a model: a directory, or the name of a bundled one.
+
+    device: auto, cpu, cuda, cuda:1 or mps. precision: float32, bfloat16 or int8.
+    threads: CPU threads; by default one a core, and one for a small model.
+    """
     from dragoman.decode.translator import Translator
 
     return Translator.load(model, device, precision, threads)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker shall not take every name for one that is there
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

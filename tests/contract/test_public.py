@@ -24,7 +24,7 @@ def test_the_surface_is_small_and_every_name_is_there() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'dragoman' has no attribute 'translte'"):
-        _ = dragoman.translte
+        _ = dragoman.translte  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("module", ["dragoman", "dragoman.cli.app"])

@@ -206,7 +206,11 @@ def test_evaluate_a_model_or_a_file(quick_run: Path, generated: Path) -> None:
     assert "nrefs:1|" in text
     assert "of 1,000 sentences" in text
     assert error_of("evaluate", "--reference", reference, code=2) == (
-        "dragoman: --model: give either --model and --source, or --hypotheses"
+        "dragoman: --source: missing; give what en-de is to translate, or translations with --hypotheses"
+    )
+    assert (
+        error_of("evaluate", "--reference", reference, "--hypotheses", reference, "--model", quick_run, code=2)
+        == "dragoman: --model: give either --model and --source, or --hypotheses"
     )
 
 

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 import torch
 
 import dragoman
-from dragoman import Translator
+from dragoman import DecodeOptions, Translator
 from dragoman.decode.engine import Engine
 from dragoman.inspect.capture import inspect_sentence
 from dragoman.inspect.heads import rank_heads
@@ -80,7 +80,7 @@ def test_decoding_and_scoring_run_on_the_threads_asked_for(
 
         monkeypatch.setattr(Engine, name, watching)
 
-    def threads_of(translator: Translator, **options: int) -> set[int]:
+    def threads_of(translator: Translator, **options: Unpack[DecodeOptions]) -> set[int]:
         seen.clear()
         translator.translate("a b", attention=True, **options)
         if not options:

@@ -90,7 +90,7 @@ def test_n_best_is_sorted_and_distinct(translator: Translator) -> None:
 
 def test_an_unknown_option_is_suggested(translator: Translator) -> None:
     with pytest.raises(ConfigError, match=r"beem: unknown option; did you mean beam\?"):
-        translator.translate("a", beem=5)
+        translator.translate("a", beem=5)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_sentences_are_translated_one_by_one_where_asked_for(translator: Transla
     long = " ".join("abcdefghij"[place % 10] for place in range(2 * translator.config.text.max_length))
     assert translator.translate(f"a b. {long.capitalize()}", split="sentences", beam=1).status == "split"
     with pytest.raises(ConfigError, match=r"^decode.split: 'words' is not a choice; known: long, sentences$"):
-        translator.translate(line, split="words")
+        translator.translate(line, split="words")  # type: ignore[call-overload]
 
 
 def test_a_line_that_cannot_be_done_fails_alone(translator: Translator) -> None:

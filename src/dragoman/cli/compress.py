@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.options import Model
+from dragoman.cli.options import DEFAULT_MODEL, Model
 from dragoman.config import require_choice
 from dragoman.errors import ConfigError
 
@@ -13,8 +13,8 @@ WEIGHTS = ("int8", "bfloat16", "float32")
 
 
 def command(
-    model: Model,
     out: Annotated[Path, typer.Option(help="The directory to write; it must not be a model already.")],
+    model: Model = DEFAULT_MODEL,
     weights: Annotated[str, typer.Option(help="int8, bfloat16 or float32.")] = "int8",
 ) -> None:
     """Write a model directory with smaller weights. Every command reads it as it does the one it was made of."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import Device, Json, Precision, Split, Threads
+from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Precision, Split, Threads
 from dragoman.cli.translate import opened
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.evaluate.paper import DEFAULT_LANGUAGE
@@ -26,7 +26,10 @@ LABELS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 def command(
     reference: Annotated[Path, typer.Option(help="The right translations, one a line.")],
     model: Annotated[
-        Path | None, typer.Option("--model", "-m", metavar="DIR", help="Translate --source with this.")
+        Path | None,
+        typer.Option(
+            "--model", "-m", metavar="DIR", help=f"Translate --source with this.  \\[default: {DEFAULT_MODEL}]"
+        ),
     ] = None,
     source: Annotated[Path | None, typer.Option(help="What to translate, or what --hypotheses translate.")] = None,
     hypotheses: Annotated[Path | None, typer.Option(help="Translations made before, in place of a model.")] = None,
@@ -59,6 +62,8 @@ def command(
 ) -> None:
     """Measure translations against references."""
     search = {name: value for name, value in (("beam", beam), ("split", split)) if value is not None}
+    if model is None and hypotheses is None:
+        model = DEFAULT_MODEL
     _check_sides(model, source, hypotheses, search)
     if language is not None and not paper:
         raise ConfigError("--language: chooses the tokenisation of --paper; add --paper or leave it out")
@@ -138,7 +143,7 @@ class _Texts:
         from dragoman.text.normalize import is_lowercase
 
         sources = self.sources or []
-        translator = dragoman.load(str(model), device, precision, threads)
+        translator = dragoman.load(model, device, precision, threads)
         self.model_is_lowercase = is_lowercase(translator.config.text.normalization)
         options = translator.options(**search)
         self.decode = asdict(options)
@@ -300,13 +305,13 @@ def _write_sentences(scores: "list[SentenceScore]", path: Path) -> None:
 
 
 def _check_sides(model: Path | None, source: Path | None, hypotheses: Path | None, search: dict[str, Any]) -> None:
-    """Either a model and what it shall translate, or what was translated."""
-    if (hypotheses is None) == (model is None):
+    """Either a model and what it is to translate, or what was translated."""
+    if hypotheses is not None and model is not None:
         raise ConfigError("--model: give either --model and --source, or --hypotheses")
     if hypotheses is not None and search:
         raise ConfigError(f"--hypotheses: are translations already; leave out --{next(iter(search))}")
     if model is not None and source is None:
-        raise ConfigError("--source: missing; it is what --model shall translate")
+        raise ConfigError(f"--source: missing; give what {model} is to translate, or translations with --hypotheses")
 
 
 def _check_place(sentences: Path | None, inputs: list[Path]) -> None:

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.options import Device, Json, Model, Precision, Threads
+from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Threads
 from dragoman.errors import DataError
 
 
 def command(
-    model: Model,
     source: Annotated[Path, typer.Argument(help="Text, one sentence a line.")],
     target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
+    model: Model = DEFAULT_MODEL,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="At most so many pairs at a time.  \\[default: the model's]")
     ] = None,
@@ -27,7 +27,7 @@ def command(
     from dragoman.data.corpus import parallel_lines
     from dragoman.decode.translator import PairError, windows
 
-    translator = dragoman.load(str(model), device, precision, threads=threads)
+    translator = dragoman.load(model, device, precision, threads)
     batch_size = batch_size or translator.config.decode.batch_size
     for window in windows(parallel_lines(source, target), batch_size):
         for path, line in ((path, line) for pair in window for path, line in zip((source, target), pair, strict=True)):

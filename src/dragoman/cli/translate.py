@@ -67,7 +67,7 @@ def command(
         raise ConfigError(f"--output {output}: is the input too; give another file")
     if attention and not as_json and (output or not text):
         raise ConfigError("--attention: draws pictures between the lines; give text as arguments, or use --json")
-    settings = {
+    settings: dict[str, Any] = {
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "batch_size": batch_size, "sampling": sample or None,
         "split": "long" if attention and split is None else split,  # a picture is of one sequence

@@ -9,22 +9,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from dragoman.bundle import Bundle, Tokenizers, load_bundle, located
-from dragoman.config import Config, DecodeConfig
+from dragoman.config import Config, DataConfig, DecodeConfig
 from dragoman.data.batching import like_lengths, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
 from dragoman.decode.engine import Engine
 from dragoman.decode.halving import in_halves
+from dragoman.decode.options import DecodeOptions
 from dragoman.decode.search import Hypothesis, search
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.model.device import choose_device, choose_threads, cpu_threads
+from dragoman.model.footprint import parameter_counts
 from dragoman.pictures import svg_heatmap
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
@@ -57,6 +59,10 @@ class Attention:
     source_tokens: tuple[str, ...]
     input_tokens: tuple[str, ...]
     tokens: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name}={getattr(self, name).shape}" for name in ("encoder", "decoder", "cross"))
+        return f"Attention({shapes})"
 
     @property
     def alignment_weights(self) -> Array:
@@ -106,6 +112,17 @@ class Translation:
     alternatives: tuple[Alternative, ...] = ()  # best first, this one among them
     attention: Attention | None = None  # on request
     reason: str = ""  # why it failed
+
+    def __repr__(self) -> str:
+        """Without the tokens: what was translated into what, and what else there is to look at."""
+        parts = [f"{self.source!r} -> {self.text!r}", self.status, f"score={self.score:.4g}"]
+        if self.reason:
+            parts.append(f"reason={self.reason!r}")
+        if len(self.alternatives) > 1:
+            parts.append(f"{len(self.alternatives)} alternatives")
+        if self.attention is not None:
+            parts.append(f"attention={self.attention}")
+        return f"Translation({', '.join(parts)})"
 
     @property
     def alignment(self) -> list[tuple[int, int]] | None:
@@ -178,6 +195,17 @@ class Translator:
         chosen = choose_device(device) if isinstance(device, str) else device
         self.engine = Engine(bundle.model.eval(), chosen, precision)
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
+        self._name, self._precision = "", precision
+
+    def __repr__(self) -> str:
+        parts = [
+            *([repr(self._name)] if self._name else []),
+            *([languages] if (languages := _languages(self.config.data)) else []),
+            str(self.engine.device),
+            self._precision,
+            f"{sum(parameter_counts(self.config.model).values()) / 1e6:,.1f}M parameters",
+        ]
+        return f"Translator({', '.join(parts)})"
 
     @classmethod
     def load(
@@ -187,22 +215,47 @@ class Translator:
         precision: str = "float32",
         threads: int | None = None,
     ) -> "Translator":
-        return cls(load_bundle(located(Path(model))), device, precision, threads)
+        translator = cls(load_bundle(located(Path(model))), device, precision, threads)
+        translator._name = os.fspath(model)
+        return translator
 
+    @overload  # a string is an Iterable[str] too, and the first that fits is taken
+    def translate(  # type: ignore[overload-overlap]
+        self, text: str, *, attention: bool = False, **options: Unpack[DecodeOptions]
+    ) -> Translation: ...
     @overload
-    def translate(self, text: str, *, attention: bool = False, **options: Any) -> Translation: ...
-    @overload
-    def translate(self, text: Iterable[str], *, attention: bool = False, **options: Any) -> list[Translation]: ...
     def translate(
-        self, text: str | Iterable[str], *, attention: bool = False, **options: Any
+        self, text: Iterable[str], *, attention: bool = False, **options: Unpack[DecodeOptions]
+    ) -> list[Translation]: ...
+    def translate(
+        self, text: str | Iterable[str], *, attention: bool = False, **options: Unpack[DecodeOptions]
     ) -> Translation | list[Translation]:
-        """One string or several. `options` are those of DecodeConfig: beam, n_best, sampling, top_k, ..."""
+        """Translate one string, or several: a list in, a list out.
+
+        attention: keep what every head looked at, in `Translation.attention`.
+
+        The other options are the model's own (`translator.config.decode`) unless given.
+
+        beam: hypotheses kept at each step; 1 is greedy search.
+        n_best: translations of each text, in `Translation.alternatives`; at most `beam`.
+        length_penalty: alpha of the length penalty; 0 ranks by the total log-probability.
+        length_penalty_form: "gnmt", ((5 + length) / 6) ** alpha, or "power", length ** alpha.
+        max_extra: how many tokens the output may have more than the input.
+        split: "sentences" translates each sentence alone, "long" divides only what is too long for the model.
+        sampling: draw tokens at random in place of beam search.
+        temperature: of the sampling; below 1 sharper, above 1 flatter.
+        top_k: sample among the k likeliest tokens; 0 is all.
+        top_p: sample among the likeliest tokens that make up this probability.
+        seed: of the sampling.
+        batch_size: sentences translated at a time.
+        threads: CPU threads; 0 takes one a core, and one for a small model.
+        """
         chosen = self.options(**options)
         if isinstance(text, str):
             return self._translate([text], chosen, attention)[0]
         return list(self.stream(windows(_texts("text", text), chosen.batch_size), attention=attention, options=chosen))
 
-    def options(self, **options: Any) -> DecodeConfig:
+    def options(self, **options: Unpack[DecodeOptions]) -> DecodeConfig:
         """The model's own decoding settings with some replaced."""
         unknown = options.keys() - DecodeConfig.__dataclass_fields__.keys()
         for name in unknown:
@@ -226,8 +279,21 @@ class Translator:
             yield from self._translate(window, options or self.config.decode, attention, start, advance)
             start += len(window)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int | None = None) -> list[float]:
-        """log P(target, </s> | source) of each pair; one that is no text, or too long, is a PairError."""
+    @overload
+    def score(  # type: ignore[overload-overlap]
+        self, sources: str, targets: str, batch_size: int | None = None
+    ) -> float: ...
+    @overload
+    def score(self, sources: Iterable[str], targets: Iterable[str], batch_size: int | None = None) -> list[float]: ...
+    def score(
+        self, sources: str | Iterable[str], targets: str | Iterable[str], batch_size: int | None = None
+    ) -> float | list[float]:
+        """log P(target, </s> | source) of each pair; one that is no text, or too long, is a PairError.
+
+        Two strings give one number, two lists a list.
+        """
+        if isinstance(sources, str) and isinstance(targets, str):
+            return self.score([sources], [targets], batch_size)[0]
         sources, targets = _texts("sources", sources), _texts("targets", targets)
         if len(sources) != len(targets):
             raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target a source")
@@ -433,6 +499,16 @@ def _stacked(layers: Sequence[torch.Tensor]) -> Array:
     if not layers:
         return np.zeros((0, 0, 0, 0), dtype=np.float32)
     return torch.stack(list(layers))[:, 0].float().cpu().numpy()
+
+
+def _languages(data: DataConfig) -> str:
+    """`en to de`, where the files that a model learned from tell, as train.en.gz does; nothing where they do not."""
+    sides = []
+    for paths in (data.source, data.target):
+        parts = {part for path in paths for part in Path(path).name.split(".")[1:]}
+        codes = [part for part in parts - {"gz", "xz"} if re.fullmatch("[a-z]{2}", part)]
+        sides += codes if len(codes) == 1 else []
+    return " to ".join(sides) if len(sides) == 2 else ""
 
 
 def _texts(name: str, given: Iterable[str]) -> list[str]:

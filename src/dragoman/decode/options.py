@@ -1,0 +1,21 @@
+"""The keyword arguments of `Translator.translate`, visible to type checkers and editors."""
+
+from typing import Literal, TypedDict
+
+
+class DecodeOptions(TypedDict, total=False):
+    """The fields of `dragoman.config.DecodeConfig`, where they are explained; a test keeps the two equal."""
+
+    beam: int
+    n_best: int
+    length_penalty: float
+    length_penalty_form: Literal["gnmt", "power"]
+    max_extra: int
+    split: Literal["long", "sentences"]
+    sampling: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    batch_size: int
+    threads: int
