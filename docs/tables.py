@@ -43,7 +43,7 @@ def scores_table(results: dict[str, Result]) -> Iterable[str]:
                 interval(found["bleu"]),
                 tokenized(found),
                 interval(found["chrf"]),
-                f"{found['exact_match']:.1%}",
+                f"{found['exact_match']:.1f}%",
             )
 
 
@@ -194,7 +194,7 @@ def tokenized(found: Result) -> str:
 def judged(chosen: Result) -> str:
     """By what a run chose its weights, and how well they did."""
     metric, value = chosen["judge"].split()[0], abs(float(chosen["metric"]))
-    return f"{metric} {value:.1%}" if metric == "exact_match" else f"{metric} {value:.2f}"
+    return f"{metric} {value:.1f}%" if metric == "exact_match" else f"{metric} {value:.2f}"
 
 
 def millions(count: int) -> str:

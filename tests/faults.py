@@ -24,6 +24,7 @@ import torch
 from dragoman import bundle
 from dragoman.data import store
 from dragoman.decode import translator
+from dragoman.decode.engine import Engine
 from dragoman.errors import Stopped
 from dragoman.text import tokenizer
 from dragoman.train import checkpoint, distributed, layout, signals, step, validation
@@ -289,6 +290,18 @@ def stop_alone() -> None:
             raise Stopped(f"stopped alone at step {self.run.progress.step}", self.run.signals.asked)
 
     _put(Trainer, "_stop_together", stop)
+
+
+def out_of_memory(longest: int) -> None:
+    """For any source of more tokens, even alone."""
+    real = Engine.start
+
+    def start(self: Engine, sources: Any) -> Any:
+        if max(map(len, sources)) > longest:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, sources)
+
+    _put(Engine, "start", start)
 
 
 # Disks

@@ -62,7 +62,7 @@ def mean_loss(model: nn.Module, pairs: Sequence[Ids], rows: int = BATCH) -> floa
 
 @torch.no_grad()
 def exact_match(model: nn.Module, pairs: Sequence[Ids]) -> float:
-    """Sentences with every token right. Fed the truth: the same sentences as greedy search gets right."""
+    """Per cent of sentences with every token right. Fed the truth: the same sentences as greedy search gets right."""
     source, fed, goal = batch_of(pairs)
     right = (model(source, fed, source != PAD).argmax(-1) == goal) | (goal == PAD)
-    return float(right.all(dim=1).float().mean())
+    return 100 * float(right.all(dim=1).float().mean())

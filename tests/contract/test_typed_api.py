@@ -79,8 +79,8 @@ def test_help_lists_every_option() -> None:
 
 
 def test_a_translator_prints_what_it_is(translator: Translator, quick_run: Path) -> None:
-    parameters = sum(parameter.numel() for parameter in translator.engine.model.parameters()) / 1e6
-    assert repr(translator) == f"Translator({str(quick_run)!r}, cpu, float32, {parameters:.1f}M parameters)"
+    parameters = sum(parameter.numel() for parameter in translator.engine.model.parameters())
+    assert repr(translator) == f"Translator({str(quick_run)!r}, cpu, float32, {parameters:,} parameters)"
     bundled = dragoman.load("en-de", device="cpu", precision="bfloat16")
     assert repr(bundled).startswith("Translator('en-de', en to de, cpu, bfloat16, ")
 

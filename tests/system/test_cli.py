@@ -200,7 +200,7 @@ def test_evaluate_a_model_or_a_file(quick_run: Path, generated: Path) -> None:
     source, reference = generated / "test.source", generated / "test.target"
     same = json.loads(run("evaluate", "--hypotheses", reference, "--reference", reference, "--json").stdout)
     assert same["bleu"]["score"] == pytest.approx(100)
-    assert same["exact_match"] == 1
+    assert same["exact_match"] == 100
     text = run("evaluate", "--model", quick_run, "--source", source, "--reference", reference, "--beam", "1").stdout
     assert text.startswith("BLEU ")
     assert "nrefs:1|" in text

@@ -122,7 +122,7 @@ def test_capitals_are_passed_over_where_asked_for(place: Path) -> None:
     files = "--hypotheses shouted --reference reference --against ours --sentences all.jsonl"
     arguments = f"{files} --paper --worst 3 --json"
     record = json.loads(run(place, f"{arguments} --lowercase").stdout)
-    assert record["exact_match"] == 1.0
+    assert record["exact_match"] == 100.0
     assert record["worst"] == []
     perfect = [record[name]["score"] for name in ("bleu", "chrf", "tokenized_bleu", "paper_bleu")]
     assert [round(score) for score in perfect] == [100] * 4

@@ -20,7 +20,7 @@ REFERENCES = ["the cat sat on the mat", "a man rides a horse today", "it is rain
 def test_a_perfect_translation_and_a_wrong_one() -> None:
     perfect = evaluate(REFERENCES, REFERENCES)
     assert (round(perfect.bleu.score), round(perfect.chrf.score), perfect.ter.score) == (100, 100, 0)
-    assert perfect.exact_match == 1.0
+    assert perfect.exact_match == 100.0
     wrong = evaluate(["dogs bark"] * 3, REFERENCES)
     assert wrong.bleu.score < 5
     assert wrong.exact_match == 0.0

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCORE = {"score": 41.234, "low": 40.0, "high": 42.5, "signature": "nrefs:1|tok:13a"}
 RESULT: dict[str, Any] = {
-    "tests": {"multi30k-test": {"bleu": SCORE, "chrf": {**SCORE, "score": 60.0}, "ter": SCORE, "exact_match": 0.125,
+    "tests": {"multi30k-test": {"bleu": SCORE, "chrf": {**SCORE, "score": 60.0}, "ter": SCORE, "exact_match": 12.5,
                                 "sentences": 1_000, "tokenized_bleu": {**SCORE, "score": 42.0}}},
     "parameters": 2_600_000, "steps": 12_000, "target_tokens": 49_000_000, "minutes": 3.21, "pairs": 29_000,
     "data_key": "0123456789abcdef0123", "seed": 1, "git_commit": "f" * 40,
@@ -74,7 +74,7 @@ def test_what_else_was_tried_stands_with_its_recipe(tables: Any) -> None:
         "| `ffffffffffff` |\n"
     )
     assert new.count(row) == 3
-    assert tables.judged({"judge": "exact_match on 1000 of 0123", "metric": 0.556}) == "exact_match 55.6%"
+    assert tables.judged({"judge": "exact_match in per cent on 1000 of 0123", "metric": 55.6}) == "exact_match 55.6%"
     assert tables.filled("<!-- table scores -->\n<!-- end -->").count("| `some` |") == 1
 
 
@@ -171,7 +171,7 @@ def test_readme_has_the_scores_of_the_recipes() -> None:
         for name in ("multi30k-en-de", "g2p-en")
     )
     assert f"lower-cased BLEU {captions['tokenized_bleu']['score']:.1f} on test2016" in _readme()
-    assert f"spelling to sounds: {1 - sounds['exact_match']:.1%} of words wrong".replace("%", " %") in _readme()
+    assert f"spelling to sounds: {100 - sounds['exact_match']:.1f} % of words wrong" in _readme()
 
 
 def _readme() -> str:

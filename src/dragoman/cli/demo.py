@@ -73,6 +73,7 @@ def _train(run: Path, corpus: str, *, kept: bool) -> None:
     import dragoman
     from dragoman.cli.progress import TrainingReporter
     from dragoman.data import generated
+    from dragoman.evaluate.metrics import is_exact
 
     config = Config.build("tiny", None, SETTINGS, data={"generated": corpus})
     print(f"Training a small Transformer on {config.data.generated_size:,} generated pairs: {corpus}.")
@@ -86,12 +87,12 @@ def _train(run: Path, corpus: str, *, kept: bool) -> None:
     test = generated.generate(corpus, config.data.generated_size, config.train.seed).test
     translator = dragoman.load(str(run))
     results = translator.translate([source for source, _ in test[:200]])
-    right = sum(result.text == reference for result, (_, reference) in zip(results, test, strict=False))
+    right = [is_exact(result.text, reference) for result, (_, reference) in zip(results, test, strict=False)]
     print("Phrases it never saw, translated with beam 4:\n")
-    for result, (source, reference) in zip(results[:SHOWN], test, strict=False):
-        mark = "right" if result.text == reference else "wrong"
+    for result, (source, reference), is_right in zip(results[:SHOWN], test, right, strict=False):
+        mark = "right" if is_right else "wrong"
         print(f"  source     {source}\n  output     {result.text}\n  reference  {reference}  ({mark})\n")
-    print(f"Right to the letter: {right} of {len(results)} held-out phrases.\n")
+    print(f"Right to the letter: {sum(right)} of {len(results)} held-out phrases.\n")
     _show_attention(translator, test[0][0])
     if kept:
         print(f'\nThe model is in {run}. Next: dragoman translate --model {run} "forty-two"')

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Precision, Split, Threads
 from dragoman.cli.translate import opened
 from dragoman.errors import ConfigError, DataError, DiskError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dragoman.evaluate.breakdown import LengthBucket, SentenceScore
     from dragoman.evaluate.metrics import Evaluation, Score
     from dragoman.evaluate.significance import Comparison
+    from dragoman.text.normalize import Normalization
 
 JSON_LINES = (".jsonl", ".ndjson")
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
@@ -130,7 +132,7 @@ class _Texts:
     hypotheses: list[str]
     against: dict[str, list[str]]
     failed: int = 0
-    model_is_lowercase: bool = False
+    normalization: "Normalization" = "nfc"  # the model's
     made_by: dict[str, Any] = field(default_factory=dict)  # the model that translated, and how
     decode: dict[str, Any] = field(default_factory=dict)  # every setting of its search
 
@@ -140,11 +142,11 @@ class _Texts:
         from dragoman.cli.progress import counting
         from dragoman.data.corpus import file_hash
         from dragoman.decode.translator import windows
-        from dragoman.text.normalize import is_lowercase
 
         sources = self.sources or []
         translator = dragoman.load(model, device, precision, threads)
-        self.model_is_lowercase = is_lowercase(translator.config.text.normalization)
+        interrupts.check()
+        self.normalization = translator.config.text.normalization
         options = translator.options(**search)
         self.decode = asdict(options)
         self.made_by = {
@@ -162,7 +164,9 @@ class _Texts:
                 advance()
 
     def cautions(self, lowercase: bool) -> list[str]:
-        if lowercase or not self.model_is_lowercase or all(line == line.lower() for line in self.references):
+        from dragoman.text.normalize import is_lowercase
+
+        if lowercase or not is_lowercase(self.normalization) or all(line == line.lower() for line in self.references):
             return []
         return ["the model writes lower case only and the references have capitals; --lowercase compares without them"]
 
@@ -213,7 +217,7 @@ class _Report:
             score = self.comet
             yield f"COMET {score.score:6.4f}  [{score.low:.4f}, {score.high:.4f}]  {score.signature}"
         count = self.scores.sentences
-        yield f"exact {self.scores.exact_match:6.1%}  of {count:,} sentence{'' if count == 1 else 's'}"
+        yield f"exact {self.scores.exact_match:5.1f}%  of {count:,} sentence{'' if count == 1 else 's'}"
         if self.tokenized is not None and self.paper is not None:
             from dragoman.evaluate.paper import EXPLANATION
 
@@ -260,12 +264,14 @@ def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
     from dragoman.evaluate.significance import compare
 
     mine, theirs = texts.hypotheses, texts.references
-    tokenize, lowercase = wanted.tokenize, wanted.lowercase
+    tokenize, lowercase, normalization = wanted.tokenize, wanted.lowercase, texts.normalization
     blank = blank_cautions(mine, theirs)
     steps = len(LABELS) * (2 if texts.against else 1) + (wanted.paper_language is not None) + 1
     with counting("scoring", steps, show=True) as advance:
         report = _Report(
-            scores=evaluate(mine, theirs, tokenize=tokenize, lowercase=lowercase, advance=advance),
+            scores=evaluate(
+                mine, theirs, tokenize=tokenize, lowercase=lowercase, normalization=normalization, advance=advance
+            ),
             by_length=by_length(mine, theirs, texts.sources, tokenize=tokenize, lowercase=lowercase),
             notes=[*blank, *bleu_cautions(theirs, tokenize), *texts.cautions(lowercase)],
         )
@@ -280,7 +286,9 @@ def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
             )
             report.against = dict(zip(texts.against, compared, strict=True))
     if wanted.sentences:
-        report.sentences = sentence_scores(mine, theirs, texts.sources, tokenize=tokenize, lowercase=lowercase)
+        report.sentences = sentence_scores(
+            mine, theirs, texts.sources, tokenize=tokenize, lowercase=lowercase, normalization=normalization
+        )
         report.worst = [one for one in report.sentences if not one.right][: wanted.worst]
     if wanted.comet is not None and texts.sources is not None:
         from dragoman.evaluate.comet import comet_score

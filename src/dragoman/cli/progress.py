@@ -67,7 +67,7 @@ class TrainingReporter:
             f"{label} {record[name]:.1f}" for name, label in (("bleu", "BLEU"), ("chrf", "chrF")) if name in record
         ]
         if "exact_match" in record:
-            scores.append(f"exact {record['exact_match']:.1%}")
+            scores.append(f"exact {record['exact_match']:.1f}%")
         what = f"average of {record['checkpoints']}" if record["kind"] == "average" else f"step {record['step']}"
         self.note(f"valid  {what}: {'  '.join(scores)}{'  (best so far)' if record['best'] else ''}")
         sample = record["sample"]

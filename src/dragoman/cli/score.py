@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Threads
 from dragoman.errors import DataError
 
@@ -28,6 +29,7 @@ def command(
     from dragoman.decode.translator import PairError, windows
 
     translator = dragoman.load(model, device, precision, threads)
+    interrupts.check()
     batch_size = batch_size or translator.config.decode.batch_size
     for window in windows(parallel_lines(source, target), batch_size):
         for path, line in ((path, line) for pair in window for path, line in zip((source, target), pair, strict=True)):

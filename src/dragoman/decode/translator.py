@@ -203,7 +203,7 @@ class Translator:
             *([languages] if (languages := _languages(self.config.data)) else []),
             str(self.engine.device),
             self._precision,
-            f"{sum(parameter_counts(self.config.model).values()) / 1e6:,.1f}M parameters",
+            f"{sum(parameter_counts(self.config.model).values()):,} parameters",
         ]
         return f"Translator({', '.join(parts)})"
 

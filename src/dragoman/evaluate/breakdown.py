@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dragoman.evaluate.metrics import bleu_metric, capped, check_lines, token_counter
+from dragoman.evaluate.metrics import bleu_metric, capped, check_lines, is_exact, token_counter
+from dragoman.text.normalize import Normalization
 
 LONGEST = (5, 10, 20, 30, 50)  # tokens; each bucket ends with one of these, the last is open
 COLUMNS = ("line", "chrf", "bleu", "source", "hypothesis", "reference")
@@ -36,7 +37,7 @@ class SentenceScore:
     source: str | None
     hypothesis: str
     reference: str
-    right: bool = False  # equal to its reference; with capitals unless these do not count
+    right: bool = False  # an exact match
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "right"}
@@ -95,6 +96,7 @@ def sentence_scores(
     *,
     tokenize: str = "13a",
     lowercase: bool = False,
+    normalization: Normalization = "nfc",
 ) -> list[SentenceScore]:
     """Every sentence, the worst by chrF first; those equal to their reference last, a blank one (chrF 0) too."""
     from sacrebleu.metrics.chrf import CHRF
@@ -112,7 +114,7 @@ def sentence_scores(
             source=None if sources is None else sources[row],
             hypothesis=mine,
             reference=theirs,
-            right=mine.lower() == theirs.lower() if lowercase else mine == theirs,
+            right=is_exact(mine, theirs, normalization, lowercase=lowercase),
         )
         for row, (mine, theirs) in enumerate(zip(hypotheses, references, strict=True))
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from dragoman.config import require_choice
 from dragoman.errors import ConfigError, DataError
+from dragoman.text.normalize import Normalization, normalize
 
 BOOTSTRAP_SAMPLES = 1_000
 MOST_DRAWS = 20_000_000  # samples x lines that sacrebleu holds at once, some 72 bytes each: 1.4 GB
@@ -46,7 +47,7 @@ class Evaluation:
     bleu: Score
     chrf: Score
     ter: Score
-    exact_match: float  # share of lines equal to their reference
+    exact_match: float  # per cent of lines equal to their reference
     sentences: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,17 +61,20 @@ def evaluate(
     *,
     tokenize: str = "13a",
     lowercase: bool = False,
+    normalization: Normalization = "nfc",
     advance: Advance = no_progress,
 ) -> Evaluation:
-    """Every metric at once. `tokenize` is BLEU's: 13a for most languages, char for those without spaces."""
+    """Every metric at once. `tokenize` is BLEU's: 13a for most languages, char for those without spaces.
+
+    `normalization`, the model's, is that of exact matches; the others compare the lines as they are.
+    """
     check_lines(hypotheses, references)
     scores = {}
     for name, metric in corpus_metrics(tokenize, lowercase=lowercase, force=False).items():
         scores[name] = with_interval(metric, hypotheses, references, name)
         advance()
-    if lowercase:
-        hypotheses, references = lowered(hypotheses), lowered(references)
-    return Evaluation(**scores, exact_match=exact_match(hypotheses, references), sentences=len(references))
+    exact = exact_match(hypotheses, references, normalization, lowercase=lowercase)
+    return Evaluation(**scores, exact_match=exact, sentences=len(references))
 
 
 def corpus_metrics(tokenize: str, *, lowercase: bool = False, force: bool = True) -> dict[str, Any]:
@@ -117,7 +121,9 @@ def capped(kind: str, score: float) -> float:
     return float(score) if kind == "ter" else min(100.0, float(score))
 
 
-def quick_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+def quick_scores(
+    hypotheses: Sequence[str], references: Sequence[str], normalization: Normalization = "nfc"
+) -> dict[str, float]:
     """BLEU, in a suitable tokenisation, chrF and exact match as plain numbers: a look at a model in training."""
     from sacrebleu.metrics.chrf import CHRF
 
@@ -126,17 +132,28 @@ def quick_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[s
     return {
         "bleu": capped("bleu", bleu.corpus_score(list(hypotheses), [list(references)]).score),
         "chrf": CHRF().corpus_score(list(hypotheses), [list(references)]).score,
-        "exact_match": exact_match(hypotheses, references),
+        "exact_match": exact_match(hypotheses, references, normalization),
     }
 
 
-def lowered(lines: Sequence[str]) -> list[str]:
-    return [line.lower() for line in lines]
+def exact_match(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    normalization: Normalization = "nfc",
+    *,
+    lowercase: bool = False,
+) -> float:
+    """Per cent of lines equal to their reference."""
+    pairs = zip(hypotheses, references, strict=True)
+    same = sum(is_exact(mine, theirs, normalization, lowercase=lowercase) for mine, theirs in pairs)
+    return 100 * same / len(references)
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    same = sum(mine == theirs for mine, theirs in zip(hypotheses, references, strict=True))
-    return same / len(references)
+def is_exact(hypothesis: str, reference: str, normalization: Normalization = "nfc", *, lowercase: bool = False) -> bool:
+    """Whether the two are equal once both are normalised, as everything is that a model reads or writes."""
+    if lowercase:
+        hypothesis, reference = hypothesis.lower(), reference.lower()
+    return normalize(hypothesis, normalization) == normalize(reference, normalization)
 
 
 def suitable_tokenization(references: Sequence[str]) -> str:

@@ -20,7 +20,10 @@ def model_card(prepared: Prepared, progress: Progress, scores: Mapping[str, Any]
     config, data = prepared.config, prepared.config.data
     files = dict.fromkeys((*data.source, *data.target))  # one may be given twice
     corpus = f"the generated corpus `{data.generated}`" if data.generated else ", ".join(files)
-    measured = [f"| {name} | {value:.4g} |" for name, value in scores.items() if isinstance(value, float)]
+    units = {"exact_match": " (per cent)"}
+    measured = [
+        f"| {name}{units.get(name, '')} | {value:.4g} |" for name, value in scores.items() if isinstance(value, float)
+    ]
     lines = [
         "# A dragoman translation model",
         "",

@@ -87,7 +87,7 @@ def _tests(run: Path) -> Iterator[str]:
     for name, test in result["tests"].items():
         scores = [f"{test[metric]['score']:.1f}" for metric in ("bleu", "chrf", "ter")]
         interval = f"{test['bleu']['low']:.1f} to {test['bleu']['high']:.1f}"
-        rows.append((name, *scores, interval, f"{test['exact_match']:.1%}", f"{test['sentences']:,}"))
+        rows.append((name, *scores, interval, f"{test['exact_match']:.1f}%", f"{test['sentences']:,}"))
     headings = ("test set", "BLEU", "chrF", "TER", "BLEU, 95 %", "right to the letter", "sentences")
     beam = result["search"]["beam"]
     yield from _section("Test sets", _table(headings, rows) + f"<p>Beam {beam}, at step {result['steps']:,}.</p>")

@@ -27,7 +27,7 @@ SAMPLES = 10
 MOST_POINTS = 1_000  # of a curve; more would not be seen
 MOST_TOKENS = 40  # of the sentence whose attention is drawn, where there is one that short
 PANEL_WIDTH, PANEL_HEIGHT = 520, 340
-METRICS = {"loss": "loss", "bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
+METRICS = {"loss": "loss", "bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match, per cent"}
 
 Record = Mapping[str, Any]
 Points = list[tuple[float, float]]

@@ -35,7 +35,7 @@ def write_result(run: Run) -> None:
         name = _name(source, taken=tests)
         tests[name] = _test(run, translator, name, Path(source), Path(target))
         bleu = tests[name]["bleu"]
-        others = f"chrF {tests[name]['chrf']['score']:.1f}, exact {tests[name]['exact_match']:.1%}"
+        others = f"chrF {tests[name]['chrf']['score']:.1f}, exact {tests[name]['exact_match']:.1f}%"
         run.reporter.note(f"test {name}: BLEU {bleu['score']:.1f} ({bleu['low']:.1f} to {bleu['high']:.1f}), {others}")
     progress, made_by = run.progress, run.made_by
     result = {
@@ -77,7 +77,9 @@ def _test(run: Run, translator: Translator, name: str, source: Path, target: Pat
     bundle.write_file(run.directory / TRANSLATIONS / f"{name}.txt", content.encode())
     tokenization = suitable_tokenization(references)
     lowercase = is_lowercase(text.normalization)
-    scores = evaluate(translations, references, tokenize=tokenization, lowercase=lowercase).to_dict()
+    scores = evaluate(
+        translations, references, tokenize=tokenization, lowercase=lowercase, normalization=text.normalization
+    ).to_dict()
     scores["failed"] = failed
     known = languages()
     language = next((part for part in reversed(target.name.split(".")[1:]) if part in known), None)  # de of test.de.bz2

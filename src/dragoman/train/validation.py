@@ -31,14 +31,16 @@ class Validation:
         """What a metric was measured with: numbers of different judges are not compared."""
         metric, references = self.settings.valid_metric, self.prepared.valid_references
         letters = metric == "bleu" and suitable_tokenization(references) == "char"
-        return f"{metric}{'-char' if letters else ''} on {len(references)} of {self.prepared.valid.key[:16]}"
+        unit = " in per cent" if metric == "exact_match" else ""  # runs of earlier versions have shares of 1
+        return f"{metric}{'-char' if letters else ''}{unit} on {len(references)} of {self.prepared.valid.key[:16]}"
 
     def look(self, model: Model) -> dict[str, Any]:
         model.eval()
         translator = Translator(Bundle(self.prepared.config, self.prepared.tokenizers, model), self.device)
         greedy = DecodeConfig(beam=1, max_extra=self.prepared.config.decode.max_extra)
         translations = list(translator.stream([self.prepared.valid_sources], options=greedy))
-        scores = quick_scores([result.text for result in translations], self.prepared.valid_references)
+        texts, normalization = [result.text for result in translations], self.prepared.config.text.normalization
+        scores = quick_scores(texts, self.prepared.valid_references, normalization)
         sample = {"source": translations[0].source, "translation": translations[0].text}
         look = take_look(self.prepared, translator)
         return {"loss": self._loss(model), **scores, "sample": sample, "look": look}

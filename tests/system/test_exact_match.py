@@ -1,0 +1,147 @@
+"""Exact match: one definition and one unit wherever it is measured; and what else `evaluate` promises of a model."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.bundle import load_bundle
+from dragoman.cli.progress import TrainingReporter
+from dragoman.config import Config
+from dragoman.decode.translator import Translator
+from dragoman.evaluate.breakdown import sentence_scores
+from dragoman.evaluate.metrics import evaluate, exact_match, quick_scores
+from dragoman.text.normalize import Normalization, normalize
+from dragoman.train import testing
+from dragoman.train.prepare import prepare
+from dragoman.train.report import Silent
+from dragoman.train.validation import Validation
+from tests.forked import the_server
+
+SOURCES = ["a b c d e f g h", "j i h g f e d c b a", "h g f e d c b a a b", "f g"]
+
+
+@pytest.fixture(scope="module")
+def translator(quick_run: Path) -> Translator:
+    """With greedy search, which finds more than blank lines."""
+    bundle = load_bundle(quick_run)
+    config = replace(bundle.config, decode=replace(bundle.config.decode, beam=1))
+    return Translator(replace(bundle, config=config), "cpu")
+
+
+@pytest.fixture
+def place(tmp_path: Path, translator: Translator) -> Path:
+    """References that are the model's own translations but for how they are written, and a wrong one."""
+    right = [f" {result.text} ".replace(" ", " \x07 ") for result in translator.translate(SOURCES[:3])]
+    assert all(line.count("\x07") > 2 for line in right)
+    (tmp_path / "source").write_text("".join(f"{line}\n" for line in SOURCES))
+    (tmp_path / "reference").write_text("".join(f"{line}\n" for line in [*right, "something else"]))
+    return tmp_path
+
+
+def run(place: Path, command: str, code: int = 0) -> str:
+    done = the_server().run(command.split(), cwd=place)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "normalization", "same"),
+    [
+        ("caf\u00e9 noir", "cafe\u0301  noir ", "nfc", True),
+        ("a b", "a\u2581b", "nfc", False),
+        ("a b", "a\x07b", "nfc", True),
+        ("fi", "\ufb01", "nfc", False),
+        ("fi", "\ufb01", "nfkc", True),
+        ("A", "a", "nfc", False),
+        ("A", "a", "nfc-lowercase", True),
+    ],
+)
+def test_lines_are_compared_as_the_model_writes_them(
+    hypothesis: str, reference: str, normalization: Normalization, same: bool
+) -> None:
+    expected = 100.0 if same else 0.0
+    assert exact_match([hypothesis], [reference], normalization) == expected
+    assert quick_scores([hypothesis], [reference], normalization)["exact_match"] == expected
+    assert evaluate([hypothesis], [reference], normalization=normalization).exact_match == expected
+    (scored,) = sentence_scores([hypothesis], [reference], normalization=normalization)
+    assert scored.right is same
+
+
+def test_training_and_evaluating_count_the_same(place: Path, translator: Translator, quick_run: Path) -> None:
+    notes: list[str] = []
+    reporter = SimpleNamespace(note=notes.append, working=lambda *_: None)
+    (place / testing.TRANSLATIONS).mkdir()
+    fake: Any = SimpleNamespace(config=translator.config, directory=place, reporter=reporter)
+    trained = testing._test(fake, translator, "set", place / "source", place / "reference")
+    assert trained["exact_match"] == 75.0
+    references = [normalize(line) for line in (place / "reference").read_text().splitlines()]
+    assert (
+        trained["bleu"]
+        == evaluate([result.text for result in translator.translate(SOURCES)], references).bleu.to_dict()
+    ), "its references are normalised, as translations are"
+    files = f"--model {quick_run} --beam 1 --source source --reference reference"
+    assert json.loads(run(place, f"evaluate {files} --json"))["exact_match"] == 75.0
+    assert "\nexact  75.0%  of 4 sentences\n" in run(place, f"evaluate {files}")
+    (place / "ours").write_text("".join(f"{result.text}\n" for result in translator.translate(SOURCES)))
+    alone = json.loads(run(place, "evaluate --hypotheses ours --reference reference --worst 4 --json"))
+    assert alone["exact_match"] == 75.0
+    assert [one["line"] for one in alone["worst"]] == [4], "a line that matches is never among the worst"
+
+
+def test_validation_counts_the_same(place: Path) -> None:
+    files = {name: str(place / "source") for name in ("source", "target", "valid_source")}
+    settings = ["text.model=word", "text.vocab_size=300", "train.valid_metric=exact_match"]
+    config = Config.build("tiny", None, settings, data={**files, "valid_target": str(place / "reference")})
+    prepared = prepare(config, place / "run", Silent())
+    written = (place / "reference").read_text().splitlines()
+    assert prepared.valid_references == [normalize(line) for line in written]
+    assert prepared.valid_references != written, "the control"
+    judge = Validation(prepared, torch.device("cpu"), torch.float32).judge
+    assert judge.startswith("exact_match in per cent on 4 of "), "not to be compared with a share of earlier versions"
+
+
+def test_a_validation_is_told_in_per_cent(capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"kind": "valid", "step": 20, "loss": 2.5, "exact_match": 3.55, "best": False}
+    TrainingReporter().validated({**record, "sample": {"source": "a", "translation": "b"}})
+    assert "valid  step 20: loss 2.500  exact 3.5%" in capsys.readouterr().err
+
+
+# What else evaluate promises of a model
+
+
+def test_the_json_names_the_weights_that_translated(place: Path, quick_run: Path) -> None:
+    record = json.loads(run(place, f"evaluate --model {quick_run} --source source --reference reference --json"))
+    digest = hashlib.sha256((quick_run / "weights.safetensors").read_bytes()).hexdigest()
+    assert record["made_by"]["sha256"] == digest
+    assert record["made_by"]["model"] == str(quick_run)
+
+
+def test_tokenize_is_heeded_in_every_score(place: Path) -> None:
+    (place / "reference").write_text("ab cd ef gh ij kl\nmn op qr st uv\n")
+    (place / "ours").write_text("ab cd ef gx ij kl\nmn op qr sx uv\n")
+    (place / "theirs").write_text("xb cd ef gx ij kl\nmn op qr sx uv\n")
+    files = "evaluate --hypotheses ours --reference reference --against theirs --worst 2 --json"
+    words, letters = (json.loads(run(place, f"{files} --tokenize {name}")) for name in ("13a", "char"))
+    for record, name in ((words, "13a"), (letters, "char")):
+        assert f"tok:{name}|" in record["bleu"]["signature"]
+        assert f"tok:{name}|" in record["against"][0]["bleu"]["signature"]
+    assert letters["bleu"]["score"] > words["bleu"]["score"] + 10
+    assert [bucket["shortest"] for bucket in words["by_length"]] == [0, 6]
+    assert [bucket["shortest"] for bucket in letters["by_length"]] == [6, 11]
+    for mine, theirs in zip(words["worst"], letters["worst"], strict=True):
+        assert theirs["bleu"] > mine["bleu"]
+
+
+def test_evaluate_exits_1_where_lines_failed(place: Path, quick_run: Path) -> None:
+    arguments = ["evaluate", "--model", str(quick_run), "--source", str(place / "source")]
+    arguments += ["--reference", str(place / "reference")]
+    fault = {"name": "out_of_memory", "longest": 9}  # with </s>
+    ended = the_server().start(arguments, place / "errors", fault, {}).wait()
+    assert ended.code == 1
+    assert ended.lines[-1] == "evaluate: 2 lines failed and count as empty"
