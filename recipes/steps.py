@@ -141,7 +141,7 @@ def check_text(paths: Sequence[str], config: Config) -> int:
             blank += is_blank(line.text)
             if line.problem not in ("", TOO_LONG) and config.data.on_bad_line == "fail":
                 raise DataError(
-                    f"{path}:{line.number}: {line.problem}; mend the line or pass --set data.on_bad_line=skip"
+                    f"{path}:{line.number}: {line.problem}; fix the line or use --set data.on_bad_line=skip"
                 )
     if lines == blank:
         raise DataError(f"{paths[0]}: nothing to translate: {lines} lines, all of them blank or unusable")

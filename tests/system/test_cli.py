@@ -281,7 +281,7 @@ def test_a_corpus_with_bad_text_is_refused_or_skipped(generated: Path, tmp_path:
         "--set", "train.valid_sentences=2",
     ]  # fmt: skip
     assert error_of(*arguments, code=3) == (
-        f"dragoman: {broken}:7: invalid UTF-8 at byte 31; mend the line or pass --on-bad-line skip"
+        f"dragoman: {broken}:7: invalid UTF-8 at byte 31; fix the line or use --on-bad-line skip"
     )
     assert "1 pair left out, not valid text on a side" in run(*arguments, "--on-bad-line", "skip").stderr
 

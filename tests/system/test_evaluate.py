@@ -161,7 +161,7 @@ def test_blank_lines_are_told_of(place: Path) -> None:
     [
         ("--hypotheses ours --against short", 3, "short: 2 lines, reference: 12; each line needs one reference"),
         ("--hypotheses short", 3, "short: 2 lines, reference: 12; each line needs one reference"),
-        ("--hypotheses ours --source bad", 3, "bad:2: invalid UTF-8 at byte 1; mend the line"),
+        ("--hypotheses ours --source bad", 3, "bad:2: invalid UTF-8 at byte 1; fix the line"),
         ("--hypotheses ours --comet x/y", 2, "--comet: reads the source too; give --source"),
         ("--hypotheses ours --language de", 2,
          "--language: chooses the tokenisation of --paper; add --paper or leave it out"),

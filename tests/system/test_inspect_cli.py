@@ -128,7 +128,7 @@ def test_bad_requests_are_told(quick_run: Path, tmp_path: Path) -> None:
     )
     (tmp_path / "binary").write_bytes(b"a b\n\x7fELF\0\1\nc\n")
     assert error_of("inspect", "--model", quick_run, "--source", tmp_path / "binary") == (
-        f"{tmp_path / 'binary'}:2: NUL at byte 5; mend the line"
+        f"{tmp_path / 'binary'}:2: NUL at byte 5; fix the line"
     )
     (tmp_path / "blank").write_text("\n \n")
     assert error_of("inspect", "--model", quick_run, "--source", tmp_path / "blank") == (

@@ -358,7 +358,7 @@ def refusals(corpus: Path) -> dict[str, tuple[list[str], int, str]]:
         "bad line": (
             [*back, "--monolingual", str(bad)],
             3,
-            f"{bad}:2: invalid UTF-8 at byte 3; mend the line or pass --set data.on_bad_line=skip",
+            f"{bad}:2: invalid UTF-8 at byte 3; fix the line or use --set data.on_bad_line=skip",
         ),
         "no text": (
             [*back[: back.index("--monolingual") + 1], str(blank), *back[back.index("--monolingual") + 2 :]],

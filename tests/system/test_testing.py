@@ -126,7 +126,7 @@ def test_a_missing_test_set_is_known_before_the_first_step(tmp_path: Path) -> No
     with pytest.raises(DataError, match=r"one\.de: 1 lines, .*one\.src: 3; line N of one must translate line N"):
         train(config, tmp_path / "run")
     (tmp_path / "sets" / "one.de").write_bytes(b"one\ntwo\n\xff\n")
-    with pytest.raises(DataError, match=r"one\.de:3: invalid UTF-8 at byte 1; mend the line"):
+    with pytest.raises(DataError, match=r"one\.de:3: invalid UTF-8 at byte 1; fix the line"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "log.jsonl").exists()
     with pytest.raises(ConfigError, match=r"^data.test_source: 1 files, data.test_target: 0; give as many"):

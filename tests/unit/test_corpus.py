@@ -73,7 +73,7 @@ def test_a_tsv_file_is_both_sides(tmp_path: Path) -> None:
     assert found == [("hello", "h ə l oʊ", 1), ("world", "w ɝ l d", 3)]
     assert report.blank.count == 1
     path.write_bytes(bz2.compress(b"one\tuno\ntwo dos\n"))
-    with pytest.raises(DataError, match=r"words.tsv.bz2:2: no tab between source and target; mend the line or"):
+    with pytest.raises(DataError, match=r"words.tsv.bz2:2: no tab between source and target; fix the line or"):
         list(read_pairs([path], [path], report=CorpusReport()))
 
 
@@ -89,7 +89,7 @@ def test_invalid_utf8_is_named_by_line_and_byte_or_skipped_and_counted(tmp_path:
     lines[6] = b"x" * 30 + b"\xff and more\n"
     bad = b"".join(lines)
     assert message_of(lambda: pairs_of(tmp_path, bad, numbered(10))) == (
-        f"{tmp_path / 'train.en'}:7: invalid UTF-8 at byte 31; mend the line or pass --on-bad-line skip"
+        f"{tmp_path / 'train.en'}:7: invalid UTF-8 at byte 31; fix the line or use --on-bad-line skip"
     )
     assert message_of(lambda: pairs_of(tmp_path, numbered(10), bad)).startswith(f"{tmp_path / 'train.de'}:7: ")
 
@@ -162,7 +162,7 @@ def test_what_is_not_text_is_named(tmp_path: Path) -> None:
     def message(data: bytes) -> str:
         return message_of(lambda: pairs_of(tmp_path, data, text))
 
-    assert message(b"fine\nbro\0ken\nfine\n") == f"{source}:2: NUL at byte 4; mend the line or pass --on-bad-line skip"
+    assert message(b"fine\nbro\0ken\nfine\n") == f"{source}:2: NUL at byte 4; fix the line or use --on-bad-line skip"
     assert message(gzip.compress(text)) == f"{source}:1: gzip data, not text; let its name end in .gz or unpack it"
     assert message(bz2.compress(text)) == f"{source}:1: bzip2 data, not text; let its name end in .bz2 or unpack it"
     assert message(lzma.compress(text)) == f"{source}:1: xz data, not text; let its name end in .xz or unpack it"

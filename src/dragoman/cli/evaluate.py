@@ -360,6 +360,6 @@ def _lines(path: Path) -> list[str]:
     texts = []
     for line in read_lines(path):
         if line.problem:
-            raise DataError(f"{path}:{line.number}: {line.problem}; mend the line")
+            raise DataError(f"{path}:{line.number}: {line.problem}; fix the line")
         texts.append(line.text)
     return texts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Threads
+from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Threads
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def command(
     most: Annotated[int, typer.Option(min=1, help="Sentences shown; all count for the statistics.")] = 100,
     rank: Annotated[int, typer.Option(min=0, help="Rank the heads of so many sentences by what each is worth.")] = 10,
     device: Device = "auto",
+    precision: Precision = "float32",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -54,7 +55,7 @@ def command(
     from dragoman.inspect.capture import inspect_sentence, without_heads
     from dragoman.inspect.payload import inspect_many
 
-    translator = dragoman.load(str(model), device, threads=threads)
+    translator = dragoman.load(model, device, precision, threads)
     sentences = [(line, target) for line in (text or _lines(source, translator))]
     masked = mask_head or []
     used = without_heads(translator, masked)
@@ -101,7 +102,7 @@ def _lines(path: Path | None, translator: "Translator") -> list[str]:
     lines, too_long = [], []
     for line in read_lines(path):
         if line.problem:
-            raise DataError(f"{path}:{line.number}: {line.problem}; mend the line")
+            raise DataError(f"{path}:{line.number}: {line.problem}; fix the line")
         if is_blank(line.text):
             continue
         try:

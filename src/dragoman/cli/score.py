@@ -34,7 +34,7 @@ def command(
     for window in windows(parallel_lines(source, target), batch_size):
         for path, line in ((path, line) for pair in window for path, line in zip((source, target), pair, strict=True)):
             if line.problem:
-                raise DataError(f"{path}:{line.number}: {line.problem}; mend the line")
+                raise DataError(f"{path}:{line.number}: {line.problem}; fix the line")
         sources, targets = [mine.text for mine, _ in window], [theirs.text for _, theirs in window]
         try:
             scores = translator.score(sources, targets, batch_size)

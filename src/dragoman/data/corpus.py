@@ -206,7 +206,7 @@ def _read_part(part: int, source: Path, target: Path, on_bad_line: OnBadLine, re
         if problems - {TOO_LONG}:
             if on_bad_line == "fail":
                 path, line = (target, target_line) if source_line.problem in ("", TOO_LONG) else (source, source_line)
-                raise DataError(f"{path}:{number}: {line.problem}; mend the line or pass --on-bad-line skip")
+                raise DataError(f"{path}:{number}: {line.problem}; fix the line or use --on-bad-line skip")
             report.bad.add(part, number)
         elif problems:
             report.too_long.add(part, number)

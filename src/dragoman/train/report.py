@@ -123,5 +123,5 @@ def read_log(run: Path) -> list[dict[str, Any]]:
         try:
             records.append(json.loads(line))
         except ValueError:
-            raise ModelError(f"{path}:{number}: not a log line; mend or remove the file to go on") from None
+            raise ModelError(f"{path}:{number}: not a log line; fix or remove the file to continue") from None
     return records
