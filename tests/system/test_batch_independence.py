@@ -56,7 +56,7 @@ def changed(some: list[Translation], others: list[Translation]) -> int:
 
 
 @pytest.mark.parametrize("beam", [1, 5])
-@pytest.mark.parametrize("batch_size", [1, 7, 64])
+@pytest.mark.parametrize("batch_size", [7, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 64))])
 def test_batch_size_and_order_change_no_token(
     translator: Translator, margin: float, beam: int, batch_size: int
 ) -> None:

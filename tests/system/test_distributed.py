@@ -214,16 +214,19 @@ def alone(short: Place) -> Path:
 
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp"])
+@pytest.mark.slow
 def test_two_ranks_are_one_process_with_twice_the_batches(short: Place, alone: Path, run: str) -> None:
     assert_same_run(short[run], alone)
 
 
+@pytest.mark.slow
 def test_so_they_are_with_packed_batches(short: Place, alone: Path) -> None:
     packed = short.alone("alone, packed", "train.accumulate=4", "train.layout=packed")
     assert_same_run(short["packed"], packed)
     assert losses(packed)[1] != pytest.approx(losses(alone)[1], rel=1e-3), "which are other batches"
 
 
+@pytest.mark.slow
 def test_normalised_by_each_ranks_own_tokens_it_would_be_another_run(short: Place) -> None:
     apart = [
         abs(ours / theirs - 1) for ours, theirs in zip(losses(short["ddp"]), losses(short["by rank"]), strict=True)
@@ -232,6 +235,7 @@ def test_normalised_by_each_ranks_own_tokens_it_would_be_another_run(short: Plac
 
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp"])
+@pytest.mark.slow
 def test_ranks_read_disjoint_rows_that_make_whole_epochs(short: Place, run: str) -> None:
     by_rank = [short.noted(run, rank)["rows"] for rank in (0, 1)]
     assert [len(steps) for steps in by_rank] == [12, 12]
@@ -243,12 +247,14 @@ def test_ranks_read_disjoint_rows_that_make_whole_epochs(short: Place, run: str)
 
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp"])
+@pytest.mark.slow
 def test_only_rank_0_writes(short: Place, run: str) -> None:
     assert short.noted(run, 1)["written"] == []
     names = {Path(path).name for path in short.noted(run, 0)["written"]}
     assert {".weights.safetensors.partial", "log.jsonl", ".step-000012.partial"} <= names
 
 
+@pytest.mark.slow
 def test_two_ranks_resume_to_the_bit_with_the_random_state_of_each(short: Place) -> None:
     assert state(short["whole"], 8) == state(short["parts"], 8)
     assert losses(short["whole"]) == losses(short["parts"])
@@ -259,6 +265,7 @@ def test_two_ranks_resume_to_the_bit_with_the_random_state_of_each(short: Place)
 
 
 @pytest.mark.parametrize("run", ["two then one", "sharded then one", "one then two"])
+@pytest.mark.slow
 def test_a_checkpoint_does_not_know_how_many_processes_made_it(short: Place, alone: Path, run: str) -> None:
     if run.endswith("one"):
         short.alone(run, "train.accumulate=4")

@@ -39,11 +39,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_the_commands_of_readme(place: Path) -> None:
     assert (place / "out.de").read_bytes().count(b"\n") == 1_000
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
+@pytest.mark.slow
 def test_the_python_of_readme(place: Path, number: int) -> None:
     done = subprocess.run([sys.executable, "-c", blocks("python")[number]], cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

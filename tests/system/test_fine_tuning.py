@@ -190,7 +190,7 @@ def test_the_divergence_is_the_formula_and_nothing_without_dropout() -> None:
     assert divergence(torch.cat((logits[:2], logits[:2])), real) == 0
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("layout", ["padded", pytest.param("packed", marks=pytest.mark.slow)])
 def test_r_drop_trains_without_dropout_as_if_it_were_not_there(tmp_path: Path, layout: str) -> None:
     curves = {}
     for name, settings in {

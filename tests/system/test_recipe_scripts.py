@@ -119,6 +119,7 @@ def lines_of(path: Path) -> list[str]:
 # Back-translation
 
 
+@pytest.mark.slow
 def test_the_synthetic_source_is_the_reverse_models_output(back_translated: Path, corpus: Path) -> None:
     alone = lines_of(corpus / "alone.target")
     reverse = dragoman.load(str(back_translated / "reverse"), "cpu").translate(alone)
@@ -132,6 +133,7 @@ def test_the_synthetic_source_is_the_reverse_models_output(back_translated: Path
     assert [each.text for each in forward] != [text for text, _ in expected]
 
 
+@pytest.mark.slow
 def test_the_models_learned_from_what_they_should(back_translated: Path, corpus: Path) -> None:
     reverse, forward = load_config(back_translated / "reverse").data, load_config(back_translated / "model").data
     assert (reverse.source, reverse.target) == ((str(corpus / "train.target"),), (str(corpus / "train.source"),))
@@ -143,6 +145,7 @@ def test_the_models_learned_from_what_they_should(back_translated: Path, corpus:
     assert f"{pairs:,} pairs" in (back_translated / "model" / "card.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_same_command_again_does_nothing_anew(
     back_translated: Path,
     corpus: Path,
@@ -166,6 +169,7 @@ def test_the_same_command_again_does_nothing_anew(
     assert before == {path: path.read_bytes() for path in before}
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_and_ends_the_same(
     back_translated: Path,
     corpus: Path,
@@ -233,6 +237,7 @@ def test_a_student_learns_what_the_teacher_says(quick_run: Path, corpus: Path, r
     assert not (tmp_path / "run" / "teacher").exists()
 
 
+@pytest.mark.slow
 def test_the_teacher_may_be_trained_and_the_real_pairs_kept(corpus: Path, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "run"
     sizes = ["--teacher-preset", "tiny", "--teacher-set", "model.d_model=48", "--student-set", "model.d_ff=32"]
@@ -409,6 +414,7 @@ def test_bad_input_is_refused_in_one_line(
     assert not (corpus / "refused" / "teacher").exists()
 
 
+@pytest.mark.slow
 def test_other_text_for_a_finished_run_is_refused(
     back_translated: Path, corpus: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,9 +24,9 @@ def test_left_out() -> None: ...
     ("reason", "ci", "workers", "code"),
     [
         ("no such device", "true", (), 1),
-        ("no such device", "true", ("-n", "1"), 1),
-        ("no such device", "", (), 0),
-        ("root may write anywhere", "true", (), 0),
+        pytest.param("no such device", "true", ("-n", "1"), 1, marks=pytest.mark.slow),
+        pytest.param("no such device", "", (), 0, marks=pytest.mark.slow),
+        pytest.param("root may write anywhere", "true", (), 0, marks=pytest.mark.slow),
     ],
 )
 def test_an_unexpected_skip_fails_in_ci(

@@ -195,7 +195,9 @@ def test_packed_batches_train_resume_and_learn_too(tmp_path: Path) -> None:
     [
         ((), "in float32, padded batches"),
         (("train.precision=bfloat16",), "in bfloat16, packed batches"),
-        (("train.precision=bfloat16", "train.r_drop=1.0"), "in bfloat16, packed batches"),
+        pytest.param(
+            ("train.precision=bfloat16", "train.r_drop=1.0"), "in bfloat16, packed batches", marks=pytest.mark.slow
+        ),
         (("train.precision=bfloat16", "train.layout=padded"), "in bfloat16, padded batches"),
     ],
 )
@@ -291,8 +293,16 @@ def write_pairs(directory: Path, count: int = 300) -> dict[str, list[str]]:
 FILES = ("train.max_steps=4", "train.save_every=4", "text.vocab_size=320", "model.d_model=16", "model.num_layers=1")
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
-@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "joint"),
+    [
+        ("bpe", True),
+        ("unigram", False),
+        *(pytest.param(kind, joint, marks=pytest.mark.slow) for kind, joint in (
+            ("bpe", False), ("unigram", True), ("char", True), ("char", False), ("word", True), ("word", False),
+        )),
+    ],
+)  # fmt: skip
 def test_every_kind_of_tokenizer_joint_and_separate(tmp_path: Path, kind: str, joint: bool) -> None:
     settings = [*FILES, f"text.model={kind}", f"text.joint={json.dumps(joint)}"]
     settings.append(f"model.share_source_target={json.dumps(joint)}")

@@ -216,7 +216,7 @@ def test_the_command_names_the_line_of_a_pair_that_is_too_big(
     target.write_text("b a\n" * 19 + "a " * 120 + "\n" + "b a\n" * 20)
     out_of_memory_at(monkeypatch, 100)
     with pytest.raises(DataError) as raised:
-        score_command.command(quick_run, source, target, batch_size=1, device="cpu")
+        score_command.command(source, target, quick_run, batch_size=1, device="cpu")
     assert str(raised.value) == f"{source}:20: out of memory at 3 source and 121 target tokens; shorten it"
     assert len(capsys.readouterr().out.splitlines()) == 16, "the window before"
 
