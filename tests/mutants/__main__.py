@@ -133,7 +133,7 @@ def main() -> int:
         for number in range(options.jobs):
             copies.put(Copy(Path(scratch) / str(number)))
         verdicts: dict[str, str] = {}
-        if not _pass_without_mutants(chosen, copies):
+        if not _pass_without_mutants(chosen, copies, pool):
             return 1
         for mutant, verdict in zip(chosen, pool.map(lambda each: judge(each, copies), chosen), strict=True):
             verdicts[f"{mutant.area}: {mutant.name}"] = verdict
@@ -146,13 +146,25 @@ def main() -> int:
     return 0 if killed == len(verdicts) else 1
 
 
-def _pass_without_mutants(mutants: list[Mutant], copies: "Queue[Copy]") -> bool:
-    copy = copies.get()
-    code, output = copy.run({test for mutant in mutants for test in mutant.tests})
-    copies.put(copy)
-    if code:
-        print(f"{output}\nthe tests named by the mutants fail on the code as it is; fix that first", file=sys.stderr)
-    return code == 0
+def _pass_without_mutants(mutants: list[Mutant], copies: "Queue[Copy]", pool: ThreadPoolExecutor) -> bool:
+    """All tests that the mutants name, file by file, on the code as it is."""
+    by_file: dict[str, set[str]] = {}
+    for test in {test for mutant in mutants for test in mutant.tests}:
+        by_file.setdefault(test.partition("::")[0], set()).add(test)
+
+    def run(tests: set[str]) -> tuple[int, str]:
+        copy = copies.get()
+        try:
+            return copy.run(tests)
+        finally:
+            copies.put(copy)
+
+    failures = [output for code, output in pool.map(run, by_file.values()) if code]
+    for output in failures:
+        print(output, file=sys.stderr)
+    if failures:
+        print("these tests fail on the code as it is; fix that first", file=sys.stderr)
+    return not failures
 
 
 if __name__ == "__main__":
