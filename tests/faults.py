@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from dragoman import bundle
+from dragoman.cli import progress
 from dragoman.data import store
 from dragoman.decode import translator
 from dragoman.decode.engine import Engine
@@ -207,6 +208,11 @@ def _interrupt(becomes: str = "") -> None:
             raise RuntimeError("release unlocked lock") from None
         if becomes != "nothing":
             raise
+
+
+def report_always() -> None:
+    """Tell at once how far a job has come, not now and then."""
+    _put(progress, "SECONDS_BETWEEN_COUNTS", 0.0)
 
 
 def ignore_interrupts() -> None:

@@ -61,6 +61,19 @@ class Started:
         return Ended(code, self.errors.read_text(encoding="utf-8", errors="replace"), time.monotonic())
 
 
+@contextmanager
+def heeding_interrupts() -> Iterator[None]:
+    """Processes started here heed SIGINT even where this one ignores it, as a job in the background does."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class Server:
     """The test's side."""
 
@@ -68,7 +81,8 @@ class Server:
         self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
         command = [sys.executable, "-m", "tests.forked"]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen(command, cwd=ROOT, env=self._environment, text=True, **pipes)
+        with heeding_interrupts():
+            self._process = subprocess.Popen(command, cwd=ROOT, env=self._environment, text=True, **pipes)
 
     def start(
         self, arguments: Sequence[str], errors: Path, fault: Mapping[str, Any], environment: Mapping[str, str]
@@ -113,16 +127,6 @@ class Server:
         answer = self._process.stdout.readline()
         assert answer, "the server of forked processes has ended"
         return int(answer)
-
-
-@contextmanager
-def heeding_interrupts() -> Iterator[None]:
-    """Processes started here heed SIGINT even where this one ignores it, as a job in the background does."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @functools.cache

@@ -32,10 +32,14 @@ class Job:
         self.state = output.with_name(f".{output.name}.partial.json")
         self._model, self._errors = model, output.with_name(f"{output.name}.errors")
 
+    @property
+    def arguments(self) -> list[str]:
+        files = ["--model", str(self._model), "--input", str(self.source)]
+        how = ["--batch-size", "2", "--beam", "1", "--max-extra", "4", *self.options]
+        return ["translate", *files, *how, "--output", str(self.output)]
+
     def run(self, *more: str, **fault: Any) -> Ended:
-        files = ["--model", str(self._model), "--input", str(self.source), "--output", str(self.output)]
-        arguments = ["translate", *files, "--batch-size", "2", "--beam", "1", *self.options, *more]
-        return the_server().start(arguments, self._errors, fault, {}).wait()
+        return the_server().start([*self.arguments, *more], self._errors, fault, {}).wait()
 
     def at(self, event: int, action: str) -> Ended:
         return self.run(name="at_event", number=event, action=action)
@@ -57,14 +61,12 @@ _outputs: dict[tuple[bytes, tuple[str, ...]], bytes] = {}
 
 
 def uninterrupted(quick_run: Path, source: Path, *options: str) -> bytes:
-    """What a run writes that nothing stops."""
+    """What the same command writes to standard output, all at once."""
     key = (source.read_bytes(), options)
     if key not in _outputs:
-        other = job(quick_run, source, "uninterrupted", *options)
-        assert other.run().code == 0
-        _outputs[key] = other.output.read_bytes()
-        for path in (other.output, other.output.with_name("uninterrupted.errors")):
-            path.unlink()
+        done = the_server().run(job(quick_run, source, "-", *options).arguments[:-2])
+        assert done.returncode == 0, done.stderr
+        _outputs[key] = done.stdout.encode()
         assert _outputs[key].count(b"\n") == LINES
     return _outputs[key]
 
@@ -163,7 +165,12 @@ def test_an_internal_error_tells_what_is_kept(quick_run: Path, source: Path) -> 
 def test_nothing_is_left_where_nothing_was_finished(quick_run: Path, source: Path) -> None:
     mine = job(quick_run, source)
     ended = mine.at(1, "interrupt")
-    assert (ended.code, ended.lines) == (130, [f"dragoman: {mine.output}: interrupted; no lines were finished"])
+    message = f"dragoman: {mine.output}: interrupted; no lines were finished"
+    assert (ended.code, ended.lines) == (130, [message])
+    assert mine.others() == set()
+    assert mine.at(4, "die").code == -9
+    other = job(quick_run, source, "out", "--beam", "2").at(1, "interrupt")
+    assert (other.code, other.lines[-1]) == (130, message), "nor of the work that it took the place of"
     assert mine.others() == set()
 
 
@@ -203,6 +210,16 @@ def test_other_work_is_not_continued(change: str, note: str, quick_run: Path, so
     ended = mine.run(*options)
     assert ended.lines[0] == f"translate: {mine.partial} {note}; starting over"
     assert mine.output.read_bytes() == expected
+
+
+def test_a_log_tells_how_many_lines_are_done_and_how_many_there_are(quick_run: Path, source: Path) -> None:
+    mine = job(quick_run, source)
+    assert mine.at(4, "die").code == -9
+    told = [line.partition(" lines, ") for line in mine.run(name="report_always").lines[1:-1]]
+    assert all(rest.endswith(" left") for _, _, rest in told)
+    done = [int(line.removeprefix("translate: ").removesuffix(f" of {LINES}")) for line, _, _ in told]
+    assert done == sorted(done)
+    assert (done[0], done[-1]) == (WINDOW, LINES)
 
 
 def test_the_record_names_what_the_lines_were_made_from(quick_run: Path, source: Path) -> None:

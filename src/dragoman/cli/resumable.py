@@ -75,12 +75,12 @@ class Resumable:
             pass  # nothing was finished
         except (ValueError, TypeError, KeyError):
             self._note("is damaged")
+        if not self.lines:
+            self._state.unlink(missing_ok=True)
         self._file.truncate(self._size)
         if 0 < self.lines < self._total:
-            print(
-                f"translate: resuming {self._output} at line {self.lines + 1:,} of {self._total:,}",
-                file=sys.stderr,
-            )
+            place = f"line {self.lines + 1:,} of {self._total:,}"
+            print(f"translate: resuming {self._output} at {place}", file=sys.stderr)
 
     def add(self, text: str, lines: int, tally: dict[str, Any]) -> None:
         """More finished lines, and the tally with them."""
