@@ -78,7 +78,7 @@ def load(
     return Translator.load(model, device, precision, threads)
 
 
-if not TYPE_CHECKING:  # a type checker shall not take every name for one that is there
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:

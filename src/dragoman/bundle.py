@@ -90,7 +90,7 @@ def write_file(path: Path, content: bytes) -> None:
         _write_synced(partial, content)
         partial.replace(path)
         after("rename", path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise disk_error(path, len(content), error) from None
@@ -115,7 +115,7 @@ def _write_synced(path: Path, content: bytes) -> None:
     after("write", path)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     if os.name == "posix":  # elsewhere a directory cannot be opened
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -538,13 +538,13 @@ def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
             _write_synced(partial / name, content)
         _write_synced(partial / MANIFEST, json.dumps(manifest, indent=1).encode())
-        _sync_directory(partial)
+        sync_directory(partial)
         if path.exists():
             path.rename(replaced)
             after("rename", replaced)
         partial.rename(path)
         after("rename", path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
         shutil.rmtree(replaced, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)

@@ -80,7 +80,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         require(abs(value) < 2**63, f"{name}: the number has {int(value).bit_length()} bits, at most 63 are allowed")
     if hint is str:
         # a file name may hold other bytes, which Python shows as surrogates; TOML and JSON cannot hold them
-        require(_is_unicode(value), f"{name}: {value!r} is not valid UTF-8; rename the file")
+        require(_is_unicode(value), f"{name}: {value!r} is not valid UTF-8; rename the file or change the setting")
         return value
     try:
         return hint(value)

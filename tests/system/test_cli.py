@@ -239,9 +239,7 @@ def test_train_refuses_typos_with_a_suggestion(tmp_path: Path) -> None:
     assert error_of("train", "--set", "model.vocab_size=5", "--out", tmp_path / "x", code=2) == (
         "dragoman: model.vocab_size: follows from the tokenizer; leave it out and set text.vocab_size"
     )
-    assert error_of("train", "--preset", "tiny", code=2) == (
-        "dragoman: --out: missing; say where the model directory shall be"
-    )
+    assert error_of("train", "--preset", "tiny", code=2) == ("dragoman: --out: missing; give the model directory")
     assert error_of("train", "--out", tmp_path / "x", "--set", "data.generated=nubmers-th", code=2) == (
         "dragoman: data.generated: no corpus 'nubmers-th'; did you mean numbers-th?"
     )
@@ -361,6 +359,13 @@ def test_an_interrupt_while_reading_stdin_is_exit_130(quick_run: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == b"dragoman: interrupted\n"
+
+
+@pytest.mark.slow
+def test_a_closed_standard_output_is_told(quick_run: Path) -> None:
+    command = shlex.join([*DRAGOMAN, "translate", "--model", str(quick_run), "a"])
+    done = subprocess.run(f"{command} >&-", shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "dragoman: standard output: closed; give --output\n")
 
 
 def test_options_that_mean_nothing_together_are_refused(quick_run: Path, tmp_path: Path) -> None:

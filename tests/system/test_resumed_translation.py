@@ -212,6 +212,26 @@ def test_other_work_is_not_continued(change: str, note: str, quick_run: Path, so
     assert mine.output.read_bytes() == expected
 
 
+def test_other_output_to_the_same_name_leaves_what_is_kept(quick_run: Path, source: Path) -> None:
+    """Text as arguments goes to the same file: it does not touch the work that waits to be continued."""
+    expected, killed = uninterrupted(quick_run, source), job(quick_run, source)
+    killed.at(4, "die")
+    kept = killed.partial.read_bytes(), killed.state.read_bytes()
+    done = the_server().run(["translate", "--model", str(quick_run), "--output", str(killed.output), "a b"])
+    assert (done.returncode, killed.output.read_bytes().count(b"\n")) == (0, 1)
+    assert (killed.partial.read_bytes(), killed.state.read_bytes()) == kept
+    assert killed.run().code == 0
+    assert killed.output.read_bytes() == expected
+
+
+def test_another_number_of_threads_continues_the_same_work(quick_run: Path, source: Path) -> None:
+    expected, killed = uninterrupted(quick_run, source), job(quick_run, source)
+    killed.at(4, "die")
+    done = killed.run("--threads", "2")
+    assert done.lines[0] == f"translate: resuming {killed.output} at line {WINDOW + 1} of {LINES}"
+    assert killed.output.read_bytes() == expected
+
+
 def test_a_log_tells_how_many_lines_are_done_and_how_many_there_are(quick_run: Path, source: Path) -> None:
     mine = job(quick_run, source)
     assert mine.at(4, "die").code == -9

@@ -293,10 +293,10 @@ def test_toml_brings_back_any_path(tmp_path_factory: pytest.TempPathFactory, pat
 def test_a_path_that_is_not_unicode_is_refused() -> None:
     name = os.fsdecode(b"train-\xff.en")
     assert message_of(DataConfig, source=("a", name)) == (
-        "data.source: 'train-\\udcff.en' is not valid UTF-8; rename the file"
+        "data.source: 'train-\\udcff.en' is not valid UTF-8; rename the file or change the setting"
     )
     assert message_of(TrainConfig, start_from=name) == (
-        "train.start_from: 'train-\\udcff.en' is not valid UTF-8; rename the file"
+        "train.start_from: 'train-\\udcff.en' is not valid UTF-8; rename the file or change the setting"
     )
 
 

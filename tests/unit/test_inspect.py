@@ -287,10 +287,10 @@ def test_a_ranking_in_small_batches_is_the_same(
     advanced: list[None] = []
     costs = {head.name: head.cost for head in rank_heads(translator, inspected, lambda: advanced.append(None))}
     assert sizes == [1, 12], "all heads at once, where there is room"
-    logits = len(inspected.target_ids) * translator.config.model.target_vocabulary
-    for limit, expected in ((5 * logits, [5, 5, 2]), (1, [1] * 12)):
+    longer = max(len(inspected.source_ids), len(inspected.target_ids))
+    for limit, expected in ((5 * longer, [5, 5, 2]), (1, [1] * 12)):
         sizes.clear()
-        monkeypatch.setattr(heads, "MOST_LOGITS", limit)
+        monkeypatch.setattr(heads, "MOST_TOKENS", limit)
         small = {head.name: head.cost for head in rank_heads(translator, inspected)}
         assert sizes == [1, *expected]
         assert small == pytest.approx(costs, abs=1e-4)

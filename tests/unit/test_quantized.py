@@ -268,9 +268,9 @@ def test_attention_is_captured_as_ever() -> None:
 def test_a_precision_that_there_is_not_is_refused() -> None:
     model, cpu = transformer(), torch.device("cpu")
     assert in_precision(model, cpu, "float32") is model
-    with pytest.raises(ConfigError, match=r"precision: 'int' is not a precision; did you mean int8\?"):
+    with pytest.raises(ConfigError, match=r"precision: 'int' is not a choice; did you mean int8\?"):
         in_precision(model, cpu, "int")
-    with pytest.raises(ConfigError, match="precision: 'x' is not a precision; known: bfloat16, float32, int8"):
+    with pytest.raises(ConfigError, match="precision: 'x' is not a choice; known: bfloat16, float32, int8"):
         in_precision(model, cpu, "x")
     with pytest.raises(ConfigError, match="precision: 'int8' was asked for and MPS has no int8 product; use float32"):
         in_precision(model, torch.device("mps"), "int8")
@@ -316,7 +316,7 @@ def test_the_commands_take_a_precision(quick_run: Path, tmp_path: Path) -> None:
     for arguments in commands.values():
         done = CliRunner().invoke(app, [*arguments, "--precision", "int16"])
         assert isinstance(done.exception, ConfigError)
-        assert str(done.exception) == "precision: 'int16' is not a precision; did you mean int8?"
+        assert str(done.exception) == "precision: 'int16' is not a choice; did you mean int8?"
         assert CliRunner().invoke(app, [*arguments, "--precision", "int8"]).exit_code == 0
     scores = [CliRunner().invoke(app, [*commands["score"], "--precision", name]).output for name in PRECISIONS]
     assert len(set(scores)) == len(PRECISIONS), "each was used"

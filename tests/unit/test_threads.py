@@ -53,6 +53,18 @@ def test_the_number_of_threads_is_restored() -> None:
     assert torch.get_num_threads() == before
 
 
+def test_overlapping_users_restore_the_number_of_threads() -> None:
+    """As two threads would that enter and leave in turn."""
+    before = torch.get_num_threads()
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(cpu_threads(before + 1))
+        second.enter_context(cpu_threads(before + 2))
+        first.close()
+        assert torch.get_num_threads() == before + 2, "the second is still at work"
+        second.close()
+        assert torch.get_num_threads() == before
+
+
 def test_training_runs_on_the_threads_asked_for(tmp_path: Path) -> None:
     seen = set()
 
@@ -91,6 +103,7 @@ def test_decoding_and_scoring_run_on_the_threads_asked_for(
     assert threads_of(dragoman.load(quick_run)) == {1}, "the control"
     assert threads_of(dragoman.load(quick_run, threads=2)) == {2}
     assert threads_of(dragoman.load(quick_run), threads=3) == {3, 1}  # attention is not part of the search
+    assert threads_of(dragoman.load(quick_run, threads=2), threads=0) == {1, 2}  # 0: as if nothing were asked for
     own = shutil.copytree(quick_run, tmp_path / "run")
     config = (own / "config.toml").read_text(encoding="utf-8")
     (own / "config.toml").write_text(config.replace("batch_size = 64\nthreads = 0", "batch_size = 64\nthreads = 2"))

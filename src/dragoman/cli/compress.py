@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Model
 from dragoman.config import require_choice
 from dragoman.errors import ConfigError
@@ -29,6 +30,7 @@ def command(
         raise ConfigError(f"--out {out}: holds a model; give another directory")
     source = bundle.located(model)
     loaded = bundle.load_bundle(source)
+    interrupts.check()
     full = bundle.named_weights(loaded.model)
     if weights == "int8":
         stored = compact(full)

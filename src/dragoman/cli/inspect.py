@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Threads
 from dragoman.errors import ConfigError, DataError
 
@@ -56,6 +57,7 @@ def command(
     from dragoman.inspect.payload import inspect_many
 
     translator = dragoman.load(model, device, precision, threads)
+    interrupts.check()
     sentences = [(line, target) for line in (text or _lines(source, translator))]
     masked = mask_head or []
     used = without_heads(translator, masked)

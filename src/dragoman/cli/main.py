@@ -40,7 +40,7 @@ def _run() -> None:
 
             app(prog_name="dragoman")
         finally:
-            if sys.stdout is not None and interrupts.received is None:  # None: closed by who started us
+            if sys.stdout is not None and interrupts.received is None:  # None: the parent closed it
                 sys.stdout.flush()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EPIPE) or error.filename is not None:

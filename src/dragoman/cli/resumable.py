@@ -62,6 +62,7 @@ class Resumable:
         self._state = output.with_name(f".{output.name}.partial.json")
         self._packed = output.with_name(f".{output.name}.packed")
         self._file: IO[bytes] | None = None  # while it is open, and locked
+        self._is_published = False
         self._size, self._digest = 0, hashlib.sha256()  # of the finished lines
 
     def start(self) -> None:
@@ -112,10 +113,15 @@ class Resumable:
             with whole.open("rb") as packed:
                 os.fsync(packed.fileno())
         bundle.after("write", whole)
+        if os.name == "nt" and self._file is not None:
+            self._file.close()  # Windows renames no open file
         whole.replace(self._output)
         bundle.after("rename", self._output)
-        self._partial.unlink(missing_ok=True)
+        bundle.sync_directory(self._output.parent)
         self._state.unlink(missing_ok=True)
+        if whole is not self._partial:
+            self._partial.unlink(missing_ok=True)
+        self._is_published = True
 
     def describe(self) -> str:
         """What is kept, and how to go on."""
@@ -126,10 +132,11 @@ class Resumable:
     def close(self) -> None:
         if self._file is None:
             return
-        with suppress(OSError):  # a full disk, told of already
+        with suppress(OSError):  # a full disk, which is reported already
             self._file.close()
             self._packed.unlink(missing_ok=True)
-            if not self._state.exists():
+            # once published, the name may belong to the next command
+            if not self._is_published and not self._state.exists():
                 self._partial.unlink(missing_ok=True)
 
     def _take_up(self, file: IO[bytes], state: dict[str, Any]) -> None:
@@ -171,5 +178,7 @@ def _open_locked(partial: Path, output: Path) -> IO[bytes]:
         return file
     except (BlockingIOError, FileNotFoundError):  # not found: the other command has just finished
         pass
+    except OSError:  # a file system without locks
+        return file
     file.close()
     raise ConfigError(f"--output {output}: another command is writing it; wait for it or give another file")

@@ -1,6 +1,7 @@
 """`dragoman score`: how likely a model finds given translations."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -44,3 +45,4 @@ def command(
         for text, translation, score in zip(sources, targets, scores, strict=True):
             record = {"source": text, "target": translation, "score": score}
             print(json.dumps(record, ensure_ascii=False) if as_json else f"{score:.6f}")
+        sys.stdout.flush()

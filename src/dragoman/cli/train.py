@@ -63,7 +63,7 @@ def command(
     with _one_voice():
         if out is None:
             if config is None:
-                raise ConfigError("--out: missing; say where the model directory shall be")
+                raise ConfigError("--out: missing; give the model directory")
             out = Path("runs") / config.stem
         asked = [*(settings or []), *([f"train.threads={threads}"] if threads is not None else [])]
         built = build_config(config, out, preset, data, asked, start_from)

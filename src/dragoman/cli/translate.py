@@ -118,7 +118,7 @@ class _Job:
 
         total = count_lines(input) if input.is_file() else None
         windows = _with_first(self._windows(read_lines(input)))
-        if output is None and sys.stdout.isatty():  # a bar would stand between the lines
+        if output is None and sys.stdout is not None and sys.stdout.isatty():  # a bar would stand between the lines
             return self.write(windows, output)
         with LineProgress("translate", total) as progress:
             return self.write(windows, output, progress.advance)
@@ -138,7 +138,7 @@ class _Job:
             "input": file_hash(input),
             "--json": self.as_json,
             "--attention": self.attention,
-            **asdict(self.options),
+            **{name: value for name, value in asdict(self.options).items() if name != "threads"},
         }
         with resumable(output, made_from, total) as kept:
             tally = _Tally(**kept.tally)
@@ -222,6 +222,8 @@ def picture(translation: "Translation", stream: TextIO) -> str:
 def opened(output: Path | None) -> Iterator[TextIO]:
     """stdout, or a file that takes its name once it is whole: a failure leaves what was there."""
     if output is None:
+        if sys.stdout is None:
+            raise ConfigError("standard output: closed; give --output")
         with _ended_by_its_reader():
             yield sys.stdout
             sys.stdout.flush()
@@ -229,7 +231,7 @@ def opened(output: Path | None) -> Iterator[TextIO]:
     from dragoman.data.corpus import OPENERS
 
     special = _is_special(output)
-    place = output if special else output.with_name(f".{output.name}.partial")
+    place = output if special else output.with_name(f".{output.name}.writing")
     try:
         # newline="\n": what separates lines is a newline on every system
         with OPENERS.get(output.suffix.lower(), open)(place, "wt", encoding="utf-8", newline="\n") as stream:

@@ -11,9 +11,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from dragoman.config import require_choice
 from dragoman.data.batching import Batch, pad_rows
 from dragoman.decode.quantized import quantized
-from dragoman.errors import ConfigError, suggestion
+from dragoman.errors import ConfigError
 from dragoman.model.attention import AttentionWeights, HeadMask
 from dragoman.model.build import Model
 from dragoman.text.tokenizer import PAD
@@ -118,8 +119,7 @@ class Engine:
 
 def in_precision(model: Model, device: torch.device, precision: str) -> Model:
     """The model itself for float32; for others a copy, the given model keeps its weights."""
-    if precision not in PRECISIONS:
-        raise ConfigError(f"precision: {precision!r} is not a precision; {suggestion(precision, PRECISIONS)}")
+    require_choice("precision", precision, PRECISIONS)
     if precision == "int8" and device.type == "mps":
         raise ConfigError("precision: 'int8' was asked for and MPS has no int8 product; use float32, or the device cpu")
     if precision == "int8":

@@ -297,12 +297,14 @@ class Translator:
         sources, targets = _texts("sources", sources), _texts("targets", targets)
         if len(sources) != len(targets):
             raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target a source")
-        return self._score(self._encoded_pairs(sources, targets), batch_size or self.config.decode.batch_size)
+        options = self.config.decode if batch_size is None else self.options(batch_size=batch_size)
+        return self._score(self._encoded_pairs(sources, targets), options.batch_size)
 
     @contextmanager
-    def inference(self, threads: int = 0) -> Iterator[None]:
-        """Whatever runs the engine runs in here: without gradients, on the CPU threads of `decode.threads`."""
-        count = choose_threads(threads or self.config.decode.threads, self.config.model.d_model)
+    def inference(self, threads: int | None = None) -> Iterator[None]:
+        """Whatever runs the engine runs in here: without gradients, on so many CPU threads (None: decode.threads)."""
+        asked = self.config.decode.threads if threads is None else threads
+        count = choose_threads(asked, self.config.model.d_model)
         with torch.inference_mode(), cpu_threads(count):
             yield
 

@@ -95,7 +95,7 @@ def bleu_metric(tokenize: str, **options: Any) -> Any:
         return BLEU(tokenize=tokenize, **options)
     except (RuntimeError, OSError, SystemExit) as error:  # a tokenisation that needs a package or a download
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-        raise ConfigError(f"--tokenize {tokenize}: not to be had here ({reason}); use 13a or char") from None
+        raise ConfigError(f"--tokenize {tokenize}: not available ({reason}); use 13a or char") from None
 
 
 def with_interval(metric: Any, hypotheses: Sequence[str], references: Sequence[str], kind: str = "bleu") -> Score:

@@ -5,6 +5,7 @@ import functools
 import os
 import platform
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -69,18 +70,34 @@ def choose_threads(asked: int, d_model: int) -> int:
     return 1 if too_small else torch.get_num_threads()
 
 
+class _ThreadCount:
+    """How many users of `cpu_threads` there are, and the number of threads before the first."""
+
+    lock = threading.Lock()
+    users = 0
+    before = 0
+
+
 @contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
-    """PyTorch's operators run on this many CPU threads within. The number belongs to the whole process."""
-    before = torch.get_num_threads()
-    if count == before:
-        yield
-        return
-    torch.set_num_threads(count)
+    """PyTorch's operators run on this many CPU threads within.
+
+    The number belongs to the whole process: of several users at once the last to enter sets it, and the last to leave
+    restores it.
+    """
+    with _ThreadCount.lock:
+        if not _ThreadCount.users:
+            _ThreadCount.before = torch.get_num_threads()
+        _ThreadCount.users += 1
+        if count != torch.get_num_threads():
+            torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _ThreadCount.lock:
+            _ThreadCount.users -= 1
+            if not _ThreadCount.users and torch.get_num_threads() != _ThreadCount.before:
+                torch.set_num_threads(_ThreadCount.before)
 
 
 def quick_in_bfloat16(device: torch.device) -> bool:

@@ -76,7 +76,7 @@ def _open(name: str, run: Path, config: Config, resume_step: int) -> Tracker | N
         raise
     except Exception as error:  # each tool has its own types for a refused key or a server that is not there
         raise ConfigError(
-            f"train.trackers: {name} did not start ({_first_line(error)}); mend its settings, or leave it out"
+            f"train.trackers: {name} did not start ({_first_line(error)}); fix its settings, or leave it out"
         ) from None
 
 
