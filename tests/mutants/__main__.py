@@ -87,7 +87,8 @@ class Copy:
         """pytest's exit code and what it printed."""
         # slow tests too; the first failure is enough; no bytecode, whose time stamps could hide a quick change
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "slow or not slow", "-p", "no:cacheprovider"]
-        environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        path = os.pathsep.join([str(self.root / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
                 [*command, *sorted(tests)], cwd=self.root, env=environment, timeout=LIMIT,
