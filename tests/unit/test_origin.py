@@ -29,7 +29,7 @@ def identity(paths: list[str]) -> dict[str, Any]:
 
 def save(run: Path, paths: list[str], *, provenance: bool = True) -> Path:
     path = bundle.checkpoint_path(run, 4)
-    files = {STATE: json.dumps({"identity": identity(paths)}).encode()}
+    files = {STATE: json.dumps({"progress": {}, "identity": identity(paths)}).encode()}
     if provenance:
         recorded = {"data": {"source": {name: file_hash(Path(name)) for name in paths}}}
         files[PROVENANCE] = json.dumps(recorded).encode()
