@@ -349,6 +349,14 @@ def test_other_errors_are_not_taken_for_out_of_memory() -> None:
         in_halves(work, [1, 2], lambda item: -item, torch.device("cpu"))
 
 
+def test_attention_leaves_a_line_of_several_sentences_whole(translator: Translator) -> None:
+    line = "a b. C d."
+    found = translator.translate(line, attention=True)
+    assert found.attention is not None
+    assert found.text == translator.translate(line, split="long").text
+    assert translator.translate(line, attention=True, split="sentences").attention is None, "as asked for"
+
+
 def test_attention_of_every_layer_and_head(translator: Translator) -> None:
     result = translator.translate("a b c", beam=3, attention=True)
     attention = result.attention

@@ -232,7 +232,8 @@ class Translator:
     ) -> Translation | list[Translation]:
         """Translate one string, or several: a list in, a list out.
 
-        attention: keep what every head looked at, in `Translation.attention`.
+        attention: keep what every head looked at, in `Translation.attention`. A line is then left whole unless it is
+        too long or `split` is given: a line in pieces has none.
 
         The other options are the model's own (`translator.config.decode`) unless given.
 
@@ -250,6 +251,8 @@ class Translator:
         batch_size: sentences translated at a time.
         threads: CPU threads; 0 takes one a core, and one for a small model.
         """
+        if attention:
+            options.setdefault("split", "long")  # attention is of one sequence
         chosen = self.options(**options)
         if isinstance(text, str):
             return self._translate([text], chosen, attention)[0]

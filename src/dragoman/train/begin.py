@@ -137,7 +137,7 @@ def _resume(run: Run) -> None:
         progress.judge, progress.best_metric = judge, None
         progress.best_step, progress.without_better = 0, 0
     before, plan = progress.plan, run.feed.layout.plan
-    if progress.change_plan(plan):
+    if progress.change_plan(plan) and progress.step < run.settings.max_steps:
         name = next(name for name in plan if before.get(name) != plan[name])
         run.reporter.note(
             f"{PLAN_NAMES.get(name, name)} was {before.get(name)} and is {plan[name]} now: "
