@@ -350,7 +350,7 @@ def test_other_errors_are_not_taken_for_out_of_memory() -> None:
 
 
 def test_attention_leaves_a_line_of_several_sentences_whole(translator: Translator) -> None:
-    line = "a b. C d."
+    line = "one two. Three four."
     found = translator.translate(line, attention=True)
     assert found.attention is not None
     assert found.text == translator.translate(line, split="long").text
