@@ -73,11 +73,11 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
             f"{name}: {value!r} is not a string or a list of strings",
         )
         return tuple(_checked(name, part, str) for part in parts)
+    if isinstance(value, int) and abs(value) >= 2**63:  # Python refuses to print thousands of digits
+        raise ConfigError(f"{name}: the number has {value.bit_length()} bits, at most 63 are allowed")
     kind, words = _KINDS[hint]
     is_kind = isinstance(value, kind) and (hint is bool or not isinstance(value, bool))  # to Python True is a number
     require(is_kind, f"{name}: {value!r} is not {words}")
-    if hint is int:  # Python refuses to print a number of thousands of digits
-        require(abs(value) < 2**63, f"{name}: the number has {int(value).bit_length()} bits, at most 63 are allowed")
     if hint is str:
         # a file name may hold other bytes, which Python shows as surrogates; TOML and JSON cannot hold them
         require(_is_unicode(value), f"{name}: {value!r} is not valid UTF-8; rename the file or change the setting")

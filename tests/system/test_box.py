@@ -68,6 +68,7 @@ def test_the_demo_translates_and_names_the_training_one() -> None:
     assert "dragoman demo --train" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_training_demo_trains_translates_and_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

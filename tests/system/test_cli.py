@@ -299,6 +299,7 @@ def test_info_prints_the_parameters(quick_run: Path) -> None:
     assert "[train]" in run("info", "--model", quick_run).stdout
 
 
+@pytest.mark.slow
 def test_everything_works_without_a_compiler(quick_run: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": str(tmp_path)}  # nothing on it
     command = [*DRAGOMAN, "translate", "--model", str(quick_run), "a b"]

@@ -73,6 +73,7 @@ def test_lines_are_compared_as_the_model_writes_them(
     assert scored.right is same
 
 
+@pytest.mark.slow
 def test_training_and_evaluating_count_the_same(place: Path, translator: Translator, quick_run: Path) -> None:
     notes: list[str] = []
     reporter = SimpleNamespace(note=notes.append, working=lambda *_: None)

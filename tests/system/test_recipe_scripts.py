@@ -222,6 +222,7 @@ def interrupting(call: Callable[..., Any], after: int) -> Callable[..., Any]:
 # Distillation
 
 
+@pytest.mark.slow
 def test_a_student_learns_what_the_teacher_says(quick_run: Path, corpus: Path, run: Run, tmp_path: Path) -> None:
     command = distillation(corpus, tmp_path / "run", "--teacher", str(quick_run), "--max-ratio", "20", "--beam", "3")
     place = command.index("--target")

@@ -198,7 +198,9 @@ def test_packed_batches_train_resume_and_learn_too(tmp_path: Path) -> None:
         pytest.param(
             ("train.precision=bfloat16", "train.r_drop=1.0"), "in bfloat16, packed batches", marks=pytest.mark.slow
         ),
-        (("train.precision=bfloat16", "train.layout=padded"), "in bfloat16, padded batches"),
+        pytest.param(
+            ("train.precision=bfloat16", "train.layout=padded"), "in bfloat16, padded batches", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_batches_are_packed_by_themselves_where_it_pays(tmp_path: Path, settings: tuple[str, ...], told: str) -> None:

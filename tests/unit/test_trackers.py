@@ -123,7 +123,7 @@ def test_a_tracker_that_does_not_start_is_an_error_and_the_others_are_closed(
     tmp_path: Path, wandb: "FakeWandb", mlflow: "FakeMLflow"
 ) -> None:
     mlflow.down = True
-    with pytest.raises(ConfigError, match=r"^train.trackers: mlflow did not start \(no route to server\); mend"):
+    with pytest.raises(ConfigError, match=r"^train.trackers: mlflow did not start \(no route to server\); fix"):
         open_trackers(["wandb", "mlflow"], tmp_path, CONFIG, 0)
     assert [run.finished for run in wandb.runs] == [True]
 
