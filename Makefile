@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test test-slow triton test-kernels test-gpu test-mutants check format bench clean
+.PHONY: setup demo test test-slow triton test-kernels test-gpu test-recipes test-mutants check format bench clean
 
 setup: .venv/ready
 
@@ -22,6 +22,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
+
+# All five generated recipes trained to their promise, some 20 minutes; test-slow trains two of them.
+test-recipes: setup
+	$(BIN)/python -m pytest -m recipe -n 2 --dist loadfile
 
 # Triton comes with PyTorch for CUDA; its interpreter, which runs the kernels on a CPU, needs no more than the package.
 triton: setup

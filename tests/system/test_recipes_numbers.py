@@ -7,7 +7,7 @@ import pytest
 from tests.system.test_recipes import NUMBERS, exact_match
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.recipe
+@pytest.mark.parametrize("name", ["numbers-de", pytest.param("numbers-th", marks=pytest.mark.slow)])
 def test_held_out_exact_match(name: str, tmp_path: Path) -> None:
     assert exact_match(name, tmp_path / "run") >= NUMBERS[name]
