@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-LIMIT = 300.0  # seconds until a process that should have ended is taken to hang
+LIMIT = 900.0  # seconds until a process that should have ended is taken to hang
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from dragoman.train.report import read_log
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 TWO = ["--standalone", "--nproc-per-node", "2"]
-PATIENCE = 300.0  # seconds
+PATIENCE = 900.0  # seconds
 PAIRS = 230  # so that an epoch ends within a step
 TRANSFORMER = [
     "model.d_ff=64",

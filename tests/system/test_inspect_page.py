@@ -128,7 +128,7 @@ def long_sentence(seed: int) -> Payload:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=180_000)
         yield chromium
         chromium.close()
 
@@ -164,7 +164,7 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Open]:
         file.write_text(whole_page("tiny", data), encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(120_000)  # milliseconds; machines are shared
         opened.append((context, page, Record(page, file.as_uri())))
         page.goto(file.as_uri())
         return page

@@ -443,7 +443,7 @@ def test_a_stopped_run_says_how_to_go_on(corpus: Path, tmp_path: Path, number: s
     while not checkpoints(tmp_path / "run" / "reverse") and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(number)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=600)
     assert process.returncode == 128 + number
     assert told.splitlines()[-1].startswith(
         f"back_translation: {tmp_path / 'run' / 'reverse'}: stopped by {number.name}"
@@ -468,7 +468,7 @@ def test_a_run_killed_at_any_moment_ends_the_same(back_translated: Path, corpus:
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert moment()
-    subprocess.run(command, check=True, capture_output=True, timeout=240)
+    subprocess.run(command, check=True, capture_output=True, timeout=900)
     assert_same_models(tmp_path / "run", back_translated)
 
 

@@ -15,7 +15,7 @@ from tests.forked import LIMIT, ROOT, Ended, Started
 from tests.survival import WORDS, Bell, Runs, outcome, state, steps, write_corpus
 
 TERMINATED, INTERRUPTED, KILLED = 143, 130, -9
-LIMIT_TO_STOP = 30.0  # seconds
+LIMIT_TO_STOP = 90.0  # seconds; the promise is 30 on a machine that nobody shares
 INTERVAL = 4
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into glibc and /proc")
 SAVES = (f"train.save_every={INTERVAL}", "train.max_steps=8", "train.average=2")

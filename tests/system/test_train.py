@@ -136,7 +136,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert bundle.checkpoints(killed)
-    subprocess.run(command, check=True, capture_output=True, timeout=240)
+    subprocess.run(command, check=True, capture_output=True, timeout=900)
     assert state(whole, 24) == state(killed, 24)
     assert losses(whole) == losses(killed)
 

@@ -51,7 +51,7 @@ def test_no_more_than_depth_are_made_while_one_is_in_use() -> None:
     made = [threading.Event() for _ in range(9)]
     stream = made_ahead(range(9), lambda item: made[item].set(), 2, depth=3)
     next(stream)
-    assert all(event.wait(timeout=30) for event in made[:4])
+    assert all(event.wait(timeout=300) for event in made[:4])
     assert not any(event.is_set() for event in made[4:])
     stream.close()
 

@@ -184,7 +184,7 @@ def test_a_fresh_process_makes_the_same_bytes(tmp_path: Path) -> None:
     for path in (tmp_path / "epochs").glob("*/*"):
         path.unlink()
     script = f"from pathlib import Path; from {__name__} import sample; sample(Path({str(tmp_path)!r}), epoch=2)"
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parent, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parent, timeout=600)
     assert digest(tmp_path) == expected
 
 
