@@ -73,7 +73,8 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
             f"{name}: {value!r} is not a string or a list of strings",
         )
         return tuple(_checked(name, part, str) for part in parts)
-    if isinstance(value, int) and abs(value) >= 2**63:  # Python refuses to print thousands of digits
+    if isinstance(value, int) and value.bit_length() > (63 if hint is int else 4_096):
+        # said without the number: Python refuses to print thousands of digits
         raise ConfigError(f"{name}: the number has {value.bit_length()} bits, at most 63 are allowed")
     kind, words = _KINDS[hint]
     is_kind = isinstance(value, kind) and (hint is bool or not isinstance(value, bool))  # to Python True is a number

@@ -28,7 +28,7 @@ Open = Callable[..., Any]
 SOURCE = ("▁The", "▁cat", "▁sat", ".", "</s>")
 TARGET = ("▁Die", "▁Katze", "▁saß", "</s>")
 HEADS = 4
-SECONDS = 5.0  # for what should feel immediate; machines under test are busy
+SECONDS = 60.0  # for an act on a page, however busy the machine
 NODES = 20_000
 
 
