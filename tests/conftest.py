@@ -1,6 +1,7 @@
 """A real model for behaviour tests: trained here, in seconds, once a session."""
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import settings
 
 from dragoman.config import Config
+from dragoman.data import generated
 from dragoman.train.loop import train
 from tests.forked import Server, the_server
 from tests.survival import Runs, write_corpus
@@ -22,6 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the same for the commands that tests star
 settings.register_profile("search", deadline=None)
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
+generated.generate = cache(generated.generate)  # a pure function, and dozens of runs train on one corpus
 
 QUICK = [
     "data.generated=reverse",
@@ -37,6 +40,7 @@ QUICK = [
     "train.valid_sentences=20",
     "train.log_every=5",
     "train.warmup_steps=10",
+    "decode.max_extra=10",
 ]
 
 

@@ -1,9 +1,11 @@
 """The inspection page in a real browser: what it shows is what the data says, and nothing leaves the file.
 
-Needs playwright and Debian's chromium; skipped where either is missing. Every test leaves a screenshot in its tmp_path.
+Needs playwright and Debian's chromium; skipped where either is missing. To see the pages, name a folder for pictures of
+them: DRAGOMAN_SCREENSHOTS=/tmp/pages.
 """
 
 import base64
+import os
 import shutil
 import time
 from collections import Counter
@@ -28,6 +30,7 @@ Open = Callable[..., Any]
 SOURCE = ("▁The", "▁cat", "▁sat", ".", "</s>")
 TARGET = ("▁Die", "▁Katze", "▁saß", "</s>")
 HEADS = 4
+SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
 SECONDS = 60.0  # for an act on a page, however busy the machine
 NODES = 20_000
 
@@ -155,7 +158,7 @@ class Record:
 
 
 @pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Open]:
+def show(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens a payload; afterwards no page may have asked for anything but its file, nor complained."""
     opened: list[tuple[Any, Any, Record]] = []
 
@@ -171,7 +174,8 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Open]:
 
     yield open_page
     for number, (context, page, record) in enumerate(opened):
-        page.screenshot(path=tmp_path / f"page{number}.png", full_page=True)
+        if SCREENSHOTS:
+            page.screenshot(path=Path(SCREENSHOTS) / f"{request.node.name}-{number}.png", full_page=True)
         record.check()
         context.close()
 
@@ -574,6 +578,7 @@ def test_any_script_fits_any_width(show: Open, width: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.slow
 def test_two_hundred_tokens_stay_quick_and_few(show: Open) -> None:
     page = show(payload(long_sentence(1), long_sentence(2)))
     page.check("#kind-encoder", force=True)
@@ -591,6 +596,7 @@ def test_two_hundred_tokens_stay_quick_and_few(show: Open) -> None:
         assert page.evaluate("document.querySelectorAll('*').length") < NODES
 
 
+@pytest.mark.slow
 def test_the_tab_key_goes_through_all_of_it(show: Open) -> None:
     page = show(payload(sentence(), sentence(seed=2), statistics=statistics()))
     stops = []
@@ -633,7 +639,8 @@ def test_the_report_of_a_run_is_a_page_without_a_script(browser: Any, quick_run:
     assert page.locator("script").count() == 0
     assert page.locator("section").count() >= 5
     assert page.locator("svg image").count() >= 3, "attention at each validation"
-    page.screenshot(path=tmp_path / "report.png", full_page=True)
+    if SCREENSHOTS:
+        page.screenshot(path=Path(SCREENSHOTS) / "report.png", full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "wide parts scroll by themselves"
     record.check()
     page.close()

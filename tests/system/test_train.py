@@ -98,7 +98,10 @@ def test_the_directory_holds_the_best_weights(quick_run: Path) -> None:
 
 # Going on
 
-RESUME = ("train.accumulate=3", "train.save_every=6", "train.log_every=4", "model.dropout=0.2", "train.average=1")
+SMALL = ("data.generated_size=1000", "train.batch_tokens=256")
+RESUME = (
+    *SMALL, "train.accumulate=3", "train.save_every=6", "train.log_every=4", "model.dropout=0.2", "train.average=1"
+)  # fmt: skip
 
 
 def run_steps(run: Path, steps: int, *settings: str) -> None:

@@ -233,7 +233,7 @@ class Translator:
         """Translate one string, or several: a list in, a list out.
 
         attention: keep what every head looked at, in `Translation.attention`. A line is then left whole unless it is
-        too long or `split` is given: a line in pieces has none.
+        too long or `split` is given, because a line in pieces has none.
 
         The other options are the model's own (`translator.config.decode`) unless given.
 
