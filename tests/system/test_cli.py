@@ -47,6 +47,14 @@ def test_help_lists_the_commands() -> None:
     assert run("--version").stdout.startswith("dragoman 0.")
 
 
+def test_a_warning_is_one_line() -> None:
+    command = (
+        "import warnings; from dragoman.cli import main; main._run = lambda: warnings.warn('a: b; c'); main.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"dragoman: a: b; c\n")
+
+
 @pytest.mark.slow
 def test_every_command_runs_from_nothing(generated: Path, quick_run: Path, tmp_path: Path) -> None:
     """Whatever it imports on its way: in a forked process all is there already."""

@@ -227,6 +227,17 @@ def test_a_cpu_that_is_quick_in_bfloat16_is_told_of(
     assert (hint in reporter.notes) == (quick and large and not more)
 
 
+@pytest.mark.parametrize(("slow", "more"), [(True, ("train.precision=bfloat16",)), (True, ()), (False, ())])
+def test_a_cpu_without_bfloat16_instructions_is_told_of(
+    tmp_path: Path, slow: bool, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beginning, "is_slow_in_bfloat16", lambda device: slow)
+    reporter = Notes()
+    train(quick_config("train.max_steps=1", "train.save_every=1", "train.batch_tokens=64", *more), tmp_path, reporter)
+    hint = "train.precision: this CPU has no bfloat16 instructions and is far slower in it; use float32"
+    assert (hint in reporter.notes) == (slow and bool(more))
+
+
 def test_a_packed_batch_must_hold_the_longest_pair(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"train.batch_tokens: 8 is too little for the longest pair, 11 pieces and one kept free"

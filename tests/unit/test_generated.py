@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from datetime import date
 from functools import cache
+from inspect import unwrap
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +169,7 @@ def test_splits_are_of_their_size_and_disjoint(name: str) -> None:
 @pytest.mark.parametrize("name", ["reverse", "numbers-th"])
 def test_a_corpus_is_a_pure_function_and_grows_at_its_end(name: str) -> None:
     small, large = corpus(name), generate(name, 20_000)
-    assert generate(name, 3_000) == small
+    assert unwrap(generate)(name, 3_000) == small  # drawn again: tests share what was drawn before
     assert generate(name, 3_000, seed=2) != small
     assert large.train[:3_000] == small.train
     assert (large.valid, large.test) == (small.valid, small.test)

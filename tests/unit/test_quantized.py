@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import dragoman
 from dragoman.cli.app import app
 from dragoman.config import RecurrentConfig, TransformerConfig
+from dragoman.decode import engine
 from dragoman.decode import quantized as module
 from dragoman.decode.engine import PRECISIONS, in_precision
 from dragoman.decode.quantized import QuantizedLinear, integer_product, quantized
@@ -285,6 +286,16 @@ def test_bfloat16_is_a_copy_too(name: str) -> None:
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     before = model(*ids)
     assert 0 < (half(*ids).float() - before).abs().max() < 0.1 * before.abs().max()
+
+
+@pytest.mark.parametrize(("slow", "precision"), [(True, "bfloat16"), (True, "float32"), (False, "bfloat16")])
+def test_a_cpu_without_bfloat16_instructions_warns(
+    slow: bool, precision: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(engine, "is_slow_in_bfloat16", lambda device: slow)
+    in_precision(MODELS["tied"](), torch.device("cpu"), precision)
+    expected = "precision: this CPU has no bfloat16 instructions and is far slower in it; use float32 or int8"
+    assert [str(warning.message) for warning in recwarn] == [expected] * (slow and precision == "bfloat16")
 
 
 @pytest.mark.parametrize(("precision", "margin"), [("int8", 0.05), ("bfloat16", 0.5)])

@@ -89,7 +89,9 @@ def test_few_differing_lines_prove_nothing(compared: dict[str, dict[str, Compari
         assert compared["twenty lines worse"][metric].p_value < 0.01  # the control: enough lines do
 
 
-@pytest.mark.parametrize("change", [str.upper, "{} ".format, " {}".format])
+@pytest.mark.parametrize(
+    "change", [str.upper, *(pytest.param(f.format, marks=pytest.mark.slow) for f in ("{} ", " {}"))]
+)
 def test_lines_that_a_metric_sees_no_difference_in_do_not_differ(change: Callable[[str], str]) -> None:
     """One line is worse; the others differ in capitals or in spaces at an end alone."""
     other = ["quite wrong", *map(change, OURS[1:])]

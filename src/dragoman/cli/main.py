@@ -7,6 +7,8 @@ import errno
 import io
 import os
 import sys
+import warnings
+from typing import Any
 
 from dragoman.cli import interrupts
 
@@ -16,6 +18,7 @@ def main() -> None:
     interrupts.install()
     try:
         _use_utf8()
+        warnings.formatwarning = _one_line
         _run()
     except BaseException as error:
         interrupts.finish()
@@ -63,6 +66,11 @@ def _outcome(error: BaseException) -> tuple[int, str]:
     if isinstance(error, DragomanError):
         return error.exit_code, str(error)
     return 1, f"internal error: {type(error).__name__}: {error}; `dragoman --debug ...` shows the traceback"
+
+
+def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    """A warning without the file and the line of code that gave it."""
+    return f"dragoman: {message}\n"
 
 
 def _use_utf8() -> None:

@@ -5,6 +5,7 @@ L layers, H heads.
 """
 
 import copy
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -17,9 +18,11 @@ from dragoman.decode.quantized import quantized
 from dragoman.errors import ConfigError
 from dragoman.model.attention import AttentionWeights, HeadMask
 from dragoman.model.build import Model
+from dragoman.model.device import is_slow_in_bfloat16
 from dragoman.text.tokenizer import PAD
 
 PRECISIONS = ("float32", "bfloat16", "int8")
+SLOW_BFLOAT16 = "precision: this CPU has no bfloat16 instructions and is far slower in it; use float32 or int8"
 LOGITS_AT_ONCE = 1 << 24  # numbers, 64 MiB in float32: 512 positions with 32,768 pieces
 
 
@@ -124,4 +127,8 @@ def in_precision(model: Model, device: torch.device, precision: str) -> Model:
         raise ConfigError("precision: 'int8' was asked for and MPS has no int8 product; use float32, or the device cpu")
     if precision == "int8":
         return quantized(model)
-    return model if precision == "float32" else copy.deepcopy(model).to(torch.bfloat16)
+    if precision == "float32":
+        return model
+    if is_slow_in_bfloat16(device):
+        warnings.warn(SLOW_BFLOAT16, stacklevel=2)
+    return copy.deepcopy(model).to(torch.bfloat16)

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -104,6 +105,17 @@ def quick_in_bfloat16(device: torch.device) -> bool:
     """Whether this is a CPU with a unit for products of bfloat16 matrices (AMX)."""
     tells = hasattr(torch.cpu, "get_capabilities")  # PyTorch 2.11 and older do not
     return device.type == "cpu" and tells and bool(torch.cpu.get_capabilities().get("amx_bf16"))
+
+
+def is_slow_in_bfloat16(device: torch.device) -> bool:
+    """Whether this is a CPU without bfloat16 instructions: such products take PyTorch hundreds of times as long there.
+
+    PyTorch's own warning of it, with C++ stack frames, is silenced: callers say it in a line.
+    """
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    warnings.filterwarnings("ignore", message="mkldnn_matmul failed", category=UserWarning)
+    return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @contextmanager

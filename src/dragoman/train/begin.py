@@ -11,7 +11,7 @@ from dragoman import bundle
 from dragoman.config import Config
 from dragoman.errors import ConfigError
 from dragoman.model.build import Model, build_model
-from dragoman.model.device import choose_precision, is_out_of_memory, quick_in_bfloat16
+from dragoman.model.device import choose_precision, is_out_of_memory, is_slow_in_bfloat16, quick_in_bfloat16
 from dragoman.model.footprint import parameter_counts
 from dragoman.train import checkpoint, provenance
 from dragoman.train.checkpoint import Learner, Origin, Progress
@@ -161,6 +161,8 @@ def _announce(run: Run) -> None:
     quicker = quick_in_bfloat16(run.device) and packing_pays(run.model, run.device, torch.bfloat16)
     if settings.precision == "auto" and size >= LARGE_ON_A_CPU and quicker:
         note("this CPU is quicker in bfloat16: train.precision=bfloat16 may halve the time")
+    if run.precision == torch.bfloat16 and is_slow_in_bfloat16(run.device):
+        note("train.precision: this CPU has no bfloat16 instructions and is far slower in it; use float32")
     needed, room = run.predicted_peak(), available(run.device)
     each = " for each process" if ranks.world > 1 else ""
     note(f"expected peak memory {needed / 2**30:.1f} GiB{each} of {room / 2**30:.1f} GiB")
