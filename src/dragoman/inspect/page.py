@@ -12,21 +12,39 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+ASSETS = files("dragoman.inspect") / "assets"
+SCRIPTS = (  # in the order in which they define what the next ones use
+    "state", "elements", "colors", "weights", "header", "sentences", "translation", "attention", "probabilities",
+    "steps", "beam", "heads", "positions", "main",
+)  # fmt: skip
+
 
 def page(title: str, payload: Mapping[str, Any]) -> str:
     """The whole file."""
-    folder = files("dragoman.inspect") / "assets"
-    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, script = (ASSETS / "page.css").read_text(encoding="utf-8"), _script()
     policy = POLICY.format(script=_hash(script), style=_hash(style))
     # "</script>" and "<!--" inside a string would end the element that holds it
     data = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return PAGE.format(policy=policy, title=html.escape(title), style=style, script=script, data=data)
 
 
+def _script() -> str:
+    """The parts of the script as one function, so that nothing they define is global."""
+    parts = [(ASSETS / "page" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    return SCRIPT.format(parts="\n".join(parts))
+
+
 def _hash(content: str) -> str:
     """As a Content-Security-Policy names what stands between the tags of an element."""
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode("ascii")
 
+
+# Text comes from anywhere: the script puts it into the document as text nodes and attributes only, never as markup
+SCRIPT = """"use strict";
+
+(() => {{
+{parts}}})();
+"""
 
 POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
 
