@@ -31,7 +31,7 @@ from dragoman.config import RecurrentConfig, TransformerConfig
 from dragoman.model.attention import MultiHeadAttention, attend
 from dragoman.model.build import Model, build_model
 from dragoman.pictures import svg_plot
-from dragoman.train.loss import smoothed_cross_entropy
+from dragoman.training.loss import smoothed_cross_entropy
 
 KERNEL = 3
 HEADS = 8

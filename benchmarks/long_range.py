@@ -25,8 +25,8 @@ from dragoman.config import ModelConfig, RecurrentConfig, TrainConfig, Transform
 from dragoman.model.build import Model, build_model
 from dragoman.pictures import svg_plot
 from dragoman.text.tokenizer import BOS, EOS
-from dragoman.train.loss import smoothed_cross_entropy
-from dragoman.train.schedule import learning_rate
+from dragoman.training.loss import smoothed_cross_entropy
+from dragoman.training.optimizer import learning_rate
 
 FIRST, SYMBOLS = 4, 16
 WIDTH = 64

@@ -22,11 +22,11 @@ from dragoman.config import Config, TransformerConfig
 from dragoman.data.batching import groups_in
 from dragoman.data.packing import pack_sentences
 from dragoman.data.store import Store
-from dragoman.model.device import choose_device, choose_precision, memory_kept
+from dragoman.device import choose_device, choose_precision, keep_freed_memory
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
-from dragoman.train.layout import PackedLoss, PaddedLoss
-from dragoman.train.memory import measured_peak, predicted_peak
+from dragoman.training.gradients import PackedLoss, PaddedLoss
+from dragoman.training.memory import measured_peak, predicted_peak
 
 PASSES = 16  # of padded groups: each has its own shape, and freed memory of others may not fit it
 
@@ -59,7 +59,7 @@ def one(preset: str, layout: str, tokens: int, precision_name: str) -> dict[str,
         loss = PackedLoss(model, PackedTransformer(model, 128), precision, 0.1)
         count = int(np.searchsorted(np.cumsum([len(line) + 1 for line in sentences.target]), tokens))
         steps = [[pack_sentences(sentences.source[:count], sentences.target[:count], None).to(device)]] * 2
-    with memory_kept(device):
+    with keep_freed_memory(device):
         for batches in steps:
             optimizer.zero_grad()
             for batch in batches:

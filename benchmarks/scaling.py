@@ -40,8 +40,8 @@ from dragoman.data.batching import Batch, BatchPlan, teacher_forcing
 from dragoman.data.store import Store
 from dragoman.model.footprint import parameter_counts
 from dragoman.model.transformer import Transformer
-from dragoman.train.distributed import Ranks, gradient_norm, shard
-from dragoman.train.layout import Padded
+from dragoman.training.distributed import Ranks, gradient_norm, shard
+from dragoman.training.gradients import Padded
 
 RANKS = 2
 TOKENS = {"tiny": 256, "small": 2_048, "base": 512}  # of a batch, padding counted
@@ -106,7 +106,7 @@ class Worker:
     def step(self, layout: Padded, ranks: Ranks, batches: list[Batch], tokens: int) -> None:
         loss = layout.gradients([[batch] for batch in batches], tokens)
         gradient_norm(self.parameters, 1.0)
-        ranks.total(loss)
+        ranks.all_reduce(loss)
         self.optimizer.step()
 
     def together(self) -> None:
@@ -137,11 +137,11 @@ def serve(system: str, rank: int, options: Options, line: Connection) -> None:
     line.send(sum(batch.num_tokens for batch in worker.batches))
     while name := line.recv():
         work: Callable[[], None] = getattr(worker, name)
-        worker.ranks.wait()
+        worker.ranks.barrier()
         started = time.perf_counter(), time.process_time()
         work()
         used = time.process_time() - started[1]
-        worker.ranks.wait()
+        worker.ranks.barrier()
         line.send((time.perf_counter() - started[0], used))
 
 

@@ -36,8 +36,8 @@ LONG_LINE = (
 def train_speed(preset: str) -> float:
     """Target tokens a second, without the first steps."""
     from dragoman.config import Config
-    from dragoman.train.loop import train
-    from dragoman.train.report import read_log
+    from dragoman.training.loop import train
+    from dragoman.training.reports.log import read_log
 
     settings = ["data.generated=numbers-de", "data.generated_size=3000", "train.max_steps=40", "train.save_every=40"]
     settings += ["train.valid_sentences=2", "train.average=1", "train.log_every=10"]

@@ -12,7 +12,6 @@ validation sentences), and runs while ours compiles.
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,19 +28,19 @@ from dragoman.config import Config, TransformerConfig
 from dragoman.data.batching import BatchPlan, Ids, collate, pad_rows
 from dragoman.data.packing import Shape, pack
 from dragoman.decode.translator import Translator
+from dragoman.device import choose_device, choose_precision, kernels_run
 from dragoman.errors import DragomanError
-from dragoman.model.device import choose_device, choose_precision, kernels_run
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
 from dragoman.pictures import svg_plot
 from dragoman.text.tokenizer import EOS
-from dragoman.train.graph import GradientGraph
-from dragoman.train.layout import PackedLoss, PaddedLoss
-from dragoman.train.loss import smoothed_cross_entropy
-from dragoman.train.prepare import Prepared, prepare
-from dragoman.train.provenance import describe
-from dragoman.train.report import Silent
-from dragoman.train.schedule import learning_rate
+from dragoman.training.cuda_graph import GradientGraph
+from dragoman.training.data import PreparedData, prepare_data
+from dragoman.training.gradients import PackedLoss, PaddedLoss
+from dragoman.training.loss import smoothed_cross_entropy
+from dragoman.training.optimizer import learning_rate
+from dragoman.training.reports.log import SilentReporter
+from dragoman.training.reports.provenance import describe
 
 SENTENCES = 500  # translated at each look
 OURS, PEER = "dragoman", "Hugging Face Marian"
@@ -59,7 +58,9 @@ class Racer(Protocol):
 
 
 class Ours:
-    def __init__(self, prepared: Prepared, device: torch.device, precision: torch.dtype, batches: list[Ids]) -> None:
+    def __init__(
+        self, prepared: PreparedData, device: torch.device, precision: torch.dtype, batches: list[Ids]
+    ) -> None:
         self._prepared, self._device = prepared, device
         config, settings = prepared.config, prepared.config.train
         assert isinstance(config.model, TransformerConfig)
@@ -92,7 +93,7 @@ class Ours:
 
 
 class Peer:
-    def __init__(self, prepared: Prepared, device: torch.device, precision: torch.dtype) -> None:
+    def __init__(self, prepared: PreparedData, device: torch.device, precision: torch.dtype) -> None:
         self._prepared, self._device, self._precision = prepared, device, precision
         assert isinstance(prepared.config.model, TransformerConfig)
         self.model: Any = drop_as_the_paper(Marian(prepared.config.model)).to(device)
@@ -121,7 +122,9 @@ class Peer:
         return [found[row] for row in range(len(sources))]
 
 
-def race(name: str, racer: Racer, prepared: Prepared, device: torch.device, minutes: float, looks: int) -> list[Any]:
+def race(
+    name: str, racer: Racer, prepared: PreparedData, device: torch.device, minutes: float, looks: int
+) -> list[Any]:
     """(minutes of training, BLEU, steps, target tokens) at each look."""
     settings, store = prepared.config.train, prepared.train
     optimizer = torch.optim.Adam(
@@ -159,13 +162,13 @@ def race(name: str, racer: Racer, prepared: Prepared, device: torch.device, minu
     return curve
 
 
-def _plan(prepared: Prepared) -> BatchPlan:
+def _plan(prepared: PreparedData) -> BatchPlan:
     store, settings = prepared.train, prepared.config.train
     budget, seed = settings.batch_tokens, settings.seed
     return BatchPlan(store.source_lengths, store.target_lengths, batch_tokens=budget, seed=seed)
 
 
-def _batches(prepared: Prepared) -> Iterator[Ids]:
+def _batches(prepared: PreparedData) -> Iterator[Ids]:
     plan, epoch = _plan(prepared), 0
     while True:
         yield from plan.epoch(epoch)
@@ -187,14 +190,12 @@ def main() -> None:
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if options.data:
-        os.environ["DRAGOMAN_DATA"] = str(options.data)
     config = Config.build(file=options.recipe, settings=["train.schedule=inverse-sqrt", *options.settings])
     device = choose_device(config.train.device)
     precision = choose_precision(config.train.precision, device)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            prepared = prepare(config, Path(scratch), Silent())
+            prepared = prepare_data(config, Path(scratch), SilentReporter(), data_folder=options.data)
         except DragomanError as error:
             parser.error(str(error))
         made_by = describe(prepared.config, prepared.corpora, device, 1)

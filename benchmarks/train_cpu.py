@@ -15,7 +15,7 @@ the rounds. Model FLOPs: six for every parameter that a real token meets, and at
 the best rate of a large matrix product in the same run, precision and number of threads. The same by CPU time (of all
 threads) is given too: with one thread, others on the machine move it less than the clock. Peak memory is that of the
 whole process (the kernel's high-water mark), Python and its libraries among it. Our systems run as in the training
-loop, which keeps freed memory (`memory_kept`); `--peers-keep-memory` gives the others the same.
+loop, which keeps freed memory (`keep_freed_memory`); `--peers-keep-memory` gives the others the same.
 """
 
 import argparse
@@ -47,11 +47,11 @@ from benchmarks.training_peers import (
 from dragoman.config import TransformerConfig
 from dragoman.data.batching import teacher_forcing
 from dragoman.data.packing import pack_sentences
-from dragoman.model.device import memory_kept
+from dragoman.device import keep_freed_memory
 from dragoman.model.footprint import parameter_counts
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
-from dragoman.train.loss import projected_cross_entropy, smoothed_cross_entropy
+from dragoman.training.loss import projected_cross_entropy, smoothed_cross_entropy
 
 MATRIX = "matrix product"
 SENTENCES = 10_000
@@ -89,7 +89,7 @@ class Options:
 # ---- the sentences, and what a step of them costs
 
 
-def like_lengths(sentences: Sentences, tokens: int, count: int) -> list[list[int]]:
+def bucket_by_length(sentences: Sentences, tokens: int, count: int) -> list[list[int]]:
     """Rows of `count` batches: sorted by length, about `tokens` real target tokens each, spread over all lengths."""
     sizes = np.array([[len(t), len(s)] for s, t in zip(sentences.source, sentences.target, strict=True)]) + 1
     order = np.argsort(sizes.max(axis=1), kind="stable")
@@ -169,7 +169,7 @@ def prepare(name: str, options: Options) -> tuple[Callable[[Any], None], list[An
     torch.manual_seed(0)
     config = TransformerConfig.preset(options.preset, vocab_size=VOCABULARY)
     sentences = make_sentences(SENTENCES)
-    rows = like_lengths(sentences, options.tokens, options.steps)
+    rows = bucket_by_length(sentences, options.tokens, options.steps)
     compiled = name.endswith("compiled")
     if name == "dragoman, packed":
         rows = shuffled(rows, sentences)
@@ -217,7 +217,7 @@ def serve(name: str, options: Options, line: Connection) -> None:
             return
         step, batches = prepare(name, options)
         keeps = name.startswith("dragoman") or options.peers_keep_memory
-        with memory_kept(torch.device("cpu")) if keeps else nullcontext():
+        with keep_freed_memory(torch.device("cpu")) if keeps else nullcontext():
             warm_up, _ = timed(lambda: [step(batch) for batch in batches])
             clock, cpu = timed(lambda: [step(batch) for batch in batches])
         tokens = sum(batch.num_tokens for batch in batches)
@@ -271,7 +271,7 @@ def take_turns(names: list[str], options: Options, rounds: int) -> dict[str, lis
 def summary(turns: dict[str, list[dict[str, Any]]], options: Options) -> dict[str, Any]:
     config = TransformerConfig.preset(options.preset, vocab_size=VOCABULARY)
     sentences = make_sentences(SENTENCES)
-    rows = [row for part in like_lengths(sentences, options.tokens, options.steps) for row in part]
+    rows = [row for part in bucket_by_length(sentences, options.tokens, options.steps) for row in part]
     pairs = [(len(sentences.source[row]) + 1, len(sentences.target[row]) + 1) for row in rows]
     flops, tokens = model_flops(config, pairs), sum(target for _, target in pairs)
     peak = {kind: max(turn[kind] for turn in turns[MATRIX]) for kind in ("rate", "cpu_rate")}

@@ -35,8 +35,8 @@ from dragoman.data.batching import Batch
 from dragoman.data.packing import PackedBatch, Shape, pack_sentences
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
-from dragoman.train.graph import GradientGraph
-from dragoman.train.loss import projected_cross_entropy, smoothed_cross_entropy
+from dragoman.training.cuda_graph import GradientGraph
+from dragoman.training.loss import projected_cross_entropy, smoothed_cross_entropy
 
 WARM_UP = 12
 

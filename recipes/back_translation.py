@@ -16,7 +16,7 @@ import steps
 import typer
 
 from dragoman import ConfigError
-from dragoman.bundle import locked
+from dragoman.files import lock_directory
 
 
 def command(
@@ -62,7 +62,7 @@ def command(
     reverse_config = steps.build_config(preset, real.swapped(), settings, reverse_settings)
     real.require_all()
     total = steps.check_text(monolingual, forward_config)
-    with locked(out):
+    with lock_directory(out):
         model = steps.provide_model("the reverse model, target to source,", reverse, reverse_config, out / "reverse")
         how = "sampling" if sample else "beam search"
         steps.say(f"2/3 translating {total:,} lines of {', '.join(monolingual)} back by {how} into {synthetic}")

@@ -15,7 +15,7 @@ import steps
 import typer
 
 from dragoman import ConfigError
-from dragoman.bundle import locked
+from dragoman.files import lock_directory
 
 DEFAULT_TEACHER = "small"
 
@@ -67,7 +67,7 @@ def command(
     teacher_config = steps.build_config(teacher_preset or DEFAULT_TEACHER, real, settings, teacher_settings)
     real.require_all()
     total = steps.check_text(source, student_config)
-    with locked(out):
+    with lock_directory(out):
         model = steps.provide_model("the teacher", teacher, teacher_config, out / "teacher")
         steps.say(f"2/3 translating {total:,} lines of {', '.join(source)} by the teacher into {distilled}")
         translated = steps.translate_text(

@@ -26,7 +26,7 @@ from dragoman.cli.progress import TrainingReporter
 from dragoman.config import DecodeConfig
 from dragoman.data.corpus import TOO_LONG, Line, content_hash, read_lines
 from dragoman.text.normalize import is_blank
-from dragoman.train.loop import train
+from dragoman.training.loop import train
 
 FORMAT = 1  # of a part; belongs to its key
 PART_LINES = 1024  # translated at a time; at most so many are lost when a run is killed
@@ -34,10 +34,10 @@ PART_LINES = 1024  # translated at a time; at most so many are lost when a run i
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, of every training.")
 ]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes; the same command goes on there.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes; run the same command to resume there.")]
 Source = Annotated[list[str], typer.Option(help="Training text, one sentence a line; may be given several times.")]
 Target = Annotated[list[str], typer.Option(help="Its translation, line by line.")]
-ValidSource = Annotated[list[str], typer.Option(help="Held-out text to measure on.")]
+ValidSource = Annotated[list[str], typer.Option(help="Held-out text for validation.")]
 ValidTarget = Annotated[list[str], typer.Option(help="Its translation.")]
 Beam = Annotated[int | None, typer.Option(min=1, help="Of the search; 1 is greedy.  [default: the model's, 4]")]
 MaxRatio = Annotated[
@@ -57,7 +57,7 @@ def run_command(command: Callable[..., None]) -> None:
         try:
             command(**options)
         except KeyboardInterrupt:
-            print(f"{name}: interrupted; the same command goes on where it stopped", file=sys.stderr)
+            print(f"{name}: interrupted; run the same command to resume where it stopped", file=sys.stderr)
             sys.exit(130)
         except Exception as error:
             if os.environ.get("DRAGOMAN_DEBUG"):

@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from dragoman.config import Config
 from dragoman.data import generated
-from dragoman.train.loop import train
+from dragoman.training.loop import train
 from tests.forked import Server, the_server
 from tests.survival import Runs, write_corpus
 

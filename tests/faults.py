@@ -21,19 +21,19 @@ from typing import Any
 
 import torch
 
-from dragoman import bundle
+from dragoman import bundle, files
 from dragoman.cli import progress
 from dragoman.data import store
 from dragoman.decode import translator
 from dragoman.decode.engine import Engine
 from dragoman.errors import Stopped
 from dragoman.text import tokenizer
-from dragoman.train import checkpoint, distributed, layout, signals, step, validation
-from dragoman.train.feed import Plan
-from dragoman.train.loop import Trainer
-from dragoman.train.loss import smoothed_cross_entropy
-from dragoman.train.signals import Signals
-from dragoman.train.step import Stepper
+from dragoman.training import checkpoint, distributed, gradients, saving, signals, step, validation
+from dragoman.training.batches import StepPlan
+from dragoman.training.loop import Trainer
+from dragoman.training.loss import smoothed_cross_entropy
+from dragoman.training.signals import Signals
+from dragoman.training.step import Stepper
 
 Action = Callable[[], None]
 
@@ -41,9 +41,9 @@ PLACES: dict[str, tuple[Any, str]] = {
     "scan": (store, "_add_encoded"),
     "vocabulary": (tokenizer, "_train_model"),
     "feeding": (tokenizer, "_stretches"),  # called back from within sentencepiece
-    "step": (layout._Layout, "gradients"),
+    "step": (gradients._Layout, "gradients"),
     "update": (step, "learning_rate"),  # between the count of the step and the change of the weights
-    "validation": (validation.Validation, "look"),
+    "validation": (validation.Validation, "measure"),
     "joining": (distributed, "choose_device"),
     "loading": (translator, "load_bundle"),
 }
@@ -99,12 +99,12 @@ def list_events(report: str) -> None:
         with Path(report).open("a") as file:
             file.write(f"{event} {path}\n")
 
-    _put(bundle, "after", note)
+    _put(files, "after", note)
 
 
 def at_event(number: int, action: str, **how: Any) -> None:
     """After the number-th write or rename of the process."""
-    _at(bundle, "after", number, _action(action, how))
+    _at(files, "after", number, _action(action, how))
 
 
 def after_rename(called: str, action: str, **how: Any) -> None:
@@ -115,7 +115,7 @@ def after_rename(called: str, action: str, **how: Any) -> None:
         if event == "rename" and path.name == called:
             act()
 
-    _put(bundle, "after", look)
+    _put(files, "after", look)
 
 
 def in_a_save(number: int, action: str, **how: Any) -> None:
@@ -128,12 +128,12 @@ def in_a_save(number: int, action: str, **how: Any) -> None:
             count[0] += 1
             act()
 
-    _put(bundle, "after", look)
+    _put(files, "after", look)
 
 
 def half_written(number: int) -> None:
     """The number-th file of a process is written to the middle, then the process is killed."""
-    count, real = [0], bundle._write_synced
+    count, real = [0], files.write_synced
 
     def write(path: Path, content: bytes) -> None:
         count[0] += 1
@@ -142,20 +142,20 @@ def half_written(number: int) -> None:
             die()
         real(path, content)
 
-    _put(bundle, "_write_synced", write)
+    _put(files, "write_synced", write)
 
 
 def careless_saves() -> None:
     """What a control needs: checkpoints written straight into their place, the manifest first."""
 
-    def write(path: Path, files: Mapping[str, bytes]) -> None:
+    def write(path: Path, contents: Mapping[str, bytes]) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        for name, content in {bundle.MANIFEST: json.dumps(digests).encode(), **files}.items():
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+        for name, content in {bundle.MANIFEST: json.dumps(digests).encode(), **contents}.items():
             (path / name).write_bytes(content)
-            bundle.after("write", path / name)
+            files.after("write", path / name)
 
-    _put(bundle, "write_checkpoint", write)
+    _put(saving, "write_checkpoint", write)
 
 
 # Signals: a place rings when it is reached, and waits there for what the test sends
@@ -275,12 +275,12 @@ def _compile(ring: str) -> None:
 
 
 def notice_within(seconds: float) -> None:
-    _put(signals, "SECONDS_TO_NOTICE", seconds)
+    _put(signals, "RESPONSE_SECONDS", seconds)
 
 
 def repeated_within(seconds: float) -> None:
     """How long after a SIGTERM another is the same."""
-    _put(signals, "SECONDS_OF_ONE", seconds)
+    _put(signals, "REPEAT_SECONDS", seconds)
 
 
 def impatient() -> None:
@@ -292,10 +292,10 @@ def stop_alone() -> None:
     """What a control needs: the rank that a signal reached leaves after its step, and tells no other."""
 
     def stop(self: Trainer) -> None:
-        if self.run.signals.asked is not None:
-            raise Stopped(f"stopped alone at step {self.run.progress.step}", self.run.signals.asked)
+        if self.run.signals.received is not None:
+            raise Stopped(f"stopped alone at step {self.run.progress.step}", self.run.signals.received)
 
-    _put(Trainer, "_stop_together", stop)
+    _put(Trainer, "_stop_if_requested", stop)
 
 
 def out_of_memory(longest: int) -> None:
@@ -352,14 +352,14 @@ def saves_by_way_of_tmp() -> None:
             file.write(content)
         shutil.move(file.name, path)
 
-    _put(bundle, "_write_synced", write)
+    _put(files, "write_synced", write)
 
 
 # State that is lost, for controls
 
 
 def forget_random_state() -> None:
-    _put(checkpoint, "set_random_state", lambda state, device: None)
+    _put(checkpoint, "set_rng_state", lambda state, device: None)
 
 
 def forget_place() -> None:
@@ -384,11 +384,11 @@ def record_batches(report: str) -> None:
     step, update = Stepper.step, Stepper._update
     given: list[Any] = []
 
-    def recorded_step(self: Stepper, plan: Plan, batches: list[Any]) -> None:
+    def recorded_step(self: Stepper, plan: StepPlan, batches: list[Any]) -> None:
         given[:] = [[group.source_ids.tolist() for group in batch] for batch in batches]
         step(self, plan, batches)
 
-    def recorded_update(self: Stepper, plan: Plan, loss: Any) -> None:
+    def recorded_update(self: Stepper, plan: StepPlan, loss: Any) -> None:
         update(self, plan, loss)
         rows = [(epoch, rows.tolist()) for epoch, rows in plan.batches]
         with Path(report).open("a") as file:
@@ -403,7 +403,7 @@ def broken_losses(steps: list[int]) -> None:
     real_step, real_loss = Stepper.step, smoothed_cross_entropy
     current = [0]
 
-    def step(self: Stepper, plan: Plan, batches: list[Any]) -> None:
+    def step(self: Stepper, plan: StepPlan, batches: list[Any]) -> None:
         current[0] = self.run.progress.step + 1
         real_step(self, plan, batches)
 
@@ -411,4 +411,4 @@ def broken_losses(steps: list[int]) -> None:
         return real_loss(logits, target, smoothing) * (float("nan") if current[0] in steps else 1.0)
 
     _put(Stepper, "step", step)
-    _put(layout, "smoothed_cross_entropy", loss)
+    _put(gradients, "smoothed_cross_entropy", loss)

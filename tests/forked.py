@@ -144,7 +144,7 @@ def serve() -> None:
         "typer._adapters",
         "dragoman.cli.app",
         "dragoman.cli.progress",
-        "dragoman.train.loop",
+        "dragoman.training.loop",
         "dragoman.evaluate.metrics",
         "dragoman.inspect.page",
         "tests.faults",

@@ -7,7 +7,7 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
-from dragoman.train.run_page import write_run_page
+from dragoman.training.reports.html import write_html_report
 
 RUN = "document.documentElement.dataset.ran = 'yes'"
 TEXT = f'</title></script></q></pre></td><script>{RUN}</script><img src="x" onerror="{RUN}"> & &amp; \'a\' "b"'
@@ -81,4 +81,4 @@ def run_page_of(run: Path, folder: Path, text: str, short: str) -> str:
     (copy / "result.json").write_text(json.dumps({"tests": {text: test}, "search": {"beam": 4}, "steps": 60}))
     with (copy / "config.toml").open("a") as config:
         config.write(f"# {text}\n")
-    return write_run_page(copy).read_text(encoding="utf-8")
+    return write_html_report(copy).read_text(encoding="utf-8")

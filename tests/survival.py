@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dragoman import bundle
 from dragoman.config import Config
-from dragoman.train.report import read_log
+from dragoman.training.checkpoint_files import checkpoint_path, checkpoint_step, checkpoints, read_checkpoint
+from dragoman.training.reports.log import read_log
 from tests.forked import LIMIT, Ended, Server, Started
 
 SETTINGS = (
@@ -135,7 +135,7 @@ class Bell:
 
 def state(run: Path, step: int) -> dict[str, bytes]:
     """A checkpoint, verified, without its clock and its provenance, which tells the command and the machine."""
-    files = bundle.read_checkpoint(bundle.checkpoint_path(run, step))
+    files = read_checkpoint(checkpoint_path(run, step))
     del files["provenance.json"]
     recorded = json.loads(files["state.json"])
     del recorded["progress"]["seconds"]
@@ -150,17 +150,17 @@ def story(run: Path) -> list[dict[str, Any]]:
 
 def outcome(run: Path) -> dict[str, Any]:
     """All that must be the same to the bit, whatever happened on the way: every checkpoint, the log, the model."""
-    kept = {path.name: state(run, bundle.checkpoint_step(path)) for path in bundle.checkpoints(run)}
+    kept = {path.name: state(run, checkpoint_step(path)) for path in checkpoints(run)}
     names = ("weights.safetensors", "config.toml", "tokenizer.model", "manifest.json", "published.json")
     return {**kept, "log": story(run), **{name: (run / name).read_bytes() for name in names}}
 
 
 def steps(run: Path) -> list[int]:
     """Of the checkpoints, each of which must verify."""
-    found = bundle.checkpoints(run)
+    found = checkpoints(run)
     for path in found:
-        bundle.read_checkpoint(path)
-    return [bundle.checkpoint_step(path) for path in found]
+        read_checkpoint(path)
+    return [checkpoint_step(path) for path in found]
 
 
 def reached(run: Path) -> int:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from dragoman.config import TrainConfig, TransformerConfig
 from dragoman.text.tokenizer import BOS, EOS, PAD
-from dragoman.train.loss import smoothed_cross_entropy
-from dragoman.train.schedule import learning_rate
+from dragoman.training.loss import smoothed_cross_entropy
+from dragoman.training.optimizer import learning_rate
 
 Ids = tuple[list[int], list[int]]  # source and target, without BOS and EOS
 BATCH = 64

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dragoman.decode.translator import Attention, Translation, Translator
     from dragoman.errors import ConfigError, DataError, DiskError, DragomanError, ModelError, NonFiniteError, Stopped
     from dragoman.model.transformer import Transformer
-    from dragoman.train.loop import train
+    from dragoman.training.loop import train
 
 _HOMES = {
     "Attention": "dragoman.decode.translator",
@@ -42,7 +42,7 @@ _HOMES = {
     "TransformerConfig": "dragoman.config",
     "Translation": "dragoman.decode.translator",
     "Translator": "dragoman.decode.translator",
-    "train": "dragoman.train.loop",
+    "train": "dragoman.training.loop",
 }
 
 __all__ = [

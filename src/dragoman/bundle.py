@@ -1,23 +1,18 @@
-"""A model directory and its checkpoints, read and written. Knows nothing of training or search.
+"""A model directory, read and written; the names of bundled models. Knows nothing of training or search.
 
     DIR/weights.safetensors   the best weights so far, replaced by one rename; int8 where `dragoman compress` made it
     DIR/config.toml           every setting
     DIR/tokenizer.model       or source.model and target.model
     DIR/card.md               what it is, for people
     DIR/manifest.json         SHA-256 of weights and tokenizers, verified on load; people may edit the other two
-    DIR/checkpoints/step-000060/   files of a run, manifest.json with their SHA-256 written last
 
-No pickle on any path. A checkpoint is a new directory, every file fsynced, renamed into place once it is whole.
-Directories may come from anyone: no file is read that is a pipe, links out of its directory, or is larger than such a
-file can be.
+No pickle on any path. Directories may come from anyone: no file is read that is a pipe, links out of its directory, or
+is larger than such a file can be.
 """
 
 import hashlib
 import json
-import math
 import os
-import shutil
-import stat
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -31,13 +26,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dragoman.config import Config
-from dragoman.errors import ConfigError, DiskError, ModelError
+from dragoman.errors import ConfigError, ModelError
+from dragoman.files import RefusedFile, make_directory, partial_path, read_checked, write_file
+from dragoman.int8 import expanded, without_scales
 from dragoman.model.build import Model, build_model
 from dragoman.model.footprint import parameter_counts
-from dragoman.model.rows import expanded, without_scales
 from dragoman.text.tokenizer import Tokenizer
 
-IN_THE_BOX = Path(__file__).parent / "models"
+BUNDLED_MODELS = Path(__file__).parent / "models"
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
 CHECKPOINTS = "checkpoints"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
@@ -45,7 +41,6 @@ MODEL_FILES = (MANIFEST, *TOKENIZERS, CONFIG, WEIGHTS, CARD)
 
 # Bytes that no real file comes near; larger ones are refused before they are read.
 MAX_TEXT = 4_000_000  # config.toml, card.md, manifest.json
-MAX_STATE = 20_000_000  # JSON of a checkpoint, which names every file of the corpus
 MAX_TOKENIZER = 100_000_000  # a million pieces have 15 to 40 million
 MAX_HEADER = 20_000_000  # of a safetensors file: optimizer state of 1,000 + 1,000 layers has 17 million
 MAX_BYTES_PER_PARAMETER = 8  # float64
@@ -76,63 +71,11 @@ class Bundle:
     model: Model
 
 
-# Files
-
-
-def after(event: str, path: Path) -> None:
-    """Called after each write and each rename, and does nothing: tests let a process die here, or a disk be full."""
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Replace `path` by one rename, so that a reader sees the old file or the new one, never half of either."""
-    partial = _partial(path)
-    try:
-        _write_synced(partial, content)
-        partial.replace(path)
-        after("rename", path)
-        sync_directory(path.parent)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise disk_error(path, len(content), error) from None
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial")
-
-
-def make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DiskError(f"{path}: cannot make this directory ({error.strerror}); choose another place") from None
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    after("write", path)
-
-
-def sync_directory(path: Path) -> None:
-    if os.name == "posix":  # elsewhere a directory cannot be opened
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def disk_error(path: Path, size: int, error: OSError) -> DiskError:
-    return DiskError(f"{path}: cannot write {size:,} bytes ({error.strerror}); free some space or choose another place")
-
-
 @contextmanager
 def removed_on_error(directory: Path) -> Iterator[None]:
     """When writing a new model directory fails, remove the files and directories that were not there before."""
     new_directories = [path for path in (directory, *directory.parents) if not path.exists()]
-    names = [name for model_file in MODEL_FILES for name in (model_file, _partial(Path(model_file)).name)]
+    names = [name for model_file in MODEL_FILES for name in (model_file, partial_path(Path(model_file)).name)]
     new_files = [directory / name for name in names if not (directory / name).exists()]
     try:
         yield
@@ -145,86 +88,12 @@ def removed_on_error(directory: Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """One run at a time in a directory. The lock ends with the process, however it ends.
-
-    A directory that was made for it goes again where nothing came into it: the run was refused.
-    """
-    new = not directory.exists()
-    make_directory(directory)
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    path = directory / ".lock"
-    try:
-        lock = path.open("w")
-    except OSError as error:
-        raise disk_error(path, 0, error) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ModelError(f"{directory}: another run is training here; wait for it or give another --out") from None
-        try:
-            yield
-        finally:
-            if new:
-                _remove_if_empty(directory, path)
-
-
-def _remove_if_empty(directory: Path, lock: Path) -> None:
-    with suppress(OSError):  # somebody else has removed it, or a folder in it is not empty
-        for folder in sorted((each for each in directory.rglob("*") if each.is_dir()), reverse=True):
-            folder.rmdir()
-        if list(directory.iterdir()) == [lock]:
-            lock.unlink()
-            directory.rmdir()
-
-
-class _Refused(Exception):
-    """Why a file is not read, and what to do about it."""
-
-    def __init__(self, reason: str, remedy: str = RESTORE) -> None:
-        super().__init__(reason)
-        self.reason, self.remedy = reason, remedy
-
-
-def _checked(directory: Path, name: str, most: float) -> Path:
-    """A regular file inside `directory` of at most so many bytes, which may come from anyone; nothing is opened."""
-    try:
-        path = (directory / name).resolve(strict=True)
-        status = path.stat()
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
-        reason = getattr(error, "strerror", None) or "a loop of links"
-        raise _Refused(f"cannot be read ({reason})", "is this a model directory?") from None
-    own = directory.parent == IN_THE_BOX  # installers may link every file of a package
-    if not own and not path.is_relative_to(directory.resolve()):
-        raise _Refused("links to a file outside of its directory", "copy the file itself into the directory")
-    if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device never end
-        raise _Refused("is not a regular file")
-    if status.st_size > most:
-        raise _Refused(f"has {status.st_size:,} bytes, at most {most:,} are allowed")
-    return path
-
-
-def _content(directory: Path, name: str, most: float) -> bytes:
-    path = _checked(directory, name, most)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _Refused(f"cannot be read ({error.strerror})", "check its permissions") from None
-    except MemoryError:
-        raise _Refused(f"does not fit into memory ({path.stat().st_size:,} bytes)", "use a larger machine") from None
-
-
-def _read(directory: Path, name: str, most: float) -> bytes:
+def _read(directory: Path, name: str, max_bytes: float) -> bytes:
     """A file of a model directory."""
+    bundled = directory.parent == BUNDLED_MODELS  # installers may link every file of a package
     try:
-        return _content(directory, name, most)
-    except _Refused as refused:
+        return read_checked(directory, name, max_bytes, may_link=bundled)
+    except RefusedFile as refused:
         raise ModelError(f"{directory / name}: {refused.reason}; {refused.remedy}") from None
 
 
@@ -370,17 +239,17 @@ def load_card(directory: Path) -> str | None:
     return _read(directory, CARD, MAX_TEXT).decode(errors="replace")
 
 
-def located(model: str | Path) -> Path:
+def resolve_model(model: str | Path) -> Path:
     """The directory of a model: one that is there, else one that comes with dragoman, by its name."""
     here = Path(model)
     # a folder that merely has the name, of a corpus say, is not in the way
     is_run = any((here / part).exists() for part in (CONFIG, WEIGHTS, CHECKPOINTS))
-    return here if is_run or str(model) not in in_the_box() else IN_THE_BOX / model
+    return here if is_run or str(model) not in bundled_models() else BUNDLED_MODELS / model
 
 
-def in_the_box() -> list[str]:
+def bundled_models() -> list[str]:
     """The models that come with dragoman."""
-    return sorted(path.parent.name for path in IN_THE_BOX.glob(f"*/{CONFIG}"))
+    return sorted(path.parent.name for path in BUNDLED_MODELS.glob(f"*/{CONFIG}"))
 
 
 def load_config(directory: Path) -> Config:
@@ -479,93 +348,7 @@ def _require_directory(directory: Path) -> None:
     if not directory.is_dir():
         raise ModelError(
             f"{directory}: no such model directory; train one with `dragoman train ... --out {directory}`"
-            + (f", or take one that is there: {', '.join(in_the_box())}" if in_the_box() else "")
+            + (f", or use a bundled one: {', '.join(bundled_models())}" if bundled_models() else "")
         )
     if not (directory / CONFIG).is_file():
         raise ModelError(f"{directory}: not a model directory (no {CONFIG}); give the --out of a training run")
-
-
-# Checkpoints
-
-
-def checkpoint_path(run: Path, step: int) -> Path:
-    return run / CHECKPOINTS / f"step-{step:06d}"
-
-
-def checkpoints(run: Path) -> list[Path]:
-    """Oldest first. Those being written or removed have other names and are never chosen."""
-    found = (path for path in (run / CHECKPOINTS).glob("step-*") if path.name.removeprefix("step-").isdecimal())
-    return sorted(found, key=checkpoint_step)
-
-
-def checkpoint_step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
-
-
-def remove_checkpoints(run: Path, *, keep: Collection[Path]) -> None:
-    """All but those to keep."""
-    for path in checkpoints(run):
-        if path in keep:
-            continue
-        # renamed first: a half-removed directory must not look like a checkpoint
-        doomed = path.with_name(f".{path.name}.removed")
-        try:
-            path.rename(doomed)
-            after("rename", doomed)
-        except OSError as error:
-            raise disk_error(path, 0, error) from None
-        shutil.rmtree(doomed, ignore_errors=True)
-
-
-def remove_leftovers(run: Path) -> None:
-    """What a kill left of checkpoints being written or removed, and of encoded corpora."""
-    for replaced in (run / CHECKPOINTS).glob(".step-*.replaced"):
-        path = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
-        if not path.exists():  # what was to take its place never did
-            replaced.rename(path)
-    for leftover in (*(run / CHECKPOINTS).glob(".step-*"), *(run / "data").glob(".*")):
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
-def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
-    """All files, then their manifest, then one rename; one that is there already is put aside by another."""
-    partial, replaced = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.replaced")
-    size = sum(map(len, files.values()))
-    manifest = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        for name, content in files.items():
-            _write_synced(partial / name, content)
-        _write_synced(partial / MANIFEST, json.dumps(manifest, indent=1).encode())
-        sync_directory(partial)
-        if path.exists():
-            path.rename(replaced)
-            after("rename", replaced)
-        partial.rename(path)
-        after("rename", path)
-        sync_directory(path.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise disk_error(path, size, error) from None
-
-
-def read_checkpoint(path: Path, only: Collection[str] = ()) -> dict[str, bytes]:
-    """Every file of a checkpoint, or only some, each checked against the manifest."""
-
-    def read(name: str) -> bytes:
-        try:
-            return _content(path, name, math.inf if name.endswith(".safetensors") else MAX_STATE)
-        except _Refused as refused:
-            raise ModelError(f"{path}: damaged checkpoint ({name} {refused.reason})") from None
-
-    try:
-        manifest = dict(json.loads(read(MANIFEST)))
-        files = {name: read(name) for name in only or manifest}
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ModelError(f"{path}: damaged checkpoint ({error})") from None
-    for name, content in files.items():
-        if _sha256(content) != manifest.get(name):
-            raise ModelError(f"{path}: damaged checkpoint ({name} is not what was saved)")
-    return files

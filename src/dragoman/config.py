@@ -366,7 +366,7 @@ class TrainConfig:
     keep_checkpoints: int = 5  # and never fewer than average needs
     average: int = 5  # the last checkpoints averaged at the end
     valid_sentences: int = 1_000  # at most this many are decoded at each validation
-    # chrF serves languages without spaces too; exact_match is the per cent of lines right to the letter
+    # chrF serves languages without spaces too; exact_match is the per cent of lines exact match
     valid_metric: Literal["chrf", "bleu", "loss", "exact_match"] = "chrf"
     patience: int = 0  # validations without a better metric before stopping; 0: never
     log_every: int = 50
@@ -436,7 +436,7 @@ class DecodeConfig:
         )
         require(
             self.sampling or (self.top_k == 0 and self.top_p == 1.0 and self.temperature == 1.0),
-            "decode.sampling: top_k, top_p and temperature have no part in beam search; set sampling = true",
+            "decode.sampling: top_k, top_p and temperature do not apply to beam search; set sampling = true",
         )
 
 

@@ -19,7 +19,7 @@ from dragoman.reference import attention, check, functions, training, transforme
 from dragoman.reference.functions import Array, Mask, Saved
 from dragoman.reference.parameters import Config, initialise, shapes
 from dragoman.reference.training import Batch
-from dragoman.train.loss import smoothed_cross_entropy
+from dragoman.training.loss import smoothed_cross_entropy
 
 AGREEMENT = 1e-10
 

@@ -43,14 +43,14 @@ def test_the_control_importing_the_model_does() -> None:
 def test_importing_the_loop_imports_nothing_that_a_process_alone_does_not_need() -> None:
     """Each takes a second or more. Control: torch is found in the same way."""
     names = ("torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo", "sacrebleu", "tensorboard")
-    code = f"import sys, dragoman.train.loop; print(*[name for name in {names} if name in sys.modules])"
+    code = f"import sys, dragoman.training.loop; print(*[name for name in {names} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["torch"]
 
 
 def test_the_core_works_without_the_command_line_and_the_metrics() -> None:
     missing = dict.fromkeys(("typer", "rich", "sacrebleu"))
-    code = f"import sys; sys.modules.update({missing}); import dragoman.train.loop, dragoman.decode.translator"
+    code = f"import sys; sys.modules.update({missing}); import dragoman.training.loop, dragoman.decode.translator"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -75,4 +75,4 @@ def test_train_can_be_called_before_and_after_its_package_is_imported(tmp_path: 
     for _ in range(2):
         with pytest.raises(dragoman.ConfigError, match=r"data\.source: missing"):
             dragoman.train(dragoman.Config(), tmp_path)
-        importlib.import_module("dragoman.train.loop")
+        importlib.import_module("dragoman.training.loop")

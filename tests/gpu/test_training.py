@@ -10,10 +10,11 @@ import torch
 
 from dragoman import bundle
 from dragoman.config import Config
-from dragoman.train.graph import GradientGraph
-from dragoman.train.loop import train
-from dragoman.train.memory import measured_peak
-from dragoman.train.report import Silent, read_log
+from dragoman.training.checkpoint_files import checkpoint_path, read_checkpoint, remove_checkpoints
+from dragoman.training.cuda_graph import GradientGraph
+from dragoman.training.loop import train
+from dragoman.training.memory import measured_peak
+from dragoman.training.reports.log import SilentReporter, read_log
 from tests.conftest import quick_config
 
 CUDA = ("train.device=cuda", "train.layout=packed", "train.batch_tokens=2048", "model.d_model=64")
@@ -53,7 +54,7 @@ def test_the_graph_gives_the_gradients_of_the_kernels_launched_one_by_one(
             loss.backward()
             return loss.detach()
 
-    monkeypatch.setattr("dragoman.train.layout.GradientGraph", OneByOne)
+    monkeypatch.setattr("dragoman.training.gradients.GradientGraph", OneByOne)
     train(config, tmp_path / "eager")
     graph, eager = (bundle.named_weights(bundle.load_bundle(tmp_path / name).model) for name in ("graph", "eager"))
     for name, weights in graph.items():
@@ -79,7 +80,7 @@ def test_nothing_is_compiled_or_recorded_after_the_first_step(tmp_path: Path, mo
 
 def state_of(run: Path, step: int) -> dict[str, str]:
     """Hashes of what a checkpoint holds; its JSON has times of day in it."""
-    files = bundle.read_checkpoint(bundle.checkpoint_path(run, step))
+    files = read_checkpoint(checkpoint_path(run, step))
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name.endswith("tensors")}
 
 
@@ -93,7 +94,7 @@ def test_a_deterministic_run_resumes_to_the_bit(tmp_path: Path, layout: str) -> 
 
     train(config(40), tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "parts")
-    bundle.remove_checkpoints(tmp_path / "parts", keep=[bundle.checkpoint_path(tmp_path / "parts", 20)])
+    remove_checkpoints(tmp_path / "parts", keep=[checkpoint_path(tmp_path / "parts", 20)])
     train(config(40), tmp_path / "parts")
     assert state_of(tmp_path / "parts", 40) == state_of(tmp_path / "whole", 40)
     assert state_of(tmp_path / "parts", 20) != state_of(tmp_path / "whole", 40), "the control"
@@ -108,7 +109,7 @@ def test_other_settings_train_on_cuda(tmp_path: Path, setting: str) -> None:
     assert curve[-1] < 0.9 * curve[0]
 
 
-class Notes(Silent):
+class Notes(SilentReporter):
     def __init__(self) -> None:
         self.notes: list[str] = []
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from dragoman.config import Config
 from dragoman.data.sampled import sampled_store
 from dragoman.errors import DragomanError
-from dragoman.train import checkpoint, feed, loop
-from dragoman.train.layout import _Layout
+from dragoman.training import batches, checkpoint, loop
+from dragoman.training.gradients import _Layout
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 ATTEMPT = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -109,14 +109,14 @@ def changes(names: Sequence[str], rows: list[list[list[int]]]) -> list[Any]:
     known: dict[str, Callable[[], Any]] = {
         "record rows": lambda: patch.object(_Layout, "gradients", recording(rows)),
         "normalise by rank": lambda: patch.object(_Layout, "gradients", normalised_by_rank),
-        "lose random state": lambda: patch.object(checkpoint, "own_random_state", lambda *_: None),
+        "lose random state": lambda: patch.object(checkpoint, "own_rng_state", lambda *_: None),
         "kill rank 0": lambda: patch.object(_Layout, "gradients", killed(0)),
         "kill rank 1": lambda: patch.object(_Layout, "gradients", killed(1)),
         "signal rank 1": lambda: patch.object(_Layout, "gradients", signalled()),
         "no memory in rank 1": lambda: patch.object(_Layout, "gradients", out_of_memory),
         "nan in rank 1": lambda: patch.object(_Layout, "gradients", not_a_number),
         "old picture": lambda: patch.object(checkpoint, "newest", sees_no_newest),
-        "slow to open": lambda: patch.object(feed, "sampled_store", slowly_opened),
+        "slow to open": lambda: patch.object(batches, "sampled_store", slowly_opened),
     }
     return [known[name]() for name in names]
 

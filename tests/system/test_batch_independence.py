@@ -20,7 +20,7 @@ from dragoman.data.batching import pad_rows
 from dragoman.data.generated import generate
 from dragoman.decode import engine, quantized
 from dragoman.decode.translator import Translation, Translator
-from dragoman.model.rows import LEVELS
+from dragoman.int8 import LEVELS
 
 MARGINS = {"float32": 1e-4, "int8": 0.05}
 LINES = 80

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.bundle import IN_THE_BOX, in_the_box
+from dragoman.bundle import BUNDLED_MODELS, bundled_models
 from dragoman.cli import demo
 from dragoman.cli.app import app
 from dragoman.cli.train import build_config
 from dragoman.errors import ConfigError
 from dragoman.text.sentences import sentences
-from dragoman.train.loop import train
+from dragoman.training.loop import train
 from tests.forked import the_server
 from tests.hostile import digest
 
@@ -28,12 +28,12 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_is_the_only_one_and_within_its_size() -> None:
-    assert in_the_box() == ["en-de"]
-    assert sum(path.stat().st_size for path in IN_THE_BOX.rglob("*") if path.is_file()) <= MOST_BYTES
+    assert bundled_models() == ["en-de"]
+    assert sum(path.stat().st_size for path in BUNDLED_MODELS.rglob("*") if path.is_file()) <= MOST_BYTES
 
 
 def test_its_manifest_has_the_hashes_of_its_weights_and_tokenizer() -> None:
-    model = IN_THE_BOX / "en-de"
+    model = BUNDLED_MODELS / "en-de"
     manifest = json.loads((model / "manifest.json").read_bytes())
     assert manifest == {name: [digest(model / name)] for name in ("tokenizer.model", "weights.safetensors")}
 
@@ -77,7 +77,7 @@ def test_the_training_demo_trains_translates_and_keeps(
     app(["demo", "--train", "--language", "de", "--out", str(tmp_path / "kept")], standalone_mode=False)
     shown = capsys.readouterr().out
     assert "generated pairs: numbers-de." in shown
-    assert "Right to the letter: " in shown
+    assert "Exactly right: " in shown
     assert f"The model is in {tmp_path / 'kept'}." in shown
     assert (tmp_path / "kept" / "weights.safetensors").exists()
     with pytest.raises(ConfigError, match=r"^--out: belongs to the training demo; add --train$"):

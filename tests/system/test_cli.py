@@ -170,7 +170,7 @@ def test_translate_says_what_is_wrong(quick_run: Path, tmp_path: Path) -> None:
     nowhere = tmp_path / "no"
     assert error_of("translate", "--model", nowhere, "x", code=4) == (
         f"dragoman: {nowhere}: no such model directory; train one with `dragoman train ... --out {nowhere}`, "
-        "or take one that is there: en-de"
+        "or use a bundled one: en-de"
     )
     assert error_of("translate", "--model", quick_run, "--n-best", "9", "x", code=2) == (
         "dragoman: decode.n_best: 9 is more than beam=4; widen the beam or ask for fewer"
@@ -179,7 +179,7 @@ def test_translate_says_what_is_wrong(quick_run: Path, tmp_path: Path) -> None:
         f"dragoman: {tmp_path / 'no.txt'}: no such file; check its name"
     )
     assert error_of("translate", "--model", quick_run, "--device", "cuda", "x", code=2) == (
-        "dragoman: device: 'cuda' was asked for and this machine has no CUDA; use auto or cpu"
+        "dragoman: device: 'cuda' is not available, this machine has no CUDA; use auto or cpu"
     )
     debugged = subprocess.run([*DRAGOMAN, "--debug", "translate", "--model", "no", "x"], capture_output=True)
     assert b"Traceback" in debugged.stderr
@@ -387,11 +387,11 @@ def test_options_that_mean_nothing_together_are_refused(quick_run: Path, tmp_pat
         ),
         (
             ["evaluate", "--hypotheses", reference, "--reference", reference, "--beam", "2"],
-            "--hypotheses: are translations already; leave out --beam",
+            "--hypotheses: are already translations; leave out --beam",
         ),
         (
             ["evaluate", "--hypotheses", reference, "--reference", reference, "--split", "long"],
-            "--hypotheses: are translations already; leave out --split",
+            "--hypotheses: are already translations; leave out --split",
         ),
         (["demo", "--train", "--language", "fr"], "--language fr: the demo speaks Thai and German; known: de, th"),
         (["demo", "--language", "de"], "--language: belongs to the training demo; add --train"),

@@ -20,10 +20,11 @@ import torch
 from dragoman import bundle
 from dragoman.config import Config
 from dragoman.errors import ConfigError
-from dragoman.train import checkpoint, distributed
-from dragoman.train.distributed import Ranks
-from dragoman.train.loop import train
-from dragoman.train.report import read_log
+from dragoman.training import checkpoint, distributed
+from dragoman.training.checkpoint_files import checkpoint_path, checkpoint_step, checkpoints, read_checkpoint
+from dragoman.training.distributed import Ranks
+from dragoman.training.loop import train
+from dragoman.training.reports.log import read_log
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -150,7 +151,7 @@ def losses(run: Path) -> list[float]:
 
 def state(run: Path, step: int) -> dict[str, bytes]:
     """A checkpoint without its clock and its maker."""
-    files = bundle.read_checkpoint(bundle.checkpoint_path(run, step))
+    files = read_checkpoint(checkpoint_path(run, step))
     del files["provenance.json"]
     recorded = json.loads(files["state.json"])
     del recorded["progress"]["seconds"]
@@ -158,8 +159,8 @@ def state(run: Path, step: int) -> dict[str, bytes]:
 
 
 def tensors(run: Path, step: int, name: str = bundle.WEIGHTS) -> dict[str, torch.Tensor]:
-    path = bundle.checkpoint_path(run, step)
-    return bundle.weights_from_bytes(bundle.read_checkpoint(path)[name], path)
+    path = checkpoint_path(run, step)
+    return bundle.weights_from_bytes(read_checkpoint(path)[name], path)
 
 
 def assert_same_run(one: Path, two: Path, step: int = 12) -> None:
@@ -390,7 +391,7 @@ def test_a_killed_process_is_replaced_and_the_run_ends_as_if_it_had_not_been(tmp
     done = place.two_ranks(Job("killed", DROPOUT, [f"kill rank {rank}"]), options=[*TWO, "--max-restarts", "1"])
     passed(done)
     assert "SIGKILL" in done.stderr or "exitcode: -9" in done.stderr
-    assert done.stderr.count("dragoman: torchrun: another process of this run came to an unforeseen end") == 1
+    assert done.stderr.count("dragoman: torchrun: another process of this run ended unexpectedly") == 1
     assert state(place["whole"], 12) == state(place["killed"], 12)
     assert losses(place["whole"]) == losses(place["killed"])
     starts = json.loads((place["killed"] / "provenance.json").read_bytes())["starts"]
@@ -402,8 +403,8 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(tmp_path: Path) -> N
     place = Place(tmp_path)
     done = place.two_ranks(Job("stopped", DROPOUT, ["signal rank 1"]))
     assert done.returncode != 0
-    assert done.stderr.count("stopped by SIGTERM and saved at step 6; the same command goes on") == 1
-    assert [bundle.checkpoint_step(path) for path in bundle.checkpoints(place["stopped"])] == [4, 6]
+    assert done.stderr.count("stopped by SIGTERM and saved at step 6; run the same command to resume") == 1
+    assert [checkpoint_step(path) for path in checkpoints(place["stopped"])] == [4, 6]
     passed(place.two_ranks(Job("stopped", DROPOUT), Job("whole", DROPOUT)))
     assert state(place["whole"], 12) == state(place["stopped"], 12)
     assert losses(place["whole"]) == losses(place["stopped"])
@@ -422,10 +423,10 @@ def test_a_signal_to_torchrun_saves_the_last_step(tmp_path: Path) -> None:
                 process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) != 0
     told = [line for line in said if line.startswith("dragoman: ")]
-    newest = bundle.checkpoint_step(bundle.checkpoints(place["run"])[-1])
+    newest = checkpoint_step(checkpoints(place["run"])[-1])
     assert newest >= 4
     assert told == [
-        f"dragoman: {place['run']}: stopped by SIGTERM and saved at step {newest}; the same command goes on\n"
+        f"dragoman: {place['run']}: stopped by SIGTERM and saved at step {newest}; run the same command to resume\n"
     ]
 
 
@@ -526,15 +527,15 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     message = "train.device: process 2 of this machine has no GPU, there are 1; lower --nproc-per-node or set cpu"
     with pytest.raises(ConfigError) as caught:
-        distributed._own_device("cuda", Ranks(1, 2, 1))
+        distributed._local_device("cuda", Ranks(1, 2, 1))
     assert str(caught.value) == message
-    with pytest.raises(ConfigError, match=r"train\.device: cuda:0 is one for all processes; write cuda or auto"):
-        distributed._own_device("cuda:0", Ranks(0, 2, 0))
+    with pytest.raises(ConfigError, match=r"train\.device: cuda:0 names one GPU for all processes; use cuda or auto"):
+        distributed._local_device("cuda:0", Ranks(0, 2, 0))
 
 
 def test_an_error_is_what_it_was_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    with pytest.raises(ConfigError, match="as it was"), distributed.told_once():
+    with pytest.raises(ConfigError, match="as it was"), distributed.report_error_once():
         raise ConfigError("as it was")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.bundle import load_config
-from dragoman.train.provenance import source_commit
+from dragoman.training.reports.provenance import source_commit
 from tests.forked import the_server
 
 SOURCES = [f"Satz {number} steht hier, kurz und klar." for number in range(1, 13)]

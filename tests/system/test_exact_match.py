@@ -17,10 +17,10 @@ from dragoman.decode.translator import Translator
 from dragoman.evaluate.breakdown import sentence_scores
 from dragoman.evaluate.metrics import evaluate, exact_match, quick_scores
 from dragoman.text.normalize import Normalization, normalize
-from dragoman.train import testing
-from dragoman.train.prepare import prepare
-from dragoman.train.report import Silent
-from dragoman.train.validation import Validation
+from dragoman.training import test_sets
+from dragoman.training.data import prepare_data
+from dragoman.training.reports.log import SilentReporter
+from dragoman.training.validation import Validation
 from tests.forked import the_server
 
 SOURCES = ["a b c d e f g h", "j i h g f e d c b a", "h g f e d c b a a b", "f g"]
@@ -77,9 +77,9 @@ def test_lines_are_compared_as_the_model_writes_them(
 def test_training_and_evaluating_count_the_same(place: Path, translator: Translator, quick_run: Path) -> None:
     notes: list[str] = []
     reporter = SimpleNamespace(note=notes.append, working=lambda *_: None)
-    (place / testing.TRANSLATIONS).mkdir()
+    (place / test_sets.TRANSLATIONS).mkdir()
     fake: Any = SimpleNamespace(config=translator.config, directory=place, reporter=reporter)
-    trained = testing._test(fake, translator, "set", place / "source", place / "reference")
+    trained = test_sets._test(fake, translator, "set", place / "source", place / "reference")
     assert trained["exact_match"] == 75.0
     written = (place / "reference").read_text().splitlines()
     ours = [result.text for result in translator.translate(SOURCES)]
@@ -98,7 +98,7 @@ def test_validation_counts_the_same(place: Path) -> None:
     files = {name: str(place / "source") for name in ("source", "target", "valid_source")}
     settings = ["text.model=word", "text.vocab_size=300", "train.valid_metric=exact_match"]
     config = Config.build("tiny", None, settings, data={**files, "valid_target": str(place / "reference")})
-    prepared = prepare(config, place / "run", Silent())
+    prepared = prepare_data(config, place / "run", SilentReporter())
     written = (place / "reference").read_text().splitlines()
     assert prepared.valid_references == [normalize(line) for line in written]
     assert prepared.valid_references != written, "the control"

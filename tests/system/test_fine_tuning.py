@@ -16,20 +16,22 @@ from dragoman.config import Config, TrainConfig, TransformerConfig
 from dragoman.data.corpus import file_hash
 from dragoman.errors import ConfigError, ModelError
 from dragoman.model.transformer import Transformer
-from dragoman.train.distributed import Ranks
-from dragoman.train.layout import Packed
-from dragoman.train.loop import train
-from dragoman.train.loss import divergence
-from dragoman.train.memory import available, measured_peak, predicted_peak
-from dragoman.train.prepare import prepare
-from dragoman.train.report import Silent, read_log
-from dragoman.train.starting import MovingAverage, freeze
+from dragoman.training.checkpoint_files import checkpoint_path, read_checkpoint
+from dragoman.training.data import prepare_data
+from dragoman.training.distributed import Ranks
+from dragoman.training.gradients import Packed
+from dragoman.training.loop import train
+from dragoman.training.loss import divergence
+from dragoman.training.memory import available_memory, measured_peak, predicted_peak
+from dragoman.training.optimizer import MovingAverage
+from dragoman.training.reports.log import SilentReporter, read_log
+from dragoman.training.setup import freeze
 from tests.conftest import quick_config
 
 
 def weights_at(run: Path, step: int, name: str = bundle.WEIGHTS) -> dict[str, Tensor]:
-    path = bundle.checkpoint_path(run, step)
-    return bundle.weights_from_bytes(bundle.read_checkpoint(path)[name], path)
+    path = checkpoint_path(run, step)
+    return bundle.weights_from_bytes(read_checkpoint(path)[name], path)
 
 
 # Beginning with another model
@@ -139,7 +141,7 @@ def test_a_part_that_is_not_there_is_refused() -> None:
 def test_what_cannot_be_had_is_told_before_any_text_is_read(
     tmp_path: Path, setting: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.train.trackers.find_spec", lambda name: None)
+    monkeypatch.setattr("dragoman.training.reports.trackers.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=told):
         train(quick_config(setting), tmp_path)
     assert not (tmp_path / "data").exists()
@@ -154,11 +156,11 @@ def test_the_average_follows_the_weights_as_its_formula_says() -> None:
     expected = 0.0
     for step in range(1, 200):
         weight += 1.0
-        average.follow(step, torch.tensor(True))
+        average.update(step, torch.tensor(True))
         decay = min(0.9, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * step
     torch.testing.assert_close(average.weights[0], torch.full((3,), expected))
-    average.follow(200, torch.tensor(False))
+    average.update(200, torch.tensor(False))
     torch.testing.assert_close(average.weights[0], torch.full((3,), expected), msg="a step left out moves nothing")
 
 
@@ -212,7 +214,7 @@ def test_r_drop_trains_without_dropout_as_if_it_were_not_there(tmp_path: Path, l
 def test_memory_is_told_before_the_first_step_and_measured_in_the_end(tmp_path: Path) -> None:
     notes: list[str] = []
 
-    class Listener(Silent):
+    class Listener(SilentReporter):
         def note(self, text: str) -> None:
             notes.append(text)
 
@@ -226,7 +228,7 @@ def test_memory_is_told_before_the_first_step_and_measured_in_the_end(tmp_path: 
 
 def test_more_of_anything_is_predicted_to_take_more(tmp_path: Path) -> None:
     cpu = torch.device("cpu")
-    prepared = prepare(quick_config(), tmp_path, Silent())
+    prepared = prepare_data(quick_config(), tmp_path, SilentReporter())
 
     def predicted(*settings: str, layout: str = "padded", precision: torch.dtype = torch.float32) -> int:
         config = quick_config(*settings).with_vocabulary(300, 300)
@@ -239,14 +241,14 @@ def test_more_of_anything_is_predicted_to_take_more(tmp_path: Path) -> None:
     for layout in ("padded", "packed"):
         assert predicted("train.r_drop=1.0", layout=layout) > predicted(layout=layout)
     assert predicted("train.batch_tokens=51200", layout="packed") < predicted("train.batch_tokens=51200")
-    assert available(cpu) > measured_peak(cpu) > 0
+    assert available_memory(cpu) > measured_peak(cpu) > 0
 
 
 def test_what_is_kept_without_kernels_is_within_what_is_predicted_on_cuda(tmp_path: Path) -> None:
     """Counted here, tensor by tensor; on CUDA it is more, since layer norms keep float32 there."""
     settings = "data.generated=numbers-de", "model.d_model=64", "model.attention_dropout=0.1", "train.batch_tokens=4096"
     config = quick_config(*settings).with_vocabulary(300, 300)
-    store = prepare(config, tmp_path, Silent()).train
+    store = prepare_data(config, tmp_path, SilentReporter()).train
     assert isinstance(config.model, TransformerConfig)
     model = Transformer(config.model)
     layout = Packed(config.train, lambda _: store, store, 100, model, torch.device("cpu"), torch.bfloat16, Ranks())
@@ -273,11 +275,11 @@ def test_what_is_kept_without_kernels_is_within_what_is_predicted_on_cuda(tmp_pa
 def test_too_large_a_batch_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
 
-    class Listener(Silent):
+    class Listener(SilentReporter):
         def note(self, text: str) -> None:
             notes.append(text)
 
-    monkeypatch.setattr("dragoman.train.begin.available", lambda device: 1 << 20)
+    monkeypatch.setattr("dragoman.training.setup.available_memory", lambda device: 1 << 20)
     train(quick_config("train.max_steps=1", "train.save_every=1"), tmp_path, Listener())
     assert any(note.startswith("train.batch_tokens: 512 may be too many for this memory; if it runs") for note in notes)
 

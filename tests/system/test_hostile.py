@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dragoman import bundle
+from dragoman.training.checkpoint_files import checkpoint_path, read_checkpoint
 from tests.forked import ROOT, Ended, Server
 from tests.hostile import entry, payload, seal, seal_checkpoint, tensors_file, unpickle
 from tests.survival import Runs
@@ -104,10 +105,10 @@ def test_a_pickle_in_the_model_that_a_run_starts_from_does_not_run(runs: Runs, m
 @pytest.mark.parametrize("name", [WEIGHTS, "optimizer.safetensors", "average.safetensors", "state.json"])
 def test_a_pickle_in_a_checkpoint_does_not_run(runs: Runs, trained: Path, tmp_path: Path, name: str) -> None:
     copied = Path(shutil.copytree(trained, tmp_path / "run"))
-    checkpoint = bundle.checkpoint_path(copied, 2)
+    checkpoint = checkpoint_path(copied, 2)
     (checkpoint / name).write_bytes(payload(tmp_path / "marker"))
     seal_checkpoint(checkpoint)
-    assert bundle.read_checkpoint(checkpoint)[name] == payload(tmp_path / "marker"), "the manifest vouches for it"
+    assert read_checkpoint(checkpoint)[name] == payload(tmp_path / "marker"), "the manifest vouches for it"
     ended = runs.run(copied, *STEPS, "train.max_steps=4")
     check_refused(ended, checkpoint / name, AFTER_A_PICKLE[name])
     assert not (tmp_path / "marker").exists()
@@ -158,7 +159,7 @@ def test_tensors_of_a_checkpoint_that_do_not_fit_are_refused(
 ) -> None:
     name, spoil, message = MISFITS[kind]
     copied = Path(shutil.copytree(trained, tmp_path / "run"))
-    checkpoint = bundle.checkpoint_path(copied, 2)
+    checkpoint = checkpoint_path(copied, 2)
     tensors = load_file(checkpoint / name)
     spoil(tensors)
     save_file(tensors, checkpoint / name)
@@ -174,7 +175,7 @@ def test_a_checkpoint_whose_manifest_leaves_out_a_file_is_refused(
     runs: Runs, trained: Path, tmp_path: Path, name: str
 ) -> None:
     copied = Path(shutil.copytree(trained, tmp_path / "run"))
-    checkpoint = bundle.checkpoint_path(copied, 2)
+    checkpoint = checkpoint_path(copied, 2)
     (checkpoint / name).unlink()
     seal_checkpoint(checkpoint)
     message = f"its manifest.json does not list {name}; restore it or give another --out"
@@ -184,10 +185,8 @@ def test_a_checkpoint_whose_manifest_leaves_out_a_file_is_refused(
 def test_a_run_whose_checkpoint_was_sealed_again_resumes(runs: Runs, trained: Path, tmp_path: Path) -> None:
     """The control: it is the pickle that is refused above."""
     copied = Path(shutil.copytree(trained, tmp_path / "run"))
-    seal_checkpoint(bundle.checkpoint_path(copied, 2))
-    assert (
-        f"resuming from {bundle.checkpoint_path(copied, 2)}" in runs.finish(copied, *STEPS, "train.max_steps=4").lines
-    )
+    seal_checkpoint(checkpoint_path(copied, 2))
+    assert f"resuming from {checkpoint_path(copied, 2)}" in runs.finish(copied, *STEPS, "train.max_steps=4").lines
 
 
 BANNED = {
@@ -450,4 +449,4 @@ def test_a_file_that_is_read_whole_does_not_fit_into_that_memory(server: Server,
     """The control: the limit of memory is in force, and refusing by size is what keeps a command within it."""
     sparse(TOKENIZER, GIGABYTE)(model)
     ended = translate(server, model, {"name": "all_of", "faults": [{"name": "no_size_limit"}, LIMITED]})
-    check_refused(ended, model / TOKENIZER, r"does not fit into memory \(1,000,000,000 bytes\); use a larger machine")
+    check_refused(ended, model / TOKENIZER, r"does not fit in memory \(1,000,000,000 bytes\); use a larger machine")

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from dragoman.cli.app import app
 from dragoman.pictures import png_pixels, svg_grid
-from dragoman.train.looks import read_looks
-from dragoman.train.report import read_log
+from dragoman.training.reports.attention import read_snapshots
+from dragoman.training.reports.log import read_log
 
 SOURCE = "a b c d e"
 
@@ -71,7 +71,7 @@ def test_many_sentences_of_a_file(quick_run: Path, tmp_path: Path) -> None:
 
 def test_a_forced_translation_and_a_silent_head(quick_run: Path) -> None:
     text = run("inspect", "--model", quick_run, SOURCE, "--target", "z z").stdout
-    assert "! the model itself would have said the first of the others" in text
+    assert "! the model would have preferred the first of the others" in text
     data = json.loads(run("inspect", "--model", quick_run, SOURCE, "--target", "z z", "--json").stdout)
     steps = data["sentences"][0]["steps"]
     rows = re.findall(r"^([ !]) (\S+) +\d+\.\d% (.*)", text, re.MULTILINE)
@@ -164,11 +164,11 @@ def test_training_leaves_a_report_and_the_attention_of_every_validation(quick_ru
     ):
         assert f"<h2>{heading}</h2>" in text
     steps = [record["step"] for record in read_log(quick_run) if record["kind"] == "valid"]
-    looks = read_looks(quick_run, last_step=60)
+    looks = read_snapshots(quick_run, last_step=60)
     assert [look.step for look in looks] == steps
     np.testing.assert_allclose(looks[-1].weights.sum(axis=-1), 1.0, atol=0.05)
     assert not np.array_equal(looks[0].weights, looks[-1].weights), "it forms"
-    assert [look.step for look in read_looks(quick_run, last_step=40)] == [step for step in steps if step <= 40]
+    assert [look.step for look in read_snapshots(quick_run, last_step=40)] == [step for step in steps if step <= 40]
 
 
 def test_a_report_of_any_run_anywhere(quick_run: Path, tmp_path: Path) -> None:

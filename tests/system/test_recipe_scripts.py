@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.bundle import WEIGHTS, checkpoints, load_config, locked
+from dragoman.bundle import WEIGHTS, load_config
 from dragoman.cli.progress import TrainingReporter
 from dragoman.data import generated
 from dragoman.decode.translator import Translator
+from dragoman.files import lock_directory
+from dragoman.training.checkpoint_files import checkpoints
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 LINES = 80  # monolingual ones
@@ -165,7 +167,7 @@ def test_the_same_command_again_does_nothing_anew(
     assert run(back_translation(corpus, back_translated, "--repeat", "2", "--max-ratio", "20")) == 0
     told = capsys.readouterr().out
     assert f"{LINES} lines translated, {LINES} of them found in place" in told
-    assert told.count(f"finished already, at step {STEPS}") == 2
+    assert told.count(f"already finished at step {STEPS}") == 2
     assert before == {path: path.read_bytes() for path in before}
 
 
@@ -186,7 +188,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(TrainingReporter, "step", interrupting(TrainingReporter.step, after=24))
         assert run(command) == 130
-    assert "back_translation: interrupted; the same command goes on where it stopped" in capsys.readouterr().err
+    assert "back_translation: interrupted; run the same command to resume where it stopped" in capsys.readouterr().err
     with monkeypatch.context() as patch:
         patch.setattr(steps, "_write_part", interrupting(steps._write_part, after=2))
         assert run(command) == 130
@@ -389,7 +391,7 @@ def refusals(corpus: Path) -> dict[str, tuple[list[str], int, str]]:
             [*back, "--reverse", str(missing)],
             4,
             f"{missing}: no such model directory; train one with `dragoman train ... --out {missing}`, "
-            "or take one that is there: en-de",
+            "or use a bundled one: en-de",
         ),
         "teacher": (
             distillation(corpus, out, "--teacher", str(corpus)),
@@ -426,7 +428,7 @@ def test_other_text_for_a_finished_run_is_refused(
 
 
 def test_one_at_a_time(corpus: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with locked(tmp_path):
+    with lock_directory(tmp_path):
         assert run(back_translation(corpus, tmp_path)) == 4
     assert "another run is training here" in capsys.readouterr().err
 
@@ -448,7 +450,7 @@ def test_a_stopped_run_says_how_to_go_on(corpus: Path, tmp_path: Path, number: s
     assert told.splitlines()[-1].startswith(
         f"back_translation: {tmp_path / 'run' / 'reverse'}: stopped by {number.name}"
     )
-    assert "the same command goes on" in told
+    assert "run the same command to resume" in told
     assert "Traceback" not in told
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dragoman
-from dragoman import bundle
-from dragoman.train.loop import train
-from dragoman.train.report import read_log
+from dragoman.training.checkpoint_files import checkpoint_path, read_checkpoint
+from dragoman.training.loop import train
+from dragoman.training.reports.log import read_log
 from tests.conftest import QUICK
 
 SETTINGS = [setting for setting in QUICK if not setting.startswith("model.d_ff")]
@@ -59,6 +59,6 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
     for run, stops in (("whole", (12,)), ("parts", (6, 12))):
         for stop in stops:
             train(recurrent_config(*settings, f"train.max_steps={stop}"), tmp_path / run)
-    whole, parts = (bundle.read_checkpoint(bundle.checkpoint_path(tmp_path / run, 12)) for run in ("whole", "parts"))
+    whole, parts = (read_checkpoint(checkpoint_path(tmp_path / run, 12)) for run in ("whole", "parts"))
     assert whole["weights.safetensors"] == parts["weights.safetensors"]
     assert whole["optimizer.safetensors"] == parts["optimizer.safetensors"]

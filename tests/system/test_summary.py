@@ -18,11 +18,11 @@ from markdown_it import MarkdownIt
 
 import dragoman
 from dragoman.pictures import svg_heatmap, svg_plot
-from dragoman.train import summary
-from dragoman.train.loop import train
-from dragoman.train.prepare import Prepared, prepare
-from dragoman.train.report import Silent, read_log
-from dragoman.train.summary import write_summary
+from dragoman.training.data import PreparedData, prepare_data
+from dragoman.training.loop import train
+from dragoman.training.reports import summary
+from dragoman.training.reports.log import SilentReporter, read_log
+from dragoman.training.reports.summary import write_summary
 from tests.conftest import QUICK, quick_config
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -62,12 +62,12 @@ def samples(markdown: str) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def prepared(quick_run: Path) -> Prepared:
-    return prepare(quick_config(), quick_run, Silent())
+def prepared(quick_run: Path) -> PreparedData:
+    return prepare_data(quick_config(), quick_run, SilentReporter())
 
 
 @pytest.fixture(scope="module")
-def summarised(quick_run: Path, prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def summarised(quick_run: Path, prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the quick run with a summary written anew."""
     run = shutil.copytree(quick_run, tmp_path_factory.mktemp("summary") / "a_run")
     for name in (summary.SUMMARY, summary.CURVES, summary.ATTENTION):
@@ -103,7 +103,7 @@ def test_the_result_is_what_the_log_and_the_directory_say(summarised: Path) -> N
     assert "# How the run a\\_run went" in text
 
 
-def test_memory_is_told_where_the_log_has_it(summarised: Path, prepared: Prepared, tmp_path: Path) -> None:
+def test_memory_is_told_where_the_log_has_it(summarised: Path, prepared: PreparedData, tmp_path: Path) -> None:
     run = shutil.copytree(summarised, tmp_path / "run")
     records = [record for record in read_log(run) if record["kind"] != "memory"]
     lines = {False: records, True: [*records, {"kind": "memory", "step": 60, "peak_bytes": 3 * 2**30}]}
@@ -113,7 +113,7 @@ def test_memory_is_told_where_the_log_has_it(summarised: Path, prepared: Prepare
         assert ("**Memory**: 3.00 GiB at its peak\n" in words(run)) == has_record
 
 
-def test_samples_are_what_the_translator_gives(summarised: Path, prepared: Prepared) -> None:
+def test_samples_are_what_the_translator_gives(summarised: Path, prepared: PreparedData) -> None:
     rows = [number * 20 // 10 for number in range(10)]
     translator = dragoman.load(str(summarised), device="cpu")
     expected = [
@@ -246,7 +246,7 @@ def test_a_model_without_attention_has_no_picture_of_it(tmp_path: Path) -> None:
     assert len(samples(words(tmp_path))) == 10
 
 
-def test_a_run_that_was_never_measured_says_so(summarised: Path, prepared: Prepared, tmp_path: Path) -> None:
+def test_a_run_that_was_never_measured_says_so(summarised: Path, prepared: PreparedData, tmp_path: Path) -> None:
     run = shutil.copytree(summarised, tmp_path / "run")
     (run / "published.json").unlink()
     (run / "log.jsonl").unlink()
@@ -255,7 +255,7 @@ def test_a_run_that_was_never_measured_says_so(summarised: Path, prepared: Prepa
     assert "## Curves" not in words(run)
 
 
-def test_a_loss_is_best_when_lowest(summarised: Path, prepared: Prepared, tmp_path: Path) -> None:
+def test_a_loss_is_best_when_lowest(summarised: Path, prepared: PreparedData, tmp_path: Path) -> None:
     run = shutil.copytree(summarised, tmp_path / "run")
     records = [{"kind": "valid", "step": step, "loss": loss} for step, loss in ((20, 2.5), (40, 1.25), (60, 1.5))]
     (run / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))

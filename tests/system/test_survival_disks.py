@@ -11,9 +11,10 @@ import pytest
 
 from dragoman import bundle
 from dragoman.errors import DiskError, ModelError
-from dragoman.train import checkpoint
-from dragoman.train.loop import train
-from dragoman.train.report import RunLog
+from dragoman.training import checkpoint
+from dragoman.training.checkpoint_files import checkpoint_path, checkpoints, read_checkpoint
+from dragoman.training.loop import train
+from dragoman.training.reports.log import RunLog
 from tests.conftest import quick_config
 from tests.hostile import seal
 from tests.survival import Corpus, Runs, contents, outcome, steps, write_corpus
@@ -52,13 +53,13 @@ def check_that_nothing_is_lost(runs: Runs, run: Path, whole: dict[str, Any]) -> 
     assert steps(run) == [4, 8]
     assert not list((run / "checkpoints").glob(".*")), "nothing half written stays"
     resumed = runs.finish(run, *SAVES)
-    assert f"resuming from {bundle.checkpoint_path(run, 8)}" in resumed.lines
+    assert f"resuming from {checkpoint_path(run, 8)}" in resumed.lines
     assert outcome(run) == whole
 
 
 def refused_bytes(error: str, run: Path, reason: str) -> int:
     """How many bytes the message of a full disk asks for."""
-    path = re.escape(str(bundle.checkpoint_path(run, 12)))
+    path = re.escape(str(checkpoint_path(run, 12)))
     pattern = rf"dragoman: {path}: cannot write ([\d,]+) bytes \({reason}\); free some space or choose another place"
     found = re.fullmatch(pattern, error)
     assert found, error
@@ -66,12 +67,12 @@ def refused_bytes(error: str, run: Path, reason: str) -> int:
 
 
 def test_a_full_disk_by_a_limit_of_file_sizes(runs: Runs, whole: dict[str, Any], run: Path) -> None:
-    largest = (bundle.checkpoint_path(run, 8) / "optimizer.safetensors").stat().st_size
+    largest = (checkpoint_path(run, 8) / "optimizer.safetensors").stat().st_size
     ended = runs.run(run, *SAVES, fault={"name": "limit_file_size", "size": largest - 1})
     assert ended.code == DISK
     needed = refused_bytes(ended.lines[-1], run, "File too large")
     check_that_nothing_is_lost(runs, run, whole)
-    written = [path for path in bundle.checkpoint_path(run, 12).iterdir() if path.name != bundle.MANIFEST]
+    written = [path for path in checkpoint_path(run, 12).iterdir() if path.name != bundle.MANIFEST]
     told = sum(path.stat().st_size for path in written)
     assert abs(needed - told) < 100, "but for the digits of its clock"
 
@@ -193,20 +194,20 @@ SHOWN = [(flipped, "weights.safetensors"), (truncated, "optimizer.safetensors"),
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_any_damage_is_noticed(run: Path, damage: Callable[[Path], None], name: str) -> None:
-    newest = bundle.checkpoint_path(run, 8)
+    newest = checkpoint_path(run, 8)
     damage(newest / name)
     notes: list[str] = []
     found = checkpoint.newest(run, notes.append)
     assert found is not None
-    assert found[0] == bundle.checkpoint_path(run, 4)
+    assert found[0] == checkpoint_path(run, 4)
     (note,) = notes
-    assert re.fullmatch(rf"{re.escape(str(newest))}: damaged checkpoint \(.+\); falling back to the one before", note)
+    assert re.fullmatch(rf"{re.escape(str(newest))}: damaged checkpoint \(.+\); falling back to the previous one", note)
 
 
 @pytest.mark.slow
 def test_every_flipped_bit_of_a_small_file_is_noticed(run: Path) -> None:
     """The manifest is what the others are checked against: nothing checks it but itself."""
-    newest = bundle.checkpoint_path(run, 8)
+    newest = checkpoint_path(run, 8)
     content = (newest / bundle.MANIFEST).read_bytes()
     for place in range(len(content)):
         for bit in range(8):
@@ -214,7 +215,7 @@ def test_every_flipped_bit_of_a_small_file_is_noticed(run: Path) -> None:
             changed[place] ^= 1 << bit
             (newest / bundle.MANIFEST).write_bytes(changed)
             with pytest.raises(ModelError, match="damaged checkpoint"):
-                bundle.read_checkpoint(newest)
+                read_checkpoint(newest)
 
 
 @pytest.mark.parametrize(
@@ -223,33 +224,33 @@ def test_every_flipped_bit_of_a_small_file_is_noticed(run: Path) -> None:
 def test_a_damaged_checkpoint_costs_one_warning(
     runs: Runs, whole: dict[str, Any], run: Path, damage: Callable[[Path], None], name: str
 ) -> None:
-    newest = bundle.checkpoint_path(run, 8)
+    newest = checkpoint_path(run, 8)
     damage(newest / name)
     resumed = runs.finish(run, *SAVES)
     (warning,) = [line for line in resumed.lines if "step-000008" in line]
     assert warning.startswith(f"{newest}: damaged checkpoint (")
-    assert warning.endswith("); falling back to the one before")
-    assert f"resuming from {bundle.checkpoint_path(run, 4)}" in resumed.lines
+    assert warning.endswith("); falling back to the previous one")
+    assert f"resuming from {checkpoint_path(run, 4)}" in resumed.lines
     assert outcome(run) == whole
 
 
 def test_no_good_checkpoint_ends_with_exit_4(runs: Runs, run: Path) -> None:
-    for path in bundle.checkpoints(run):
+    for path in checkpoints(run):
         flipped(path / "optimizer.safetensors")
     before = contents(run)
     ended = runs.run(run, *SAVES)
-    last = f"dragoman: {run}: none of its 2 checkpoints is whole; restore one or give another --out"
+    last = f"dragoman: {run}: none of its 2 checkpoints is intact; restore one or give another --out"
     assert (ended.code, ended.lines[-1]) == (MODEL, last)
     assert contents(run) == before
 
 
 def test_without_the_manifest_damage_would_not_be_found_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flipped(bundle.checkpoint_path(run, 8) / "weights.safetensors")
+    flipped(checkpoint_path(run, 8) / "weights.safetensors")
 
     def unchecked(path: Path) -> dict[str, bytes]:
         return {name: (path / name).read_bytes() for name in FILES}
 
-    monkeypatch.setattr(bundle, "read_checkpoint", unchecked)
+    monkeypatch.setattr(checkpoint, "read_checkpoint", unchecked)
     notes: list[str] = []
     found = checkpoint.newest(run, notes.append)
     assert found is not None
@@ -286,7 +287,7 @@ def refused(runs: Runs, run: Path, *settings: str) -> str:
 def test_other_settings_are_refused(runs: Runs, run: Path, setting: str, message: str, published: bool) -> None:
     if not published:
         unpublish(run)
-    assert refused(runs, run, setting) == f"{bundle.checkpoint_path(run, 8)}: {message}{REMEDY}"
+    assert refused(runs, run, setting) == f"{checkpoint_path(run, 8)}: {message}{REMEDY}"
 
 
 def unpublish(run: Path) -> None:
@@ -334,7 +335,7 @@ def test_another_corpus_is_refused(runs: Runs, run: Path, tmp_path: Path, side: 
     before, now = getattr(runs.corpus, side), getattr(other, side)
     change_one_letter(now)
     message = refused(Runs(runs.server, other, runs.errors), run)
-    place, was, is_now = (re.escape(str(path)) for path in (bundle.checkpoint_path(run, 8), before, now))
+    place, was, is_now = (re.escape(str(path)) for path in (checkpoint_path(run, 8), before, now))
     pattern = rf"{place}: data\.{side} was {was} \(SHA-256 ({SHORT})\) when this run began"
     found = re.fullmatch(rf"{pattern} and is {is_now} \(SHA-256 ({SHORT})\) now{REMEDY}", message)
     assert found, message
@@ -352,7 +353,7 @@ def test_another_tokenizer_is_refused(runs: Runs, run: Path, tmp_path: Path) -> 
 def test_the_command_exits_4(runs: Runs, run: Path) -> None:
     before = contents(run)
     ended = runs.run(run, *SAVES, "model.d_ff=48")
-    message = f"{bundle.checkpoint_path(run, 8)}: model.d_ff was 32 when this run began and is 48 now{REMEDY}"
+    message = f"{checkpoint_path(run, 8)}: model.d_ff was 32 when this run began and is 48 now{REMEDY}"
     assert (ended.code, ended.lines) == (MODEL, [f"dragoman: {message}"])
     assert contents(run) == before
 
@@ -373,7 +374,7 @@ def test_a_corpus_that_was_made_here_is_not_made_anew(quick_run: Path, tmp_path:
 def test_without_the_check_the_model_would_be_overwritten(
     runs: Runs, run: Path, tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint.Origin, "agree", lambda *_: None)
+    monkeypatch.setattr(checkpoint.RunIdentity, "verify", lambda *_: None)
     before = contents(run)
     corpus, settings = (runs.corpus, ("text.vocab_size=330",)) if other == "vocabulary" else (None, ())
     asked = Runs(runs.server, corpus or write_corpus(tmp_path / "other", pairs=200), runs.errors)
@@ -388,7 +389,7 @@ def test_without_the_check_another_model_size_would_not_be_named(
     runs: Runs, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights do not fit it either, but that message names neither the setting nor its values."""
-    monkeypatch.setattr(checkpoint.Origin, "agree", lambda *_: None)
+    monkeypatch.setattr(checkpoint.RunIdentity, "verify", lambda *_: None)
     message = refused(runs, run, "model.d_model=32")
     assert "does not fit its config.toml" in message
     assert "model.d_model" not in message

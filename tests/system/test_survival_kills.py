@@ -12,6 +12,7 @@ import pytest
 
 from dragoman import bundle
 from dragoman.errors import ModelError
+from dragoman.training.checkpoint_files import checkpoint_path
 from tests.survival import PAIRS, Runs, outcome, reached, state, steps, story
 
 KILLED = -9
@@ -52,7 +53,7 @@ def test_kill_9_at_random_moments(runs: Runs, whole: tuple[dict[str, Any], int],
             kills -= ended.code == KILLED
             check_what_a_kill_left(run)
             if "resuming from" in ended.errors:
-                assert f"resuming from {bundle.checkpoint_path(run, before)}" in ended.lines
+                assert f"resuming from {checkpoint_path(run, before)}" in ended.lines
             elif "parameters on cpu" in ended.errors:
                 assert not before, "it began anew"
             assert "damaged" not in ended.errors
@@ -169,7 +170,7 @@ def test_kill_9_while_a_checkpoint_is_replaced(
     killed = runs.run(run, *SAVES, fault={"name": "after_rename", "called": renamed, "action": "die"})
     assert (killed.code, steps(run)) == (KILLED, [[], [INTERVAL]][number])
     resumed = runs.finish(run, *SAVES)
-    assert f"resuming from {bundle.checkpoint_path(run, INTERVAL)}" in resumed.lines
+    assert f"resuming from {checkpoint_path(run, INTERVAL)}" in resumed.lines
     assert outcome(run) == whole[0]
 
 
@@ -363,7 +364,10 @@ def test_a_run_that_forgot_its_place_would_be_found_out(runs: Runs, epochs: Path
 
 
 SMALLER = (*BOUNDARY, "train.batch_tokens=24", "train.accumulate=6", "train.max_steps=25")
-ANEW = "train.batch_tokens was 48 and is 24 now: the rest of this epoch is batched anew, every pair still once"
+ANEW = (
+    "train.batch_tokens was 48 and is 24 now: the rest of this epoch is batched again, "
+    "and every pair is still seen once"
+)
 
 
 @pytest.fixture

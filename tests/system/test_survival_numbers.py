@@ -10,18 +10,18 @@ from torch import Tensor
 
 from dragoman import bundle
 from dragoman.errors import NonFiniteError
-from dragoman.train import checkpoint, layout
-from dragoman.train.loop import Trainer, train
-from dragoman.train.loss import smoothed_cross_entropy
-from dragoman.train.prepare import prepare
-from dragoman.train.report import Silent, read_log
+from dragoman.training import checkpoint, gradients
+from dragoman.training.data import prepare_data
+from dragoman.training.loop import Trainer, train
+from dragoman.training.loss import smoothed_cross_entropy
+from dragoman.training.reports.log import SilentReporter, read_log
 from tests.survival import Runs, state, steps
 
 LAYER = "encoder.layers.0.feed_forward.inner"
 VALUES = pytest.mark.parametrize("value", ["nan", "inf"])
 
 
-class Notes(Silent):
+class Notes(SilentReporter):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -34,22 +34,22 @@ class Run:
 
     def __init__(self, runs: Runs, directory: Path, *settings: str) -> None:
         self.directory, self.reporter = directory, Notes()
-        prepared = prepare(runs.config("train.ema=0.9", "train.accumulate=2", *settings), directory, self.reporter)
+        prepared = prepare_data(runs.config("train.ema=0.9", "train.accumulate=2", *settings), directory, self.reporter)
         self.trainer = Trainer(prepared, directory, torch.device("cpu"), self.reporter)
-        self._feed = self.trainer.run.feed
-        self._plans = self._feed.plans(self.trainer.run.progress)
+        self._loader = self.trainer.run.batches
+        self._plans = self._loader.plan_steps(self.trainer.run.progress)
 
     def step(self) -> list[str]:
         """Take one; returns the places of the lines it read."""
         plan = next(self._plans)
-        self.trainer.stepper.step(plan, self._feed.make(plan))
+        self.trainer.stepper.step(plan, self._loader.load(plan))
         return [self.trainer.run.prepared.train.place(int(row)) for _, rows in plan.batches for row in rows]
 
     def learned(self) -> dict[str, Tensor]:
         """Weights, their moving average, the optimiser's moments and counts."""
         learner = self.trainer.run.learner
         weights = {f"weight {name}": weight for name, weight in bundle.named_weights(learner.model).items()}
-        average = {f"average {name}": weight for name, weight in learner.judged().items()}
+        average = {f"average {name}": weight for name, weight in learner.evaluated_weights().items()}
         return {name: tensor.clone() for name, tensor in (weights | average | checkpoint._moments(learner)).items()}
 
     def check_a_step_that_changes_nothing(self) -> list[str]:
@@ -79,7 +79,7 @@ def check_what_is_told(run: Run, lines: list[str], what: str, began: str) -> Non
     record = run.record()
     assert (record["step"], record["lines"], record["began"]) == (2, lines, began)
     shown = f"{', '.join(lines[:3])} and {len(lines) - 3} more"
-    message = f"step 2: non-finite {what} in a batch with {shown}; it began in {began}; no weight was changed"
+    message = f"step 2: non-finite {what} in a batch with {shown}; first seen in {began}; no weight was changed"
     assert message in run.reporter.notes
     before = run.learned()
     run.step()
@@ -94,7 +94,7 @@ def test_in_the_loss(run: Run, monkeypatch: pytest.MonkeyPatch, value: str) -> N
         return smoothed_cross_entropy(logits, target, smoothing) * float(value)
 
     with monkeypatch.context() as patch:
-        patch.setattr(layout, "smoothed_cross_entropy", broken)
+        patch.setattr(gradients, "smoothed_cross_entropy", broken)
         lines = run.check_a_step_that_changes_nothing()
     check_what_is_told(run, lines, f"loss ({value})", "the loss itself: every layer's output is finite")
 
@@ -144,7 +144,7 @@ def test_unless_the_optimiser_is_told_weights_would_be_lost(run: Run, monkeypatc
         real()
 
     monkeypatch.setattr(optimizer, "step", untold)
-    monkeypatch.setattr(layout, "smoothed_cross_entropy", lambda *args: smoothed_cross_entropy(*args) * float("nan"))
+    monkeypatch.setattr(gradients, "smoothed_cross_entropy", lambda *args: smoothed_cross_entropy(*args) * float("nan"))
     with pytest.raises(AssertionError):
         run.check_a_step_that_changes_nothing()
 
@@ -161,7 +161,7 @@ def test_too_many_in_a_row_end_the_run(runs: Runs, tmp_path: Path, limit: int) -
     pattern = (
         rf"dragoman: step {first + limit - 1}: non-finite loss \(nan\) in a batch with {place}, {place}, {place} "
         r"and \d+ more; "
-        rf"it began in the loss itself: every layer's output is finite; {limit} steps in a row: "
+        rf"first seen in the loss itself: every layer's output is finite; {limit} steps in a row: "
         r"lower train\.learning_rate or raise train\.warmup_steps"
     )
     assert re.fullmatch(pattern, ended.lines[-1])
@@ -174,7 +174,7 @@ def test_too_many_in_a_row_end_the_run(runs: Runs, tmp_path: Path, limit: int) -
 
 
 def test_the_error_is_one_that_programs_can_catch(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "smoothed_cross_entropy", lambda *args: smoothed_cross_entropy(*args) * float("inf"))
+    monkeypatch.setattr(gradients, "smoothed_cross_entropy", lambda *args: smoothed_cross_entropy(*args) * float("inf"))
     with pytest.raises(NonFiniteError, match="2 steps in a row") as caught:
         train(runs.config("train.nonfinite_limit=2"), tmp_path)
     assert caught.value.exit_code == 5

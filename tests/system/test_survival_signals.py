@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman import bundle
-from dragoman.train.signals import SECONDS_TO_NOTICE
+from dragoman.training.signals import RESPONSE_SECONDS
 from tests.forked import LIMIT, ROOT, Ended, Started
 from tests.survival import WORDS, Bell, Runs, outcome, state, steps, write_corpus
 
@@ -44,7 +44,7 @@ def stop_at_the_bell(started: Started, bell: Bell, number: int = signal.SIGTERM)
 
 
 def saved(run: Path, step: int, name: str = "SIGTERM") -> str:
-    return f"dragoman: {run}: stopped by {name} and saved at step {step}; the same command goes on"
+    return f"dragoman: {run}: stopped by {name} and saved at step {step}; run the same command to resume"
 
 
 def nothing_saved(run: Path) -> str:
@@ -163,7 +163,7 @@ def test_sigterm_in_a_call_that_never_returns(runs: Runs, tmp_path: Path, bell: 
     sent = started.send(signal.SIGTERM)
     ended = started.wait()
     assert ended.code == TERMINATED
-    assert SECONDS_TO_NOTICE - 1 < ended.at - sent < LIMIT_TO_STOP
+    assert RESPONSE_SECONDS - 1 < ended.at - sent < LIMIT_TO_STOP
 
 
 @LINUX
@@ -220,7 +220,7 @@ def test_a_second_signal_ends_at_once(
     until = {"times": 3} if place == "a save" else {}
     ended, seconds = signal_twice(runs, run, bell, place, number, within, **until)
     assert ended.code == 128 + number
-    assert seconds < SECONDS_TO_NOTICE
+    assert seconds < RESPONSE_SECONDS
     assert steps(run) == [], "the save was cut short"
     runs.finish(run, *SAVES)
     assert outcome(run) == whole
@@ -274,7 +274,7 @@ def test_a_rank_that_stopped_alone_would_be_found_out(runs: Runs, tmp_path: Path
     run, alone = tmp_path / "run", {"name": "stop_alone"}
     waiting = {"name": "at_place", "place": "step", "number": 3, "action": "wait", "ring": str(bell.path)}
     ranks = start_ranks(runs, run, alone, {"name": "all_of", "faults": [alone, waiting]})
-    with pytest.raises(AssertionError, match="another process of this run came to an unforeseen end"):
+    with pytest.raises(AssertionError, match="another process of this run ended unexpectedly"):
         stop_ranks(ranks, 1, run, 3, bell)
     assert ranks[1].errors.read_text().endswith("dragoman: stopped alone at step 3\n")
     assert steps(run) == [], "the work is lost"

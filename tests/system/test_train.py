@@ -18,20 +18,20 @@ import torch
 from torch import Tensor
 
 import dragoman
-from dragoman import bundle
+from dragoman import bundle, files
 from dragoman.config import DataConfig
 from dragoman.errors import ConfigError, DataError, ModelError, NonFiniteError
-from dragoman.train import begin as beginning
-from dragoman.train import layout, publish
-from dragoman.train.loop import Trainer, train
-from dragoman.train.loss import smoothed_cross_entropy
-from dragoman.train.prepare import prepare
-from dragoman.train.publish import PUBLISHED
-from dragoman.train.report import Silent, read_log
+from dragoman.training import gradients, publishing, setup
+from dragoman.training.checkpoint_files import checkpoint_path, checkpoints, read_checkpoint
+from dragoman.training.data import prepare_data
+from dragoman.training.loop import Trainer, train
+from dragoman.training.loss import smoothed_cross_entropy
+from dragoman.training.publishing import PUBLISHED
+from dragoman.training.reports.log import SilentReporter, read_log
 from tests.conftest import QUICK, quick_config
 
 
-class Notes(Silent):
+class Notes(SilentReporter):
     """A reporter that remembers."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Notes(Silent):
 
 def state(run: Path, step: int) -> dict[str, bytes]:
     """A checkpoint without its clock, and without where and by which command it was made."""
-    files = bundle.read_checkpoint(bundle.checkpoint_path(run, step))
+    files = read_checkpoint(checkpoint_path(run, step))
     del files["provenance.json"]
     recorded = json.loads(files["state.json"])
     del recorded["progress"]["seconds"]
@@ -57,7 +57,11 @@ def losses(run: Path) -> list[tuple[int, float]]:
 def test_a_run_leaves_a_model_directory(quick_run: Path) -> None:
     names = {path.name for path in quick_run.iterdir()}
     assert {"weights.safetensors", "config.toml", "tokenizer.model", "card.md", "log.jsonl", "checkpoints"} <= names
-    assert [path.name for path in bundle.checkpoints(quick_run)] == ["step-000020", "step-000040", "step-000060"]
+    assert [path.name for path in checkpoints(quick_run)] == [
+        "step-000020",
+        "step-000040",
+        "step-000060",
+    ]
     card = (quick_run / "card.md").read_text()
     assert "`reverse`: 2,000 pairs" in card
     assert "encoder self-attention" in card
@@ -84,14 +88,11 @@ def test_the_directory_holds_the_best_weights(quick_run: Path) -> None:
     best = max(records, key=lambda record: record["chrf"])
     assert records[-1]["kind"] == "average"
     directory = bundle.weights_from_bytes((quick_run / bundle.WEIGHTS).read_bytes(), quick_run)
-    checkpoints = [
-        bundle.weights_from_bytes(bundle.read_checkpoint(path)[bundle.WEIGHTS], path)
-        for path in bundle.checkpoints(quick_run)
-    ]
+    saved = [bundle.weights_from_bytes(read_checkpoint(path)[bundle.WEIGHTS], path) for path in checkpoints(quick_run)]
     if best["kind"] == "valid":
-        expected = checkpoints[best["step"] // 20 - 1]
+        expected = saved[best["step"] // 20 - 1]
     else:
-        expected = {name: sum(one[name].double() for one in checkpoints) / 3 for name in directory}
+        expected = {name: sum(one[name].double() for one in saved) / 3 for name in directory}
     for name, tensor in directory.items():
         torch.testing.assert_close(tensor, expected[name].float())
 
@@ -134,11 +135,11 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dragoman", "train", "--preset", "tiny", "--out", str(killed), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not bundle.checkpoints(killed) and process.poll() is None and time.monotonic() < deadline:
+    while not checkpoints(killed) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert bundle.checkpoints(killed)
+    assert checkpoints(killed)
     subprocess.run(command, check=True, capture_output=True, timeout=900)
     assert state(whole, 24) == state(killed, 24)
     assert losses(whole) == losses(killed)
@@ -146,21 +147,21 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     run_steps(tmp_path, 12)
-    weights = bundle.checkpoint_path(tmp_path, 12) / "weights.safetensors"
+    weights = checkpoint_path(tmp_path, 12) / "weights.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     reporter = Notes()
     train(quick_config(*RESUME, "train.max_steps=18"), tmp_path, reporter)
-    newest = bundle.checkpoint_path(tmp_path, 12)
+    newest = checkpoint_path(tmp_path, 12)
     assert f"{newest}: damaged checkpoint (weights.safetensors is not what was saved); falling back" in " ".join(
         reporter.notes
     )
-    assert f"resuming from {bundle.checkpoint_path(tmp_path, 6)}" in reporter.notes
+    assert f"resuming from {checkpoint_path(tmp_path, 6)}" in reporter.notes
 
-    for path in bundle.checkpoints(tmp_path):
+    for path in checkpoints(tmp_path):
         (path / "manifest.json").unlink()
-    with pytest.raises(ModelError, match=r"none of its 3 checkpoints is whole; restore one or give another --out"):
+    with pytest.raises(ModelError, match=r"none of its 3 checkpoints is intact; restore one or give another --out"):
         run_steps(tmp_path, 24)
 
 
@@ -219,11 +220,11 @@ def test_batches_are_packed_by_themselves_where_it_pays(tmp_path: Path, settings
 def test_a_cpu_that_is_quick_in_bfloat16_is_told_of(
     tmp_path: Path, quick: bool, large: bool, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginning, "quick_in_bfloat16", lambda device: quick)
-    monkeypatch.setattr(beginning, "LARGE_ON_A_CPU", 1 if large else 10**9)
+    monkeypatch.setattr(setup, "is_fast_in_bfloat16", lambda device: quick)
+    monkeypatch.setattr(setup, "LARGE_ON_A_CPU", 1 if large else 10**9)
     reporter = Notes()
     train(quick_config("train.max_steps=2", "train.save_every=2", *more), tmp_path, reporter)
-    hint = "this CPU is quicker in bfloat16: train.precision=bfloat16 may halve the time"
+    hint = "this CPU is faster in bfloat16: train.precision=bfloat16 may halve the time"
     assert (hint in reporter.notes) == (quick and large and not more)
 
 
@@ -231,7 +232,7 @@ def test_a_cpu_that_is_quick_in_bfloat16_is_told_of(
 def test_a_cpu_without_bfloat16_instructions_is_told_of(
     tmp_path: Path, slow: bool, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginning, "is_slow_in_bfloat16", lambda device: slow)
+    monkeypatch.setattr(setup, "is_slow_in_bfloat16", lambda device: slow)
     reporter = Notes()
     train(quick_config("train.max_steps=1", "train.save_every=1", "train.batch_tokens=64", *more), tmp_path, reporter)
     hint = "train.precision: this CPU has no bfloat16 instructions and is far slower in it; use float32"
@@ -240,7 +241,7 @@ def test_a_cpu_without_bfloat16_instructions_is_told_of(
 
 def test_a_packed_batch_must_hold_the_longest_pair(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"train.batch_tokens: 8 is too little for the longest pair, 11 pieces and one kept free"
+        ConfigError, match=r"train.batch_tokens: 8 is too small for the longest pair, 11 pieces plus one"
     ):
         train(quick_config("train.layout=packed", "train.batch_tokens=8"), tmp_path)
 
@@ -266,16 +267,16 @@ def broken_loss(real: Any, broken_steps: set[int]) -> Any:
 
 
 def test_a_non_finite_step_changes_no_weight_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, {2}))
+    monkeypatch.setattr(gradients, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, {2}))
     reporter = Notes()
-    prepared = prepare(quick_config(), tmp_path, reporter)
+    prepared = prepare_data(quick_config(), tmp_path, reporter)
     trainer = Trainer(prepared, tmp_path, torch.device("cpu"), reporter)
     run = trainer.run
-    plans = run.feed.plans(run.progress)
+    plans = run.batches.plan_steps(run.progress)
     snapshots = []
     for _ in range(3):
         plan = next(plans)
-        trainer.stepper.step(plan, run.feed.make(plan))
+        trainer.stepper.step(plan, run.batches.load(plan))
         snapshots.append({name: weight.clone() for name, weight in bundle.named_weights(run.model).items()})
     run.log.close()
     same = [all(torch.equal(one[name], two[name]) for name in one) for one, two in pairwise(snapshots)]
@@ -286,7 +287,7 @@ def test_a_non_finite_step_changes_no_weight_and_is_named(tmp_path: Path, monkey
 
 
 def test_too_many_non_finite_steps_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, set(range(100))))
+    monkeypatch.setattr(gradients, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, set(range(100))))
     with pytest.raises(NonFiniteError, match=r"3 steps in a row: lower train\.learning_rate") as caught:
         train(quick_config("train.nonfinite_limit=3"), tmp_path)
     assert caught.value.exit_code == 5
@@ -378,7 +379,7 @@ def published(run: Path) -> dict[str, Any]:
 def test_a_model_without_checkpoints_is_not_overwritten(quick_run: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(quick_run, tmp_path / "copied", ignore=shutil.ignore_patterns("checkpoints"))
     before = (copied / "weights.safetensors").read_bytes()
-    with pytest.raises(ModelError, match="holds a model but no checkpoint to go on from; give another --out"):
+    with pytest.raises(ModelError, match="holds a model but no checkpoint to resume from; give another --out"):
         train(quick_config(), copied)
     assert (copied / "weights.safetensors").read_bytes() == before
 
@@ -396,7 +397,7 @@ def test_a_kill_between_checkpoint_and_publishing_loses_nothing(
         patch.setattr(bundle, "save_bundle", killed)
         with pytest.raises(Killed):
             run_steps(tmp_path, 6)
-    assert bundle.checkpoints(tmp_path)
+    assert checkpoints(tmp_path)
     assert not (tmp_path / "weights.safetensors").exists()
     run_steps(tmp_path, 6)
     assert published(tmp_path)["step"] == 6
@@ -418,7 +419,7 @@ def test_another_judge_starts_anew(tmp_path: Path) -> None:
     run_steps(tmp_path, 6)
     reporter = Notes()
     result = train(quick_config(*RESUME, "train.max_steps=12", "train.valid_metric=loss"), tmp_path, reporter)
-    assert any(note.startswith("judged by loss on 20 of ") for note in reporter.notes)
+    assert any(note.startswith("the validation metric is loss on 20 of ") for note in reporter.notes)
     assert result.best_step == 12
     assert published(tmp_path)["judge"].startswith("loss on 20 of ")
     assert published(tmp_path)["step"] == 12, "what the other judge saw is not relabelled"
@@ -426,7 +427,7 @@ def test_another_judge_starts_anew(tmp_path: Path) -> None:
 
 def test_a_finished_run_is_left_as_it_is(quick_run: Path) -> None:
     before = (quick_run / "log.jsonl").read_bytes()
-    assert train(quick_config(), quick_run).reason == "finished already, at step 60"
+    assert train(quick_config(), quick_run).reason == "already finished at step 60"
     assert (quick_run / "log.jsonl").read_bytes() == before
 
 
@@ -439,7 +440,7 @@ def test_more_patience_lets_a_stopped_run_go_on(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_is_left_out_of_the_average(tmp_path: Path) -> None:
     settings = ("train.save_every=4", "train.average=3")
     train(quick_config(*settings, "train.max_steps=8"), tmp_path)
-    (bundle.checkpoint_path(tmp_path, 4) / "weights.safetensors").write_bytes(b"")
+    (checkpoint_path(tmp_path, 4) / "weights.safetensors").write_bytes(b"")
     reporter = Notes()
     train(quick_config(*settings, "train.max_steps=12"), tmp_path, reporter)
     assert any(
@@ -448,7 +449,7 @@ def test_a_damaged_checkpoint_is_left_out_of_the_average(tmp_path: Path) -> None
 
 
 def test_one_run_at_a_time_in_a_directory(tmp_path: Path) -> None:
-    with bundle.locked(tmp_path), pytest.raises(ModelError, match="another run is training here; wait for it"):
+    with files.lock_directory(tmp_path), pytest.raises(ModelError, match="another run is training here; wait for it"):
         train(quick_config(), tmp_path)
 
 
@@ -469,7 +470,7 @@ def test_out_of_memory_names_the_setting_and_the_lines(tmp_path: Path, monkeypat
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(layout, "smoothed_cross_entropy", full)
+    monkeypatch.setattr(gradients, "smoothed_cross_entropy", full)
     with pytest.raises(ConfigError) as caught:
         train(quick_config(), tmp_path)
     assert str(caught.value).startswith("train.batch_tokens: out of memory at step 1 in a batch with ")
@@ -485,7 +486,7 @@ def test_any_finished_run_is_left_as_it_is(tmp_path: Path, settings: tuple[str, 
     first = train(quick_config("train.save_every=2", *settings), tmp_path)
     kept = (tmp_path / "log.jsonl").read_bytes(), (tmp_path / "summary.md").stat().st_mtime_ns
     again = train(quick_config("train.save_every=2", *settings), tmp_path)
-    assert again.reason == f"finished already, at step {first.steps}"
+    assert again.reason == f"already finished at step {first.steps}"
     assert again.averaged == first.averaged
     assert ((tmp_path / "log.jsonl").read_bytes(), (tmp_path / "summary.md").stat().st_mtime_ns) == kept
 
@@ -503,9 +504,9 @@ def strict_json(content: bytes) -> Any:
 def test_a_validation_that_is_not_finite_is_told_so_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float
 ) -> None:
-    monkeypatch.setattr("dragoman.train.validation.Validation._loss", lambda self, model: loss)
+    monkeypatch.setattr("dragoman.training.validation.Validation._loss", lambda self, model: loss)
     validated: list[dict[str, Any]] = []
-    monkeypatch.setattr(Silent, "validated", lambda self, record: validated.append(record))
+    monkeypatch.setattr(SilentReporter, "validated", lambda self, record: validated.append(record))
     small = ("data.generated_size=200", "train.valid_sentences=2", "decode.max_extra=2", "train.trackers=[]")
     settings = (*small, "train.save_every=2", "train.valid_metric=loss", "train.average=1")
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -524,11 +525,11 @@ def test_a_validation_that_is_not_finite_is_told_so_and_saved(
     train(quick_config(*settings, "train.max_steps=4"), parts)
     assert state(whole, 4) == state(parts, 4)
 
-    monkeypatch.setattr("dragoman.train.validation.Validation._loss", lambda self, model: 7.0)
+    monkeypatch.setattr("dragoman.training.validation.Validation._loss", lambda self, model: 7.0)
     better = train(quick_config(*settings, "train.max_steps=6"), whole)
     assert better.describe().endswith("kept the weights of step 6, loss 7.00")
 
 
 def test_what_earlier_versions_published_for_a_score_that_is_not_finite(tmp_path: Path) -> None:
     (tmp_path / PUBLISHED).write_text(json.dumps({"judge": "loss on 2 of 0", "metric": -1e300, "kind": "valid"}))
-    assert publish.published(tmp_path) == ("valid", math.inf)
+    assert publishing.published_score(tmp_path) == ("valid", math.inf)

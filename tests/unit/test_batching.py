@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.batching import BatchPlan, groups_in, like_lengths, pad_rows, teacher_forcing
+from dragoman.data.batching import BatchPlan, bucket_by_length, groups_in, pad_rows, teacher_forcing
 from dragoman.text.tokenizer import BOS, EOS, PAD
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=300)
@@ -58,7 +58,7 @@ def test_groups_of_a_batch_are_each_within_their_share(
     assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
     source, target = np.array(lengths, dtype=np.int64).T
     for rows in batches:
-        parts = like_lengths(rows, source, target, budget // groups)
+        parts = bucket_by_length(rows, source, target, budget // groups)
         assert len(parts) <= groups, "no more than the batch has"
         assert sorted(np.concatenate(parts)) == sorted(rows), "grouped again, nothing is lost"
         for part in parts:

@@ -10,11 +10,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dragoman import bundle
+from dragoman import bundle, files
 from dragoman.bundle import empty_model
 from dragoman.config import Config
 from dragoman.errors import DiskError, ModelError
 from dragoman.model.build import build_model
+from dragoman.training.checkpoint_files import (
+    MAX_STATE,
+    checkpoint_path,
+    checkpoints,
+    read_checkpoint,
+    remove_checkpoints,
+    remove_leftovers,
+    write_checkpoint,
+)
 from tests.hostile import seal, tensors_file
 
 
@@ -136,9 +145,9 @@ def test_keys_of_a_configuration_are_not_nested_deeply(copied: Path) -> None:
 
 def test_one_process_at_a_time_has_the_lock(tmp_path: Path) -> None:
     refused = pytest.raises(ModelError, match="another run is training here")
-    with bundle.locked(tmp_path), refused, bundle.locked(tmp_path):
+    with files.lock_directory(tmp_path), refused, files.lock_directory(tmp_path):
         pass
-    with bundle.locked(tmp_path):
+    with files.lock_directory(tmp_path):
         pass
 
 
@@ -148,18 +157,18 @@ FILES = {"a.bin": b"one", "b.bin": b"two"}
 
 
 def test_a_checkpoint_is_whole_or_absent(tmp_path: Path) -> None:
-    path = bundle.checkpoint_path(tmp_path, 60)
+    path = checkpoint_path(tmp_path, 60)
     assert path.name == "step-000060"
-    bundle.write_checkpoint(path, FILES)
-    assert bundle.read_checkpoint(path) == FILES
+    write_checkpoint(path, FILES)
+    assert read_checkpoint(path) == FILES
     assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-000060"]
     assert set(json.loads((path / "manifest.json").read_text())) == set(FILES)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "manifest"])
 def test_damage_is_noticed(tmp_path: Path, damage: str) -> None:
-    path = bundle.checkpoint_path(tmp_path, 1)
-    bundle.write_checkpoint(path, FILES)
+    path = checkpoint_path(tmp_path, 1)
+    write_checkpoint(path, FILES)
     if damage == "flip":
         (path / "a.bin").write_bytes(b"onf")
     elif damage == "truncate":
@@ -169,20 +178,20 @@ def test_damage_is_noticed(tmp_path: Path, damage: str) -> None:
     else:
         (path / "manifest.json").write_bytes(b"{")
     with pytest.raises(ModelError, match="step-000001: damaged checkpoint"):
-        bundle.read_checkpoint(path)
+        read_checkpoint(path)
 
 
 def damage(path: Path) -> str:
     """What read_checkpoint says of it."""
     with pytest.raises(ModelError) as caught:
-        bundle.read_checkpoint(path)
+        read_checkpoint(path)
     return str(caught.value).removeprefix(f"{path}: damaged checkpoint ")
 
 
 @pytest.mark.parametrize("name", ["a.bin", "manifest.json"])
 def test_files_of_a_checkpoint_that_would_block_or_lead_elsewhere_are_not_read(tmp_path: Path, name: str) -> None:
-    path = bundle.checkpoint_path(tmp_path, 1)
-    bundle.write_checkpoint(path, FILES)
+    path = checkpoint_path(tmp_path, 1)
+    write_checkpoint(path, FILES)
     moved = (path / name).rename(tmp_path / "moved")
     (path / name).symlink_to(moved)
     assert damage(path) == f"({name} links to a file outside of its directory)"
@@ -194,13 +203,13 @@ def test_files_of_a_checkpoint_that_would_block_or_lead_elsewhere_are_not_read(t
     assert damage(path) == f"({name} is not a regular file)"
     (path / name).unlink()
     (path / name).touch()
-    os.truncate(path / name, bundle.MAX_STATE + 1)
+    os.truncate(path / name, MAX_STATE + 1)
     assert damage(path) == f"({name} has 20,000,001 bytes, at most 20,000,000 are allowed)"
 
 
 def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(tmp_path: Path) -> None:
-    path = bundle.checkpoint_path(tmp_path, 1)
-    bundle.write_checkpoint(path, FILES)
+    path = checkpoint_path(tmp_path, 1)
+    write_checkpoint(path, FILES)
     (tmp_path / "outside").write_bytes(b"one")
     for name in ("../../outside", str(tmp_path / "outside"), "/dev/zero"):
         (path / "manifest.json").write_text(json.dumps({name: hashlib.sha256(b"one").hexdigest()}))
@@ -211,20 +220,20 @@ def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(tmp_path: Path) 
     "content", ["[" * 100_000, "5", "null", '["a"]', '{"a\\u0000": "b"}', '{"a.bin": 5}', '{"": ""}']
 )
 def test_a_checkpoint_with_another_kind_of_manifest_is_damaged(tmp_path: Path, content: str) -> None:
-    path = bundle.checkpoint_path(tmp_path, 1)
-    bundle.write_checkpoint(path, FILES)
+    path = checkpoint_path(tmp_path, 1)
+    write_checkpoint(path, FILES)
     (path / "manifest.json").write_text(content)
     assert damage(path).startswith("(")
 
 
 def test_what_a_kill_left_of_checkpoints_goes_and_what_was_put_aside_comes_back(tmp_path: Path) -> None:
-    path = bundle.checkpoint_path(tmp_path, 1)
-    bundle.write_checkpoint(path, FILES)
+    path = checkpoint_path(tmp_path, 1)
+    write_checkpoint(path, FILES)
     path.rename(path.with_name(".step-000001.replaced"))
     shutil.copytree(path.with_name(".step-000001.replaced"), path.with_name(".step-000002.partial"))
-    bundle.remove_leftovers(tmp_path)
+    remove_leftovers(tmp_path)
     assert [each.name for each in path.parent.iterdir()] == ["step-000001"]
-    assert bundle.read_checkpoint(path) == FILES
+    assert read_checkpoint(path) == FILES
 
 
 def test_a_header_of_tensors_over_its_limit_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,28 +248,32 @@ def test_a_header_of_tensors_over_its_limit_is_not_parsed(monkeypatch: pytest.Mo
 
 def test_checkpoints_sort_by_step_and_partial_ones_are_never_chosen(tmp_path: Path) -> None:
     for step in (5, 1_000_000, 999_999):
-        bundle.write_checkpoint(bundle.checkpoint_path(tmp_path, step), FILES)
+        write_checkpoint(checkpoint_path(tmp_path, step), FILES)
     (tmp_path / "checkpoints" / ".step-000007.partial").mkdir()
     (tmp_path / "checkpoints" / "step-backup").mkdir()
-    assert [path.name for path in bundle.checkpoints(tmp_path)] == ["step-000005", "step-999999", "step-1000000"]
-    bundle.remove_checkpoints(tmp_path, keep=bundle.checkpoints(tmp_path)[-1:])
-    assert [path.name for path in bundle.checkpoints(tmp_path)] == ["step-1000000"]
+    assert [path.name for path in checkpoints(tmp_path)] == [
+        "step-000005",
+        "step-999999",
+        "step-1000000",
+    ]
+    remove_checkpoints(tmp_path, keep=checkpoints(tmp_path)[-1:])
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-1000000"]
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "weights"
-    bundle.write_file(path, b"old")
+    files.write_file(path, b"old")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bundle, "_write_synced", full)
+    monkeypatch.setattr(files, "write_synced", full)
     with pytest.raises(DiskError, match=r"weights: cannot write 3 bytes \(No space left on device\); free some space"):
-        bundle.write_file(path, b"new")
+        files.write_file(path, b"new")
     assert path.read_bytes() == b"old"
     with pytest.raises(DiskError, match="step-000002: cannot write 6 bytes"):
-        bundle.write_checkpoint(bundle.checkpoint_path(tmp_path, 2), FILES)
-    assert bundle.checkpoints(tmp_path) == []
+        write_checkpoint(checkpoint_path(tmp_path, 2), FILES)
+    assert checkpoints(tmp_path) == []
 
 
 def test_weights_that_are_not_finite_are_refused(copied: Path) -> None:

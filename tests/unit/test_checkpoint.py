@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import ModelError
-from dragoman.train.checkpoint import read_state
+from dragoman.training.checkpoint import read_state
 
 STATE = {"progress": {"step": 3}, "identity": {"train.seed": 1}}
 

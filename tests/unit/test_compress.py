@@ -12,12 +12,11 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import dragoman
-from dragoman import bundle
+from dragoman import bundle, files, int8
 from dragoman.cli.app import app
 from dragoman.decode.quantized import QuantizedLinear, quantized
 from dragoman.errors import DiskError, ModelError
-from dragoman.model import rows
-from dragoman.model.rows import compact, expanded, without_scales
+from dragoman.int8 import compact, expanded, without_scales
 from tests.hostile import seal
 
 LINES = ["a b c d", "j i h g f e", "c"]
@@ -50,7 +49,7 @@ def test_with_one_scale_for_the_matrix_quiet_rows_would_be_lost(monkeypatch: pyt
         scale_N1 = (x_NI.abs().amax() / 127).expand(len(x_NI), 1)
         return (x_NI / scale_N1).round().to(torch.int8), scale_N1
 
-    monkeypatch.setattr(rows, "quantize_rows", whole_matrix)
+    monkeypatch.setattr(int8, "quantize_rows", whole_matrix)
     assert rows_off_by_more_than_half_their_scale() == 19
 
 
@@ -141,7 +140,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
             if len(events) == number:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(bundle, "after", after)
+        monkeypatch.setattr(files, "after", after)
 
     return fill
 
@@ -189,18 +188,18 @@ def test_the_disk_is_written_to_ten_times(quick_run: Path, tmp_path: Path, fill_
 def test_a_name_is_a_model_in_the_box_unless_one_here_has_it(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle, "IN_THE_BOX", small.parent)
+    monkeypatch.setattr(bundle, "BUNDLED_MODELS", small.parent)
     monkeypatch.chdir(tmp_path / "..")
-    assert bundle.located("small") == small
-    assert bundle.in_the_box() == ["small"]
+    assert bundle.resolve_model("small") == small
+    assert bundle.bundled_models() == ["small"]
     assert dragoman.load("small", "cpu").translate("a b").source == "a b"
     Path("small").mkdir(exist_ok=True)
-    assert bundle.located("small") == small, "a folder that is no model is not in the way"
+    assert bundle.resolve_model("small") == small, "a folder that is no model is not in the way"
     for part in (bundle.CONFIG, bundle.WEIGHTS, bundle.CHECKPOINTS):
         Path("small", part).touch()
-        assert bundle.located("small") == Path("small"), "one's own model comes first"
+        assert bundle.resolve_model("small") == Path("small"), "one's own model comes first"
         Path("small", part).unlink()
-    assert bundle.located("..") == Path("..")
-    assert bundle.located("../small") == Path("../small"), "only names, not paths, are looked for in the box"
-    with pytest.raises(ModelError, match="or take one that is there: small"):
+    assert bundle.resolve_model("..") == Path("..")
+    assert bundle.resolve_model("../small") == Path("../small"), "only names, not paths, are looked for in the box"
+    with pytest.raises(ModelError, match="or use a bundled one: small"):
         dragoman.load("smal")

@@ -26,7 +26,7 @@ from dragoman.config import (
     TransformerConfig,
 )
 from dragoman.errors import ConfigError
-from dragoman.train.schedule import learning_rate
+from dragoman.training.optimizer import learning_rate
 
 MISTAKES = [
     ("train.max_step=5", "train.max_step: unknown key; did you mean max_steps?"),
@@ -43,7 +43,7 @@ MISTAKES = [
     ("decode.n_best=9", "decode.n_best: 9 is more than beam=4; widen the beam or ask for fewer"),
     (
         "decode.top_k=5",
-        "decode.sampling: top_k, top_p and temperature have no part in beam search; set sampling = true",
+        "decode.sampling: top_k, top_p and temperature do not apply to beam search; set sampling = true",
     ),
     (
         "text.joint=false",

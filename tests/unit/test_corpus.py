@@ -149,8 +149,7 @@ def test_blank_lines_leave_as_pairs_and_are_counted(tmp_path: Path) -> None:
     assert (report.kept, report.blank.count, report.blank.first) == (2, 3, [(0, 2), (0, 3), (0, 4)])
     message = message_of(lambda: pairs_of(tmp_path, b"\n \na\n", b"\nb\n\n"))
     assert message == (
-        f"{tmp_path / 'train.en'}: no pair can be used: 3 lines, 3 blank, 0 bad, 0 too long; "
-        "check that both sides hold text"
+        f"{tmp_path / 'train.en'}: no usable pair: 3 lines, 3 blank, 0 bad, 0 too long; check that both sides hold text"
     )
     assert "0 lines" in message_of(lambda: pairs_of(tmp_path, b"", b""))
 
@@ -163,9 +162,9 @@ def test_what_is_not_text_is_named(tmp_path: Path) -> None:
         return message_of(lambda: pairs_of(tmp_path, data, text))
 
     assert message(b"fine\nbro\0ken\nfine\n") == f"{source}:2: NUL at byte 4; fix the line or use --on-bad-line skip"
-    assert message(gzip.compress(text)) == f"{source}:1: gzip data, not text; let its name end in .gz or unpack it"
-    assert message(bz2.compress(text)) == f"{source}:1: bzip2 data, not text; let its name end in .bz2 or unpack it"
-    assert message(lzma.compress(text)) == f"{source}:1: xz data, not text; let its name end in .xz or unpack it"
+    assert message(gzip.compress(text)) == f"{source}:1: gzip data, not text; rename it to end in .gz or unpack it"
+    assert message(bz2.compress(text)) == f"{source}:1: bzip2 data, not text; rename it to end in .bz2 or unpack it"
+    assert message(lzma.compress(text)) == f"{source}:1: xz data, not text; rename it to end in .xz or unpack it"
     utf16 = f"{source}:1: UTF-16, not UTF-8; convert it with iconv -f UTF-16 -t UTF-8"
     assert message(text.decode().encode("utf-16")) == utf16
     assert message(b"\xfe\xff" + text.decode().encode("utf-16-be")) == utf16

@@ -8,7 +8,7 @@ import pytest
 
 FAULTS = """
 import resource, sys, torch
-from dragoman.model.device import memory_kept
+from dragoman.device import keep_freed_memory
 
 def faults() -> int:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -25,7 +25,7 @@ def small() -> int:
 torch.set_num_threads(1)
 small()
 print(faults(), small())
-with memory_kept(torch.device(sys.argv[1])):
+with keep_freed_memory(torch.device(sys.argv[1])):
     faults()
     print(faults(), small())
 print(faults(), small())

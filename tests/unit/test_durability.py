@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dragoman import bundle
+from dragoman import bundle, files
 from dragoman.model.build import build_model
 from dragoman.text.tokenizer import Tokenizer
+from dragoman.training.checkpoint_files import checkpoint_path, write_checkpoint
 from tests.conftest import quick_config
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="elsewhere a directory cannot be synced")
@@ -94,7 +95,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, events: li
     path = tmp_path / "card.md"
     for content in (b"one", b"another"):
         events.clear()
-        bundle.write_file(path, content)
+        files.write_file(path, content)
         check_file(events, path)
 
 
@@ -114,17 +115,17 @@ FILES = {"weights.safetensors": b"w" * 100_000, "state.json": b"{}"}
 
 
 def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, events: list[Event]) -> None:
-    path = bundle.checkpoint_path(tmp_path, 7)
-    bundle.write_checkpoint(path, FILES)
+    path = checkpoint_path(tmp_path, 7)
+    write_checkpoint(path, FILES)
     check_checkpoint(events, path)
 
 
 def test_a_checkpoint_is_removed_only_when_another_is_in_its_place(tmp_path: Path, events: list[Event]) -> None:
-    path = bundle.checkpoint_path(tmp_path, 7)
-    bundle.write_checkpoint(path, {"state.json": b"old"})
+    path = checkpoint_path(tmp_path, 7)
+    write_checkpoint(path, {"state.json": b"old"})
     before = path.stat().st_ino
     events.clear()
-    bundle.write_checkpoint(path, FILES)
+    write_checkpoint(path, FILES)
     check_checkpoint(events, path)
     (removed,) = [number for number, event in enumerate(events) if event[:2] == ("remove", before)]
     assert synced(events, path.parent, after=renamed(events, path)) < removed

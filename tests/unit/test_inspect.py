@@ -27,7 +27,7 @@ from dragoman.inspect.gallery import labels, pictures_of
 from dragoman.inspect.heads import HeadTally, rank_heads
 from dragoman.inspect.payload import inspect_many, sentence_payload
 from dragoman.model.positions import sinusoids
-from dragoman.train.loop import train
+from dragoman.training.loop import train
 from tests.conftest import QUICK
 
 SOURCE = "a b c d e f"
@@ -95,9 +95,11 @@ def test_what_cannot_be_inspected_is_said(translator: Translator) -> None:
         inspect_sentence(translator, "a\0b")
     with pytest.raises(DataError, match=r"^--target: NUL at character 2; give text$"):
         inspect_sentence(translator, SOURCE, "a\0b")
-    with pytest.raises(DataError, match=r"^--target: \d+ pieces, and 1024 can be shown; give a shorter one$"):
+    with pytest.raises(DataError, match=r"^--target: \d+ pieces; at most 1024 can be shown; give a shorter one$"):
         inspect_sentence(translator, SOURCE, "a " * 1200)
-    with pytest.raises(DataError, match=r"^inspect: \d+ pieces, and this model holds 256; give a shorter sentence$"):
+    with pytest.raises(
+        DataError, match=r"^inspect: \d+ pieces; this model takes at most 256; give a shorter sentence$"
+    ):
         inspect_sentence(translator, "a " * 300)
 
 
@@ -290,7 +292,7 @@ def test_a_ranking_in_small_batches_is_the_same(
     longer = max(len(inspected.source_ids), len(inspected.target_ids))
     for limit, expected in ((5 * longer, [5, 5, 2]), (1, [1] * 12)):
         sizes.clear()
-        monkeypatch.setattr(heads, "MOST_TOKENS", limit)
+        monkeypatch.setattr(heads, "MAX_TOKENS", limit)
         small = {head.name: head.cost for head in rank_heads(translator, inspected)}
         assert sizes == [1, *expected]
         assert small == pytest.approx(costs, abs=1e-4)

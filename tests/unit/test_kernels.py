@@ -17,7 +17,7 @@ from dragoman.data.packing import Shape, pack_sentences
 from dragoman.model import kernels
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
-from dragoman.train.loss import divergence
+from dragoman.training.loss import divergence
 
 # Triton's interpreter turns arrays of one element into numbers, which NumPy will forbid one day
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dragoman.text.tokenizer import PAD
-from dragoman.train import loss as losses
-from dragoman.train.loss import divergence, projected_cross_entropy, smoothed_cross_entropy
+from dragoman.training import loss as losses
+from dragoman.training.loss import divergence, projected_cross_entropy, smoothed_cross_entropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dragoman import bundle
+from dragoman import bundle, files
 from dragoman.errors import ModelError
 from tests.hostile import digest, seal
 
@@ -124,7 +124,7 @@ def record_events(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -
         events.append(f"{event} {path.name}")
         act(len(events))
 
-    monkeypatch.setattr(bundle, "after", after)
+    monkeypatch.setattr(files, "after", after)
     return events
 
 
@@ -214,16 +214,16 @@ def test_two_tokenizers_are_both_listed(quick_run: Path, tmp_path: Path) -> None
 
 def test_a_model_that_is_published_while_it_is_loaded_loads(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest that was read is of the old weights, the weights that are read are new."""
-    real, new = bundle._content, other_weights(copied)
+    real, new = files.read_checked, other_weights(copied)
     published: list[str] = []
 
-    def content(directory: Path, name: str, most: float) -> bytes:
+    def read(directory: Path, name: str, max_bytes: float, *, may_link: bool) -> bytes:
         if name == WEIGHTS and not published:
             published.append(name)
             save(copied, new)
-        return real(directory, name, most)
+        return real(directory, name, max_bytes, may_link=may_link)
 
-    monkeypatch.setattr(bundle, "_content", content)
+    monkeypatch.setattr(bundle, "read_checked", read)
     found = bundle.named_weights(bundle.load_bundle(copied).model)
     assert published == [WEIGHTS]
     assert all(torch.equal(found[name], tensor) for name, tensor in new.items())

@@ -16,7 +16,7 @@ from dragoman.model import attention
 from dragoman.model.attention import attend, padding_mask
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import PAD
-from dragoman.train.loss import smoothed_cross_entropy
+from dragoman.training.loss import smoothed_cross_entropy
 
 # Derivatives against central differences. Each control holds something constant that is not.
 

@@ -10,13 +10,13 @@ import torch
 from dragoman.config import Config
 from dragoman.data.batching import BatchPlan
 from dragoman.data.store import Store
-from dragoman.train.begin import _seed_rank
-from dragoman.train.distributed import Ranks
-from dragoman.train.feed import EpochStores, Feed, Plan
-from dragoman.train.loop import Trainer
-from dragoman.train.prepare import prepare
-from dragoman.train.report import Silent
-from dragoman.train.run import Run
+from dragoman.training.batches import BatchLoader, EpochStores, StepPlan
+from dragoman.training.data import prepare_data
+from dragoman.training.distributed import Ranks
+from dragoman.training.loop import Trainer
+from dragoman.training.reports.log import SilentReporter
+from dragoman.training.run import Run
+from dragoman.training.setup import _seed_rank
 from tests.survival import PAIRS, SETTINGS, Corpus, write_corpus
 
 Rows = list[list[int]]
@@ -29,7 +29,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 def run_of(corpus: Corpus, directory: Path, *settings: str) -> Run:
     config = Config.build("tiny", None, [*SETTINGS, *settings], data=corpus.data)
-    trainer = Trainer(prepare(config, directory, Silent()), directory, torch.device("cpu"), Silent())
+    trainer = Trainer(
+        prepare_data(config, directory, SilentReporter()), directory, torch.device("cpu"), SilentReporter()
+    )
     trainer.close()
     return trainer.run
 
@@ -37,7 +39,7 @@ def run_of(corpus: Corpus, directory: Path, *settings: str) -> Run:
 def taken(run: Run, epochs: int) -> list[Rows]:
     """The rows of every batch of the first epochs, by epoch."""
     found: list[Rows] = [[] for _ in range(epochs)]
-    for plan in run.feed.plans(run.progress):
+    for plan in run.batches.plan_steps(run.progress):
         for epoch, rows in plan.batches:
             if epoch == epochs:
                 return found
@@ -81,17 +83,17 @@ def test_batches_come_in_no_order_of_length() -> None:
 def test_ranks_share_the_batches_of_a_step(corpus: Corpus, tmp_path: Path) -> None:
     run = run_of(corpus, tmp_path)
 
-    def feed(rank: int) -> Feed:
-        return Feed(run.feed.stores, run.feed.layout, 2, Ranks(rank, 3))
+    def loader(rank: int) -> BatchLoader:
+        return BatchLoader(run.batches.stores, run.layout, 2, Ranks(rank, 3))
 
-    plans: list[list[Plan]] = [list(islice(feed(rank).plans(run.progress), 2)) for rank in range(3)]
+    plans: list[list[StepPlan]] = [list(islice(loader(rank).plan_steps(run.progress), 2)) for rank in range(3)]
     for number, plan in enumerate(plans[0]):
         assert len(plan.batches) == 6, "all ranks' together"
         expected = [rows.tolist() for _, rows in plan.batches]
         for other in plans[1:]:
             assert [rows.tolist() for _, rows in other[number].batches] == expected
         made = [
-            [sorted(row for group in batch for row in group.rows.tolist()) for batch in feed(rank).make(plan)]
+            [sorted(row for group in batch for row in group.rows.tolist()) for batch in loader(rank).load(plan)]
             for rank in range(3)
         ]
         assert [len(batches) for batches in made] == [2, 2, 2]
@@ -125,7 +127,7 @@ def stores(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     for strength, seed in (("0.0", 1), ("0.1", 1), ("0.1", 2), ("0.8", 1)):
         settings = (f"text.sampling={strength}", f"train.seed={seed}")
         run = run_of(corpus, tmp_path_factory.mktemp("run"), *settings)
-        found[f"{strength} {seed}"] = run.feed.stores
+        found[f"{strength} {seed}"] = run.batches.stores
     return found
 
 

@@ -15,10 +15,9 @@ from dragoman.model.build import build_model
 from dragoman.model.packed import PackedTransformer, Rows, Segments, _kept, _PaddedAttention
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import PAD, Tokenizer
-from dragoman.train import layout
-from dragoman.train.distributed import Ranks
-from dragoman.train.layout import PackedLoss, packing_pays
-from dragoman.train.loss import projected_cross_entropy, smoothed_cross_entropy
+from dragoman.training.distributed import Ranks
+from dragoman.training.gradients import Packed, PackedLoss, Padded, packing_pays
+from dragoman.training.loss import projected_cross_entropy, smoothed_cross_entropy
 from tests.conftest import quick_config
 
 
@@ -51,7 +50,7 @@ def gradients(model: Transformer, loss: torch.Tensor) -> dict[str, torch.Tensor]
 def test_loss_and_gradients_are_those_of_the_padded_path(
     store: Store, variant: dict[str, Any], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.train.loss.CHUNK", chunk)
+    monkeypatch.setattr("dragoman.training.loss.CHUNK", chunk)
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=32, d_ff=48, **variant)).double().eval()
     rows = np.arange(7, 27)
@@ -72,7 +71,7 @@ def test_the_groups_of_a_padded_batch_are_one_batch_to_the_gradient(store: Store
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=32, d_ff=48, dropout=0.0)).double()
     cpu = torch.device("cpu")
-    padded = layout.Padded(settings, lambda epoch: store, 100, model, cpu, torch.float32, Ranks())
+    padded = Padded(settings, lambda epoch: store, 100, model, cpu, torch.float32, Ranks())
     rows = padded.epoch(0)[0]
     groups = padded.make(0, rows)
     whole = collate(store, rows)
@@ -91,7 +90,7 @@ def test_a_group_holds_the_longest_pair_and_no_more_is_asked_of_it(store: Store)
     settings, model = quick_config("train.batch_tokens=2048").train, Transformer(TransformerConfig.tiny(vocab_size=300))
     sides = (model, torch.device("cpu"), torch.float32, Ranks())
     for longest, groups in ((1_024, 2), (1_025, 1)):
-        assert layout.Padded(settings, lambda epoch: store, longest, *sides)._groups == groups
+        assert Padded(settings, lambda epoch: store, longest, *sides)._groups == groups
 
 
 def packed_attention(store: Store, dropout: float, seed: int = 0) -> Any:
@@ -239,12 +238,12 @@ def test_a_batch_has_room_for_the_longest_source_however_short_most_are(store: S
     model = Transformer(TransformerConfig.tiny(vocab_size=300))
     settings, cpu = quick_config("train.batch_tokens=1024").train, torch.device("cpu")
 
-    def layout_for(longest: int) -> layout.Packed:
-        return layout.Packed(settings, lambda epoch: store, Short(), longest, model, cpu, torch.float32, Ranks())  # type: ignore[arg-type]
+    def layout_for(longest: int) -> Packed:
+        return Packed(settings, lambda epoch: store, Short(), longest, model, cpu, torch.float32, Ranks())  # type: ignore[arg-type]
 
     assert layout_for(50).plan["source_tokens"] == 128
     assert layout_for(256).plan["source_tokens"] == 384
     layout_for(1_023)
-    message = "train.batch_tokens: 1024 is too little for the longest pair, 1024 pieces and one kept free; raise it"
+    message = "train.batch_tokens: 1024 is too small for the longest pair, 1024 pieces plus one; raise it"
     with pytest.raises(ConfigError, match=message):
         layout_for(1_024)

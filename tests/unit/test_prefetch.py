@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from dragoman.data.prefetch import made_ahead
+from dragoman.data.prefetch import prefetch
 
 ANY_WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
 
@@ -21,9 +21,9 @@ def test_each_item_comes_once_and_in_order(workers: int, depth: int) -> None:
         made.append(item)
         return item * item
 
-    assert list(made_ahead(range(100), make, workers, depth)) == [(item, item * item) for item in range(100)]
+    assert list(prefetch(range(100), make, workers, depth)) == [(item, item * item) for item in range(100)]
     assert sorted(made) == list(range(100))
-    assert list(made_ahead([], make, workers, depth)) == []
+    assert list(prefetch([], make, workers, depth)) == []
 
 
 def test_the_order_is_the_items_whatever_is_finished_first() -> None:
@@ -34,22 +34,22 @@ def test_the_order_is_the_items_whatever_is_finished_first() -> None:
         finished.append(item)
         return str(item)
 
-    assert list(made_ahead(range(40), make, 4)) == [(item, str(item)) for item in range(40)]
+    assert list(prefetch(range(40), make, 4)) == [(item, str(item)) for item in range(40)]
     assert finished != sorted(finished), "the control: they were finished in another order"
 
 
 def test_without_workers_each_is_made_when_it_is_asked_for_and_here() -> None:
-    stream = made_ahead(range(9), lambda _: threading.get_ident(), 0)
+    stream = prefetch(range(9), lambda _: threading.get_ident(), 0)
     assert [next(stream) for _ in range(3)] == [(item, threading.get_ident()) for item in range(3)]
     made: list[int] = []
-    stream_of_none = made_ahead(range(9), made.append, 0)
+    stream_of_none = prefetch(range(9), made.append, 0)
     next(stream_of_none)
     assert made == [0]
 
 
 def test_no_more_than_depth_are_made_while_one_is_in_use() -> None:
     made = [threading.Event() for _ in range(9)]
-    stream = made_ahead(range(9), lambda item: made[item].set(), 2, depth=3)
+    stream = prefetch(range(9), lambda item: made[item].set(), 2, depth=3)
     next(stream)
     assert all(event.wait(timeout=300) for event in made[:4])
     assert not any(event.is_set() for event in made[4:])
@@ -65,7 +65,7 @@ def test_an_error_in_making_comes_where_its_item_would_have(workers: int) -> Non
             raise ValueError("broken")
         return item
 
-    stream = made_ahead(range(9), make, workers)
+    stream = prefetch(range(9), make, workers)
     assert [next(stream), next(stream)] == [(0, 0), (1, 1)]
     with pytest.raises(ValueError, match="broken"):
         next(stream)
@@ -80,7 +80,7 @@ def test_an_error_of_the_items_comes_after_those_before_it(workers: int, good: i
         yield from range(good)
         raise ValueError("broken")
 
-    stream = made_ahead(items(), str, workers)
+    stream = prefetch(items(), str, workers)
     assert [next(stream) for _ in range(good)] == [(item, str(item)) for item in range(good)]
     with pytest.raises(ValueError, match="broken"):
         next(stream)
@@ -89,9 +89,9 @@ def test_an_error_of_the_items_comes_after_those_before_it(workers: int, good: i
 @ANY_WORKERS
 def test_closing_ends_all_threads(workers: int) -> None:
     before = threading.active_count()
-    stream = made_ahead(iter(range(10**9)), str, workers)
+    stream = prefetch(iter(range(10**9)), str, workers)
     next(stream)
     stream.close()
     assert threading.active_count() == before
-    made_ahead(range(9), str, workers).close()  # before it was begun
+    prefetch(range(9), str, workers).close()  # before it was begun
     assert threading.active_count() == before

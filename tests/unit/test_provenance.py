@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman import bundle
 from dragoman.config import Config
-from dragoman.train.loop import Trainer, train
+from dragoman.training.checkpoint_files import checkpoints, read_checkpoint
+from dragoman.training.loop import Trainer, train
 from tests.survival import SETTINGS, Corpus, write_corpus
 
 GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -21,7 +21,7 @@ GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 @pytest.fixture(autouse=True)
 def no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes most of the time."""
-    monkeypatch.setattr(Trainer, "_summarise", lambda self, reason: None)
+    monkeypatch.setattr(Trainer, "_write_reports", lambda self, reason: None)
 
 
 def trained(corpus: Corpus, run: Path, *settings: str, **data: list[str]) -> list[dict[str, Any]]:
@@ -29,9 +29,9 @@ def trained(corpus: Corpus, run: Path, *settings: str, **data: list[str]) -> lis
     steps = ("train.max_steps=2", "train.save_every=1", "train.average=1", "train.seed=7")
     train(Config.build("tiny", None, [*SETTINGS, *steps, *settings], data={**corpus.data, **data}), run)
     starts: list[dict[str, Any]] = json.loads((run / "provenance.json").read_bytes())["starts"]
-    checkpoints = [bundle.read_checkpoint(path)["provenance.json"] for path in bundle.checkpoints(run)]
-    assert len(checkpoints) == 2
-    return [*starts, *map(json.loads, checkpoints)]
+    saved = [read_checkpoint(path)["provenance.json"] for path in checkpoints(run)]
+    assert len(saved) == 2
+    return [*starts, *map(json.loads, saved)]
 
 
 def test_the_hash_of_every_corpus_file_is_told(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import dragoman
+from dragoman import int8
 from dragoman.cli.app import app
 from dragoman.config import RecurrentConfig, TransformerConfig
 from dragoman.decode import engine
@@ -18,9 +19,8 @@ from dragoman.decode import quantized as module
 from dragoman.decode.engine import PRECISIONS, in_precision
 from dragoman.decode.quantized import QuantizedLinear, integer_product, quantized
 from dragoman.errors import ConfigError
-from dragoman.model import rows
+from dragoman.int8 import LEVELS, quantize_rows
 from dragoman.model.recurrent import Recurrent
-from dragoman.model.rows import LEVELS, quantize_rows
 from dragoman.model.transformer import Transformer
 
 
@@ -139,7 +139,7 @@ def test_it_is_the_float_layer_but_for_the_scales(in_features: int, bias: bool) 
 
 
 def test_with_fewer_levels_it_would_be_farther(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "LEVELS", 31)
+    monkeypatch.setattr(int8, "LEVELS", 31)
     assert share_of_bound(linear(3), randoms(500, 3)) > 1.5
 
 
@@ -273,7 +273,7 @@ def test_a_precision_that_there_is_not_is_refused() -> None:
         in_precision(model, cpu, "int")
     with pytest.raises(ConfigError, match="precision: 'x' is not a choice; known: bfloat16, float32, int8"):
         in_precision(model, cpu, "x")
-    with pytest.raises(ConfigError, match="precision: 'int8' was asked for and MPS has no int8 product; use float32"):
+    with pytest.raises(ConfigError, match="precision: 'int8' is not supported on MPS; use float32"):
         in_precision(model, torch.device("mps"), "int8")
 
 

@@ -21,8 +21,8 @@ from dragoman.reference import attention, check, copying, functions, training, t
 from dragoman.reference.functions import Array, Saved
 from dragoman.reference.parameters import Config, initialise
 from dragoman.reference.training import Adam
-from dragoman.train import schedule
-from dragoman.train.loss import smoothed_cross_entropy
+from dragoman.training import optimizer
+from dragoman.training.loss import smoothed_cross_entropy
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_adam_is_that_of_torch_and_needs_its_correction() -> None:
 @pytest.mark.parametrize("step", [1, 10, 4_000, 100_000])
 def test_the_warm_up_is_that_of_the_package(step: int) -> None:
     assert training.learning_rate(step, 512, 4_000) == pytest.approx(
-        schedule.learning_rate(step, TrainConfig(), 512), rel=1e-12
+        optimizer.learning_rate(step, TrainConfig(), 512), rel=1e-12
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import time_to_quality
-from dragoman.train.provenance import source_commit
+from dragoman.training.reports.provenance import source_commit
 
 RESULTS = Path(__file__).parents[2] / "results"
 FILES = sorted(RESULTS.rglob("*.json"))

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.config import TrainConfig
 from dragoman.errors import ConfigError
-from dragoman.train.schedule import learning_rate
+from dragoman.training.optimizer import learning_rate
 
 
 def rates(**settings: object) -> list[float]:

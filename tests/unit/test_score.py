@@ -237,7 +237,7 @@ def test_a_pair_longer_than_the_positions_is_named(quick_run: Path) -> None:
     loaded = dragoman.load(str(quick_run), device="cpu")
     assert loaded.config.model.longest is None
     loaded.config = Config.build("tiny", None, ["model.positions=learned", "model.max_positions=256"])
-    with pytest.raises(PairError, match=r"^pair 2: 301 pieces; this model holds 256$"):
+    with pytest.raises(PairError, match=r"^pair 2: 301 pieces; this model takes at most 256$"):
         loaded.score(["a", "a"], ["a", "a " * 300])
 
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from dragoman.config import Config
 from dragoman.data.batching import collate
 from dragoman.text.tokenizer import PAD
-from dragoman.train.loop import Trainer, train
-from dragoman.train.loss import divergence, smoothed_cross_entropy
-from dragoman.train.prepare import prepare
-from dragoman.train.report import Silent, read_log
+from dragoman.training.data import prepare_data
+from dragoman.training.loop import Trainer, train
+from dragoman.training.loss import divergence, smoothed_cross_entropy
+from dragoman.training.reports.log import SilentReporter, read_log
 from tests.survival import SETTINGS, Corpus, write_corpus
 
 CPU = torch.device("cpu")
@@ -54,23 +54,23 @@ class Update:
         return float(torch.cat([gradient.flatten() for gradient in self.gradients.values()]).norm())
 
 
-class Steps(Silent):
+class Steps(SilentReporter):
     """A run taken step by step, its updates and its records written down."""
 
     def __init__(self, corpus: Corpus, directory: Path, *settings: str) -> None:
         self.updates: list[Update] = []
         self.records: list[dict[str, Any]] = []
-        prepared = prepare(config_of(corpus, *settings), directory, self)
+        prepared = prepare_data(config_of(corpus, *settings), directory, self)
         self.trainer = Trainer(prepared, directory, CPU, self)
         self.run = self.trainer.run
-        self._plans = self.run.feed.plans(self.run.progress)
+        self._plans = self.run.batches.plan_steps(self.run.progress)
         self.run.learner.optimizer.register_step_pre_hook(self._before_update)
 
     def take(self, count: int = 1) -> list[Any]:
         """Returns the batches' (epoch, rows) of the last step."""
         for _ in range(count):
             plan = next(self._plans)
-            self.trainer.stepper.step(plan, self.run.feed.make(plan))
+            self.trainer.stepper.step(plan, self.run.batches.load(plan))
         return plan.batches
 
     def weights(self) -> dict[str, Tensor]:
@@ -133,8 +133,8 @@ def test_batches_of_a_step_add_up_to_the_gradient_of_one_large_batch(steps_of: S
 def test_r_drop_adds_the_divergence_of_two_passes_by_its_weight(steps_of: StepsOf, layout: str) -> None:
     settings = ("train.r_drop=3.0", "train.label_smoothing=0.2", "model.dropout=0.3", f"train.layout={layout}")
     run = steps_of(*settings).run
-    loss = run.feed.layout._loss  # type: ignore[attr-defined]
-    (made,) = run.feed.make(next(run.feed.plans(run.progress)))
+    loss = run.layout._loss  # type: ignore[attr-defined]
+    (made,) = run.batches.load(next(run.batches.plan_steps(run.progress)))
     batch = made[0] if layout == "padded" else made
     torch.manual_seed(1)
     found = loss(batch).item()
@@ -221,15 +221,17 @@ def test_the_moving_average_follows_the_weights_of_each_step(steps_of: StepsOf, 
         share = min(decay, (1 + step) / (10 + step))  # less at first
         for name, weight in steps.weights().items():
             expected[name] = share * expected[name] + (1 - share) * weight.double()
-    assert apart(expected, steps.run.learner.judged()) < 1e-6
-    assert apart(steps.weights(), steps.run.learner.judged()) > 1e-4, "the control: not the weights themselves"
+    assert apart(expected, steps.run.learner.evaluated_weights()) < 1e-6
+    assert apart(steps.weights(), steps.run.learner.evaluated_weights()) > 1e-4, (
+        "the control: not the weights themselves"
+    )
 
 
 def test_the_log_has_the_mean_loss_of_the_tokens_since_its_last_line(steps_of: StepsOf, tmp_path: Path) -> None:
     each = steps_of("train.log_every=1", directory=tmp_path / "each")
     tokens = []
     for _ in range(7):
-        tokens.append(sum(each.run.feed.layout.tokens(*batch) for batch in each.take()))
+        tokens.append(sum(each.run.layout.tokens(*batch) for batch in each.take()))
     assert len(set(tokens)) > 1, "else the plain mean would do"
     assert each.run.progress.tokens == sum(tokens)
     some = steps_of("train.log_every=3", directory=tmp_path / "some")
@@ -247,7 +249,7 @@ def test_the_log_has_the_mean_loss_of_the_tokens_since_its_last_line(steps_of: S
 # Determinism
 
 
-class Determinism(Silent):
+class Determinism(SilentReporter):
     """Looks, at every step, whether algorithms must be deterministic."""
 
     def __init__(self, *, fails: bool) -> None:

@@ -16,11 +16,11 @@ import torch
 import dragoman
 from dragoman import DecodeOptions, Translator
 from dragoman.decode.engine import Engine
+from dragoman.device import GAINS_FROM_THREADS, choose_threads, cpu_threads
 from dragoman.inspect.capture import inspect_sentence
 from dragoman.inspect.heads import rank_heads
-from dragoman.model.device import GAINS_FROM_THREADS, choose_threads, cpu_threads
-from dragoman.train.loop import train
-from dragoman.train.report import Silent
+from dragoman.training.loop import train
+from dragoman.training.reports.log import SilentReporter
 from tests.conftest import quick_config
 from tests.forked import the_server
 
@@ -68,7 +68,7 @@ def test_overlapping_users_restore_the_number_of_threads() -> None:
 def test_training_runs_on_the_threads_asked_for(tmp_path: Path) -> None:
     seen = set()
 
-    class Watching(Silent):
+    class Watching(SilentReporter):
         def step(self, record: Mapping[str, Any], max_steps: int) -> None:
             seen.add(torch.get_num_threads())
 

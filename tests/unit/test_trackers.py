@@ -19,8 +19,8 @@ import pytest
 
 from dragoman.config import Config
 from dragoman.errors import ConfigError
-from dragoman.train.report import RunLog, Tracker
-from dragoman.train.trackers import MLFLOW_DEFAULTS, open_trackers, scalars
+from dragoman.training.reports.log import RunLog, Tracker
+from dragoman.training.reports.trackers import MLFLOW_DEFAULTS, open_trackers, scalars
 
 CONFIG = Config.build("tiny")
 ENVIRONMENT = (
@@ -136,7 +136,7 @@ def test_a_tracker_that_fails_later_is_told_of_once_and_training_goes_on(tmp_pat
     log.write(step(2))
     log.write(step(3))
     log.close()
-    assert notes == ["mlflow: no route to server; it gets no more numbers, log.jsonl has them all"]
+    assert notes == ["mlflow: no route to server; it gets no further numbers; log.jsonl has them all"]
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 3
 
 

@@ -10,26 +10,26 @@ import torch
 from dragoman.config import Config
 from dragoman.model.build import build_model
 from dragoman.text.tokenizer import BOS, EOS
-from dragoman.train.prepare import Prepared, prepare
-from dragoman.train.report import Silent
-from dragoman.train.validation import Validation
+from dragoman.training.data import PreparedData, prepare_data
+from dragoman.training.reports.log import SilentReporter
+from dragoman.training.validation import Validation
 from tests.survival import SETTINGS, write_corpus
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     directory = tmp_path_factory.mktemp("run")
     settings = (*SETTINGS, "model.dropout=0.5", "train.label_smoothing=0.3", "train.batch_tokens=24")
     config = Config.build("tiny", None, settings, data=write_corpus(directory / "corpus").data)
-    return prepare(config, directory, Silent())
+    return prepare_data(config, directory, SilentReporter())
 
 
-def test_the_loss_is_the_mean_over_all_tokens_without_smoothing_or_dropout(prepared: Prepared) -> None:
+def test_the_loss_is_the_mean_over_all_tokens_without_smoothing_or_dropout(prepared: PreparedData) -> None:
     torch.manual_seed(0)
     model = build_model(prepared.config.model).train()
-    found = Validation(prepared, CPU, torch.float32).look(model)["loss"]
+    found = Validation(prepared, CPU, torch.float32).measure(model)["loss"]
 
     model.eval()
     losses = []
@@ -47,7 +47,7 @@ RECORD = {"loss": 2.5, "chrf": 40.0, "bleu": 20.0, "exact_match": 10.0}
 
 
 @pytest.mark.parametrize(("name", "value"), [("chrf", 40.0), ("bleu", 20.0), ("exact_match", 10.0), ("loss", -2.5)])
-def test_the_metric_is_the_one_asked_for_and_more_is_better(prepared: Prepared, name: str, value: float) -> None:
+def test_the_metric_is_the_one_asked_for_and_more_is_better(prepared: PreparedData, name: str, value: float) -> None:
     train = replace(prepared.config.train, valid_metric=name)  # type: ignore[arg-type]
     validation = Validation(replace(prepared, config=replace(prepared.config, train=train)), CPU, torch.float32)
     assert validation.metric(RECORD) == value
@@ -56,8 +56,8 @@ def test_the_metric_is_the_one_asked_for_and_more_is_better(prepared: Prepared, 
         assert validation.metric({**RECORD, name: broken}) == -math.inf
 
 
-def test_no_more_sentences_are_decoded_than_asked_for(prepared: Prepared, tmp_path: Path) -> None:
+def test_no_more_sentences_are_decoded_than_asked_for(prepared: PreparedData, tmp_path: Path) -> None:
     train = replace(prepared.config.train, valid_sentences=3)
     assert len(prepared.valid) > 3
-    again = prepare(replace(prepared.config, train=train), tmp_path, Silent())
+    again = prepare_data(replace(prepared.config, train=train), tmp_path, SilentReporter())
     assert (len(again.valid_sources), len(again.valid_references)) == (3, 3)

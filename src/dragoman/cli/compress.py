@@ -24,11 +24,11 @@ def command(
     import torch
 
     from dragoman import bundle
-    from dragoman.model.rows import compact
+    from dragoman.int8 import compact
 
     if (out / bundle.CONFIG).exists():
         raise ConfigError(f"--out {out}: holds a model; give another directory")
-    source = bundle.located(model)
+    source = bundle.resolve_model(model)
     loaded = bundle.load_bundle(source)
     interrupts.check()
     full = bundle.named_weights(loaded.model)
@@ -41,4 +41,4 @@ def command(
     with bundle.removed_on_error(out):
         bundle.save_bundle(out, loaded.config, loaded.tokenizers, stored, text)
     sizes = [(place / bundle.WEIGHTS).stat().st_size for place in (source, out)]
-    print(f"{out}: weights in {weights}, {sizes[1]:,} bytes in place of {sizes[0]:,}")
+    print(f"{out}: weights in {weights}, {sizes[1]:,} bytes instead of {sizes[0]:,}")

@@ -31,9 +31,9 @@ SHOWN = 8  # phrases it never saw
 
 
 def command(
-    train: Annotated[bool, typer.Option("--train", help="Train a small model in place of using one.")] = False,
+    train: Annotated[bool, typer.Option("--train", help="Train a small model instead of using a bundled one.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="With --train: keep the model here; else it goes at the end.")
+        Path | None, typer.Option(help="With --train: keep the model here; otherwise it is deleted.")
     ] = None,
     language: Annotated[str | None, typer.Option(help="With --train: th (Thai, the default) or de (German).")] = None,
 ) -> None:
@@ -54,9 +54,9 @@ def command(
 
 def _translate() -> None:
     import dragoman
-    from dragoman.bundle import IN_THE_BOX
+    from dragoman.bundle import BUNDLED_MODELS
 
-    translator = dragoman.load(str(IN_THE_BOX / DEFAULT_MODEL))  # whatever has that name here
+    translator = dragoman.load(str(BUNDLED_MODELS / DEFAULT_MODEL))  # whatever has that name here
     print(f"English to German with {DEFAULT_MODEL}, the model that comes with dragoman.\n")
     for result in translator.translate(list(EVERYDAY)):
         print(f"  {result.source}\n  {result.text}\n")
@@ -92,7 +92,7 @@ def _train(run: Path, corpus: str, *, kept: bool) -> None:
     for result, (source, reference), is_right in zip(results[:SHOWN], test, right, strict=False):
         mark = "right" if is_right else "wrong"
         print(f"  source     {source}\n  output     {result.text}\n  reference  {reference}  ({mark})\n")
-    print(f"Right to the letter: {sum(right)} of {len(results)} held-out phrases.\n")
+    print(f"Exactly right: {sum(right)} of {len(results)} held-out phrases.\n")
     _show_attention(translator, test[0][0])
     if kept:
         print(f'\nThe model is in {run}. Next: dragoman translate --model {run} "forty-two"')

@@ -34,24 +34,25 @@ def command(
         ),
     ] = None,
     source: Annotated[Path | None, typer.Option(help="What to translate, or what --hypotheses translate.")] = None,
-    hypotheses: Annotated[Path | None, typer.Option(help="Translations made before, in place of a model.")] = None,
+    hypotheses: Annotated[Path | None, typer.Option(help="Existing translations, instead of a model.")] = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Another system's translations, to be tested against; repeatable."),
+        typer.Option(metavar="FILE", help="Another system's translations, to compare with; repeatable."),
     ] = None,
     beam: Annotated[int | None, typer.Option(help="1 is greedy; the model's own unless given.")] = None,
     split: Split = None,
     tokenize: Annotated[
         str, typer.Option(help="BLEU's tokenisation: 13a; char or zh for languages without spaces.")
     ] = "13a",
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Take no notice of capitals, on either side.")] = False,
-    paper: Annotated[bool, typer.Option("--paper", help="BLEU as papers of 2017 had it, too.")] = False,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case on both sides.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Also compute BLEU as papers of 2017 did.")] = False,
     language: Annotated[
         str | None,
         typer.Option(metavar="CODE", help=f"For --paper: the translations' language ({DEFAULT_LANGUAGE})."),
     ] = None,
     comet: Annotated[
-        str | None, typer.Option(metavar="FILE|NAME", help="COMET by this checkpoint, where it is installed.")
+        str | None,
+        typer.Option(metavar="FILE|NAME", help="Also compute COMET with this checkpoint, if installed."),
     ] = None,
     worst: Annotated[int, typer.Option(min=0, help="Show this many sentences, the worst first.")] = 0,
     sentences: Annotated[
@@ -138,7 +139,7 @@ class _Texts:
 
     def translate(self, model: Path, search: dict[str, Any], device: str, precision: str, threads: int | None) -> None:
         import dragoman
-        from dragoman.bundle import WEIGHTS, located
+        from dragoman.bundle import WEIGHTS, resolve_model
         from dragoman.cli.progress import counting
         from dragoman.data.corpus import file_hash
         from dragoman.decode.translator import windows
@@ -151,7 +152,7 @@ class _Texts:
         self.decode = asdict(options)
         self.made_by = {
             "model": str(model),
-            "sha256": file_hash(located(model) / WEIGHTS),
+            "sha256": file_hash(resolve_model(model) / WEIGHTS),
             "precision": precision,
             "beam": options.beam,
             "length_penalty": options.length_penalty,
@@ -198,7 +199,7 @@ class _Report:
         record["worst"] = [sentence.to_dict() for sentence in self.worst]
         record["notes"] = self.notes
         if texts.made_by:
-            from dragoman.train.provenance import source_commit
+            from dragoman.training.reports.provenance import source_commit
 
             record["made_by"] = texts.made_by
             record["git_commit"] = source_commit()
@@ -317,7 +318,7 @@ def _check_sides(model: Path | None, source: Path | None, hypotheses: Path | Non
     if hypotheses is not None and model is not None:
         raise ConfigError("--model: give either --model and --source, or --hypotheses")
     if hypotheses is not None and search:
-        raise ConfigError(f"--hypotheses: are translations already; leave out --{next(iter(search))}")
+        raise ConfigError(f"--hypotheses: are already translations; leave out --{next(iter(search))}")
     if model is not None and source is None:
         raise ConfigError(f"--source: missing; give what {model} is to translate, or translations with --hypotheses")
 
@@ -355,11 +356,6 @@ def _read(reference: Path, source: Path | None, hypotheses: Path | None, against
 
 
 def _lines(path: Path) -> list[str]:
-    from dragoman.data.corpus import read_lines
+    from dragoman.data.corpus import read_lines, valid_line
 
-    texts = []
-    for line in read_lines(path):
-        if line.problem:
-            raise DataError(f"{path}:{line.number}: {line.problem}; fix the line")
-        texts.append(line.text)
-    return texts
+    return [valid_line(line, path).text for line in read_lines(path)]

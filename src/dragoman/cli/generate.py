@@ -10,12 +10,12 @@ from dragoman.errors import ConfigError
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="Which corpus; left out, they are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Which corpus; without it, all are listed.")] = None,
     out: Annotated[Path | None, typer.Option(help="The directory to write into.")] = None,
     size: Annotated[
         int, typer.Option(min=1, help="Training pairs; validation and test get 1,000 each.")
     ] = DataConfig.generated_size,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Another seed, another corpus.")] = TrainConfig.seed,
 ) -> None:
     """Write a generated corpus as text files: train, valid and test, no test sentence in train."""

@@ -15,7 +15,7 @@ from dragoman.errors import ConfigError
 def command(
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", metavar="DIR", help="A model directory, or the name of one in the box."),
+        typer.Option("--model", "-m", metavar="DIR", help="A model directory, or the name of a bundled model."),
     ] = None,
     preset: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
     vocab_size: Annotated[int | None, typer.Option(min=1, help="Shared pieces.  \\[default: the preset's]")] = None,
@@ -30,9 +30,9 @@ def command(
     if model is not None:
         if settings or vocab_size is not None:
             raise ConfigError("--set: a model has the settings it has; leave out --set and --vocab-size")
-        from dragoman.bundle import load_config, located
+        from dragoman.bundle import load_config, resolve_model
 
-        config = load_config(located(model))
+        config = load_config(resolve_model(model))
     else:
         config = Config.build(preset, None, settings or [])
         size = vocab_size or config.text.vocab_size

@@ -34,7 +34,7 @@ def command(
     svg: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures as SVG files.")] = None,
     png: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures as PNG files.")] = None,
     most: Annotated[int, typer.Option(min=1, help="Sentences shown; all count for the statistics.")] = 100,
-    rank: Annotated[int, typer.Option(min=0, help="Rank the heads of so many sentences by what each is worth.")] = 10,
+    rank: Annotated[int, typer.Option(min=0, help="Rank the heads on this many sentences by their effect.")] = 10,
     device: Device = "auto",
     precision: Precision = "float32",
     threads: Threads = None,
@@ -51,7 +51,7 @@ def command(
         raise ConfigError(f"--out {out}: is a directory, or lies in none; give a file in a directory that exists")
 
     import dragoman
-    from dragoman.bundle import located
+    from dragoman.bundle import resolve_model
     from dragoman.cli.progress import counting
     from dragoman.inspect.capture import inspect_sentence, without_heads
     from dragoman.inspect.payload import inspect_many
@@ -76,7 +76,7 @@ def command(
         return
     payload = inspect_many(
         translator,
-        located(model).resolve().name,
+        resolve_model(model).resolve().name,
         sentences,
         masked=masked,
         most=most,
@@ -86,7 +86,7 @@ def command(
     if as_json:
         print(json.dumps(payload, ensure_ascii=False))
     if out is not None:
-        from dragoman.bundle import write_file
+        from dragoman.files import write_file
         from dragoman.inspect.page import page
 
         write_file(out, page(f"{payload['model']['name']}: {sentences[0][0]}", payload).encode())
@@ -96,16 +96,14 @@ def command(
 
 def _lines(path: Path | None, translator: "Translator") -> list[str]:
     """The sentences of a file; those too long for the model are left out, and counted."""
-    from dragoman.data.corpus import read_lines
+    from dragoman.data.corpus import read_lines, valid_line
     from dragoman.inspect.capture import encoded
     from dragoman.text.normalize import is_blank
 
     assert path is not None
     lines, too_long = [], []
     for line in read_lines(path):
-        if line.problem:
-            raise DataError(f"{path}:{line.number}: {line.problem}; fix the line")
-        if is_blank(line.text):
+        if is_blank(valid_line(line, path).text):
             continue
         try:
             encoded(translator, line.text)
@@ -148,21 +146,21 @@ def _table(found: "Inspection") -> Iterator[str]:
         mark = " " if step.rank == 1 else "!"
         yield f"{mark} {label} {step.probability:6.1%} {bar.ljust(BAR)}  {'  '.join(others)}"
     if found.disagreements:
-        yield "! the model itself would have said the first of the others, given what stands before"
+        yield "! the model would have preferred the first of the others at this point"
 
 
 def _heatmap(found: "Inspection") -> str:
     from dragoman.pictures import NARROWEST, terminal_heatmap
 
     if not len(found.attention.cross):
-        return "(this model does not look back at the source)"
+        return "(this model has no attention to the source)"
     width = max(NARROWEST, shutil.get_terminal_size((100, 24)).columns)
     looks = found.attention.alignment_weights
     return terminal_heatmap(looks, found.tokens, found.source_tokens, color=sys.stdout.isatty(), width=width)
 
 
 def _write_pictures(folder: Path, kind: str, inspected: "list[Inspection]") -> None:
-    from dragoman.bundle import make_directory, write_file
+    from dragoman.files import make_directory, write_file
     from dragoman.inspect.gallery import pictures_of
     from dragoman.pictures import png_of
 

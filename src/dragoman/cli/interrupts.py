@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM in a command: it unwinds and ends with 130 or 143, one line on stderr, no traceback.
 
 The handler raises KeyboardInterrupt wherever the code is. A library on its way may swallow it or turn it into another
-error, so the signal is remembered here. Training has its own handlers while it runs (train/signals.py).
+error, so the signal is remembered here. Training has its own handlers while it runs (training/signals.py).
 """
 
 import os

@@ -11,7 +11,7 @@ Split = Annotated[
     typer.Option(help="sentences: each alone; long: only lines that are too long.  \\[default: the model's]"),
 ]
 Model = Annotated[
-    Path, typer.Option("--model", "-m", metavar="DIR", help="The model directory, or the name of one in the box.")
+    Path, typer.Option("--model", "-m", metavar="DIR", help="The model directory, or the name of a bundled model.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or int8.")]

@@ -11,6 +11,6 @@ def command(
     out: Annotated[Path | None, typer.Option(help="The file to write.  \\[default: DIR/report.html]")] = None,
 ) -> None:
     """Write curves, scores, samples and attention over time, settings and data as one HTML file."""
-    from dragoman.train.run_page import write_run_page
+    from dragoman.training.reports.html import write_html_report
 
-    print(f"{write_run_page(run, out)}: open it in a browser")
+    print(f"{write_html_report(run, out)}: open it in a browser")

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from dragoman import bundle
+from dragoman import files
 from dragoman.cli import interrupts
 from dragoman.data.corpus import OPENERS
 from dragoman.errors import ConfigError, DiskError, Stopped
@@ -90,7 +90,7 @@ class Resumable:
         self._file.write(content)
         self._file.flush()
         os.fsync(self._file.fileno())
-        bundle.after("write", self._partial)
+        files.after("write", self._partial)
         self._digest.update(content)
         self._size += len(content)
         state = {
@@ -100,7 +100,7 @@ class Resumable:
             "sha256": self._digest.hexdigest(),
             "tally": tally,
         }
-        bundle.write_file(self._state, json.dumps(state, ensure_ascii=False, indent=1).encode())
+        files.write_file(self._state, json.dumps(state, ensure_ascii=False, indent=1).encode())
         self.lines, self.tally = self.lines + lines, tally
 
     def publish(self) -> None:
@@ -112,12 +112,10 @@ class Resumable:
                 shutil.copyfileobj(plain, packed)
             with whole.open("rb") as packed:
                 os.fsync(packed.fileno())
-        bundle.after("write", whole)
+        files.after("write", whole)
         if os.name == "nt" and self._file is not None:
             self._file.close()  # Windows renames no open file
-        whole.replace(self._output)
-        bundle.after("rename", self._output)
-        bundle.sync_directory(self._output.parent)
+        files.move_into_place(whole, self._output)
         self._state.unlink(missing_ok=True)
         if whole is not self._partial:
             self._partial.unlink(missing_ok=True)

@@ -16,9 +16,7 @@ def command(
     source: Annotated[Path, typer.Argument(help="Text, one sentence a line.")],
     target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
     model: Model = DEFAULT_MODEL,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="At most so many pairs at a time.  \\[default: the model's]")
-    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Pairs at a time.  \\[default: the model's]")] = None,
     device: Device = "auto",
     precision: Precision = "float32",
     threads: Threads = None,
@@ -26,17 +24,15 @@ def command(
 ) -> None:
     """Print the total log-probability, </s> included, of each target line given its source line."""
     import dragoman
-    from dragoman.data.corpus import parallel_lines
+    from dragoman.data.corpus import parallel_lines, valid_line
     from dragoman.decode.translator import PairError, windows
 
     translator = dragoman.load(model, device, precision, threads)
     interrupts.check()
     batch_size = batch_size or translator.config.decode.batch_size
     for window in windows(parallel_lines(source, target), batch_size):
-        for path, line in ((path, line) for pair in window for path, line in zip((source, target), pair, strict=True)):
-            if line.problem:
-                raise DataError(f"{path}:{line.number}: {line.problem}; fix the line")
-        sources, targets = [mine.text for mine, _ in window], [theirs.text for _, theirs in window]
+        pairs = [(valid_line(mine, source).text, valid_line(theirs, target).text) for mine, theirs in window]
+        sources, targets = [text for text, _ in pairs], [text for _, text in pairs]
         try:
             scores = translator.score(sources, targets, batch_size)
         except PairError as error:

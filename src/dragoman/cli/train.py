@@ -20,16 +20,16 @@ Files = list[str] | None
 
 def command(
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; options below win over it.")
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings in TOML; the options below override them.")
     ] = None,
     source: Annotated[
         Files, typer.Option(help="Training text, one sentence a line; may be given several times.")
     ] = None,
     target: Annotated[Files, typer.Option(help="Its translation, line by line.")] = None,
-    valid_source: Annotated[Files, typer.Option(help="Held-out text to measure on.")] = None,
+    valid_source: Annotated[Files, typer.Option(help="Held-out text for validation.")] = None,
     valid_target: Annotated[Files, typer.Option(help="Its translation.")] = None,
     test_source: Annotated[
-        Files, typer.Option(help="A test set, measured once, at the end; may be given several times.")
+        Files, typer.Option(help="A test set, evaluated once at the end; may be given several times.")
     ] = None,
     test_target: Annotated[Files, typer.Option(help="Its translation.")] = None,
     out: Annotated[Path | None, typer.Option(help="The model directory; default runs/NAME of the config.")] = None,
@@ -39,10 +39,11 @@ def command(
     ] = None,
     start_from: Annotated[
         str | None,
-        typer.Option("--from", metavar="DIR", help="Begin with this model's weights, vocabulary and sizes."),
+        typer.Option("--from", metavar="DIR", help="Start from this model's weights, vocabulary and sizes."),
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="What $DRAGOMAN_DATA in the paths of a recipe means.")
+    data_folder: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="The folder of the corpora, $DRAGOMAN_DATA in a recipe's paths."),
     ] = None,
     on_bad_line: Annotated[str | None, typer.Option(help="fail, or skip: drop pairs with invalid text.")] = None,
     threads: Threads = None,
@@ -58,8 +59,6 @@ def command(
         "on_bad_line": on_bad_line,
     }
     data = {name: value for name, value in given.items() if value not in (None, [])}
-    if folder is not None:
-        os.environ["DRAGOMAN_DATA"] = str(folder)
     with _one_voice():
         if out is None:
             if config is None:
@@ -69,11 +68,11 @@ def command(
         built = build_config(config, out, preset, data, asked, start_from)
 
     from dragoman.cli.progress import TrainingReporter
-    from dragoman.train.loop import train
+    from dragoman.training.loop import train
 
     silent = not _alone() and os.environ["RANK"] != "0"  # one of several processes speaks
     with TrainingReporter(quiet=silent) as reporter:
-        result = train(built, out, reporter)
+        result = train(built, out, reporter, data_folder=data_folder)
     if silent:
         return
     print(result.describe())
@@ -84,9 +83,9 @@ def _one_voice() -> AbstractContextManager[None]:
     """Under torchrun an error is told once; a process alone need not wait for torch to tell it."""
     if _alone():
         return nullcontext()
-    from dragoman.train.distributed import told_once
+    from dragoman.training.distributed import report_error_once
 
-    return told_once()
+    return report_error_once()
 
 
 def _alone() -> bool:
@@ -114,10 +113,10 @@ def build_config(
     if not start_from:
         return asked
 
-    from dragoman.bundle import load_config, located
+    from dragoman.bundle import load_config, resolve_model
 
     # a run that has begun has all it began with, and its starting model may be gone
-    before = load_config(out if saved.exists() else located(start_from))
+    before = load_config(out if saved.exists() else resolve_model(start_from))
     if preset is None and file is None:
         asked = Config.build(fitting_preset(before.model), None, settings, data=data)
     document = read_toml(file) if file else {}

@@ -37,7 +37,7 @@ def command(
         Path | None, typer.Option("--input", "-i", help="A file, one sentence a line; .gz .bz2 .xz too.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A file in place of stdout; .gz .bz2 .xz too.")
+        Path | None, typer.Option("--output", "-o", help="A file instead of stdout; .gz .bz2 .xz too.")
     ] = None,
     beam: Annotated[
         int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.  \\[default: the model's]")
@@ -46,10 +46,10 @@ def command(
     length_penalty: Annotated[float | None, typer.Option(help="GNMT's alpha.  \\[default: the model's]")] = None,
     max_extra: Annotated[int | None, typer.Option(help="Most tokens the output may have beyond the input's.")] = None,
     split: Split = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens at random in place of beam search.")] = False,
-    top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample tokens instead of beam search.")] = False,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Sample among the likeliest that make up this probability.")
+        float | None, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="Below 1 sharper, above 1 flatter.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None,
@@ -168,10 +168,10 @@ class _Job:
 
 def _model_hash(model: Path) -> str:
     """SHA-256 over every file of a model that decides what a translation is."""
-    from dragoman.bundle import CONFIG, WEIGHTS, load_config, located, tokenizer_names
+    from dragoman.bundle import CONFIG, WEIGHTS, load_config, resolve_model, tokenizer_names
     from dragoman.data.corpus import content_hash
 
-    directory = located(model)
+    directory = resolve_model(model)
     names = (WEIGHTS, CONFIG, *tokenizer_names(load_config(directory).text.joint))
     return content_hash([directory / name for name in names])
 

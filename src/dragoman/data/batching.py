@@ -68,7 +68,7 @@ def collate(store: Store, rows: Ids) -> Batch:
     )
 
 
-def nothing_to_learn(batch: Batch) -> Batch:
+def padding_only(batch: Batch) -> Batch:
     """One of its pairs with no answer asked for: a pass through the model without loss or gradient."""
     first = slice(0, 1)
     unasked = torch.full_like(batch.target_output[first], PAD)
@@ -85,7 +85,7 @@ def groups_in(batch_tokens: int, longest: int) -> int:
     return max(1, min(MOST_GROUPS, -(-batch_tokens // GROUP_TOKENS), batch_tokens // longest))
 
 
-def like_lengths(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens: int) -> list[Ids]:
+def bucket_by_length(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens: int) -> list[Ids]:
     """These pairs, shortest first, in the fullest groups whose padded size is within the budget."""
     lengths = np.maximum(source_lengths[rows], target_lengths[rows]) + 1  # </s>
     shortest_first = np.argsort(lengths, kind="stable")
@@ -125,7 +125,7 @@ class BatchPlan:
         rows = np.arange(len(self._lengths[0])) if rows is None else rows
         random = part_generator(self._seed, epoch, part)
         order = rows[random.permutation(len(rows))]
-        groups = like_lengths(order, *self._lengths, self._group_tokens)
+        groups = bucket_by_length(order, *self._lengths, self._group_tokens)
         drawn = [groups[index] for index in random.permutation(len(groups))]
         starts = range(0, len(drawn), self._groups)
         return [np.concatenate(drawn[start : start + self._groups]) for start in starts]

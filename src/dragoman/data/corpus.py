@@ -35,9 +35,9 @@ PLACES_KEPT = 5  # of the pairs left out, how many are remembered by line
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 _NOT_TEXT = (
-    (re.compile(rb"\x1f\x8b"), "gzip data, not text; let its name end in .gz or unpack it"),
-    (re.compile(rb"BZh[1-9]1AY&SY"), "bzip2 data, not text; let its name end in .bz2 or unpack it"),
-    (re.compile(rb"\xfd7zXZ\x00"), "xz data, not text; let its name end in .xz or unpack it"),
+    (re.compile(rb"\x1f\x8b"), "gzip data, not text; rename it to end in .gz or unpack it"),
+    (re.compile(rb"BZh[1-9]1AY&SY"), "bzip2 data, not text; rename it to end in .bz2 or unpack it"),
+    (re.compile(rb"\xfd7zXZ\x00"), "xz data, not text; rename it to end in .xz or unpack it"),
     (re.compile(rb"\xff\xfe|\xfe\xff"), "UTF-16, not UTF-8; convert it with iconv -f UTF-16 -t UTF-8"),
 )
 
@@ -135,6 +135,13 @@ def split_lines(stream: BinaryIO | io.BufferedIOBase, name: str) -> Iterator[Lin
         yield Line(number, "", TOO_LONG) if len(raw) > LONGEST_LINE else _line(number, raw)
 
 
+def valid_line(line: Line, path: Path) -> Line:
+    """The line of a file, or an error that says where and why it is not valid text."""
+    if line.problem:
+        raise DataError(f"{path}:{line.number}: {line.problem}; fix the line")
+    return line
+
+
 def text_line(text: str, number: int = 1) -> Line:
     """A text given as a string, judged as the text of a file is; a byte order mark at its start goes."""
     return _line(number, text.removeprefix(BOM))
@@ -194,7 +201,7 @@ def read_pairs(
         yield from _read_part(part, source_path, target_path, on_bad_line, report)
     if not report.kept:
         raise DataError(
-            f"{source[0]}: no pair can be used: {report.lines} lines, {report.blank.count} blank, "
+            f"{source[0]}: no usable pair: {report.lines} lines, {report.blank.count} blank, "
             f"{report.bad.count} bad, {report.too_long.count} too long; check that both sides hold text"
         )
 

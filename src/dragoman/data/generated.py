@@ -4,7 +4,6 @@ Every task is a function from source to target, so exact match is a fair measure
 extends a smaller one: the same validation and test sets, and the smaller training set as a prefix.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -14,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from dragoman.config import require
-from dragoman.errors import DiskError, suggestion
+from dragoman.errors import suggestion
+from dragoman.files import make_directory, write_file
 
 Pair = tuple[str, str]
 
@@ -108,20 +108,9 @@ def _task(name: str) -> Task:
 
 def _write_lines(path: Path, lines: Sequence[str]) -> None:
     content = "".join(f"{line}\n" for line in lines).encode()
-    partial_path = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        if path.is_file() and path.read_bytes() == content:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial_path.write_bytes(content)
-            partial_path.replace(path)
-        finally:
-            partial_path.unlink(missing_ok=True)
-    except OSError as error:
-        raise DiskError(
-            f"{path}: cannot be written ({error.strerror}); free some space or choose another folder"
-        ) from error
+    if not path.is_file() or path.read_bytes() != content:
+        make_directory(path.parent)
+        write_file(path, content)
 
 
 # Sequences of letters

@@ -10,7 +10,7 @@ T = TypeVar("T")
 Made = TypeVar("Made")
 
 
-def made_ahead(
+def prefetch(
     items: Iterable[T], make: Callable[[T], Made], workers: int, depth: int = 4
 ) -> Generator[tuple[T, Made], None, None]:
     """Each item with what `make` makes of it, in the items' order, however many threads make them.

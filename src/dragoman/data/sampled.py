@@ -20,7 +20,7 @@ from random import Random
 from typing import NamedTuple
 
 from dragoman.data.corpus import CorpusReport
-from dragoman.data.prefetch import made_ahead
+from dragoman.data.prefetch import prefetch
 from dragoman.data.store import FORMAT, Store, StoreWriter, find_or_fill
 from dragoman.errors import DragomanError
 from dragoman.text.normalize import Normalization
@@ -155,13 +155,13 @@ def _segmented(chunks: Iterable[Chunk], recipe: Recipe, workers: int) -> Generat
     # Spawned, not forked: a fork of a process in which torch runs threads may hang.
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, (recipe,))
     # A thread for each process, which only waits for it.
-    made = made_ahead(chunks, lambda chunk: pool.submit(_work, chunk).result(), workers, 2 * workers)
+    made = prefetch(chunks, lambda chunk: pool.submit(_work, chunk).result(), workers, 2 * workers)
     try:
         for _, chunk in made:
             yield chunk
     except BrokenProcessPool:
         raise DragomanError(
-            "workers: a process that segments text came to an unforeseen end, for want of memory perhaps; use fewer"
+            "workers: a process that segments text ended unexpectedly, possibly out of memory; use fewer"
         ) from None
     finally:
         made.close()

@@ -15,10 +15,10 @@ from torch import Tensor
 from dragoman.config import require_choice
 from dragoman.data.batching import Batch, pad_rows
 from dragoman.decode.quantized import quantized
+from dragoman.device import is_slow_in_bfloat16
 from dragoman.errors import ConfigError
 from dragoman.model.attention import AttentionWeights, HeadMask
 from dragoman.model.build import Model
-from dragoman.model.device import is_slow_in_bfloat16
 from dragoman.text.tokenizer import PAD
 
 PRECISIONS = ("float32", "bfloat16", "int8")
@@ -124,7 +124,7 @@ def in_precision(model: Model, device: torch.device, precision: str) -> Model:
     """The model itself for float32; for others a copy, the given model keeps its weights."""
     require_choice("precision", precision, PRECISIONS)
     if precision == "int8" and device.type == "mps":
-        raise ConfigError("precision: 'int8' was asked for and MPS has no int8 product; use float32, or the device cpu")
+        raise ConfigError("precision: 'int8' is not supported on MPS; use float32, or the device cpu")
     if precision == "int8":
         return quantized(model)
     if precision == "float32":

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from dragoman.model.device import is_out_of_memory
+from dragoman.device import is_out_of_memory
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.model.rows import LEVELS, quantize_rows
+from dragoman.int8 import LEVELS, quantize_rows
 
 MULTIPLE = 8  # CUDA's int8 product takes widths in eights only
 FEWEST_ROWS = 32  # and refuses 16 rows or fewer

@@ -15,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dragoman.bundle import Bundle, Tokenizers, load_bundle, located
+from dragoman.bundle import Bundle, Tokenizers, load_bundle, resolve_model
 from dragoman.config import Config, DataConfig, DecodeConfig
-from dragoman.data.batching import like_lengths, teacher_forcing
+from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
 from dragoman.decode.engine import Engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.search import Hypothesis, search
+from dragoman.device import choose_device, choose_threads, cpu_threads
 from dragoman.errors import ConfigError, DataError, suggestion
-from dragoman.model.device import choose_device, choose_threads, cpu_threads
 from dragoman.model.footprint import parameter_counts
 from dragoman.pictures import svg_heatmap
 from dragoman.text.normalize import is_blank
@@ -215,7 +215,7 @@ class Translator:
         precision: str = "float32",
         threads: int | None = None,
     ) -> "Translator":
-        translator = cls(load_bundle(located(Path(model))), device, precision, threads)
+        translator = cls(load_bundle(resolve_model(Path(model))), device, precision, threads)
         translator._name = os.fspath(model)
         return translator
 
@@ -326,7 +326,7 @@ class Translator:
         longest = self.config.model.longest or sys.maxsize
         for number, pair in enumerate(pairs, start=1):
             if max(map(len, pair)) >= longest:
-                raise PairError(number, f"{max(map(len, pair)) + 1} pieces; this model holds {longest}")
+                raise PairError(number, f"{max(map(len, pair)) + 1} pieces; this model takes at most {longest}")
         return pairs
 
     def _score(self, pairs: list[tuple[list[int], list[int]]], batch_size: int) -> list[float]:
@@ -343,7 +343,7 @@ class Translator:
 
         lengths = np.array([(len(source), len(target)) for source, target in pairs], dtype=np.int64).reshape(-1, 2)
         scores = [0.0] * len(pairs)
-        for group in like_lengths(np.arange(len(pairs)), lengths[:, 0], lengths[:, 1], SCORED_TOKENS):
+        for group in bucket_by_length(np.arange(len(pairs)), lengths[:, 0], lengths[:, 1], SCORED_TOKENS):
             for start in range(0, len(group), batch_size):
                 rows = group[start : start + batch_size].tolist()
                 for row, score in zip(rows, in_halves(total_log_probs, rows, too_big, self.engine.device), strict=True):

@@ -66,7 +66,7 @@ def _load(comet: Any, checkpoint: str) -> Any:
 
 def _placement(device: str) -> dict[str, Any]:
     """COMET counts GPUs; Apple's counts as one, and a numbered one is named besides."""
-    from dragoman.model.device import choose_device
+    from dragoman.device import choose_device
 
     chosen = choose_device(device)
     if chosen.type == "cpu":

@@ -118,7 +118,7 @@ def encoded(translator: Translator, source: str) -> list[int]:
     ids = [*translator.tokenizers.source.encode(line.text), EOS]
     longest = translator.config.text.max_length
     if len(ids) > longest:
-        raise DataError(f"inspect: {len(ids)} pieces, and this model holds {longest}; give a shorter sentence")
+        raise DataError(f"inspect: {len(ids)} pieces; this model takes at most {longest}; give a shorter sentence")
     return ids
 
 
@@ -129,7 +129,7 @@ def _forced(translator: Translator, target: str) -> list[int]:
     ids = [*translator.tokenizers.target.encode(line.text), EOS]
     longest = translator.config.model.longest or 4 * translator.config.text.max_length
     if len(ids) > longest:
-        raise DataError(f"--target: {len(ids)} pieces, and {longest} can be shown; give a shorter one")
+        raise DataError(f"--target: {len(ids)} pieces; at most {longest} can be shown; give a shorter one")
     return ids
 
 

@@ -15,7 +15,7 @@ from dragoman.inspect.capture import KINDS, Inspection, head_mask, head_names, s
 Array = npt.NDArray[np.float64]
 
 OFFSETS = (-1, 0, 1)  # the token before, the same, the one after
-MOST_TOKENS = 2_048  # of one batch of a ranking, on the longer side
+MAX_TOKENS = 2_048  # of one batch of a ranking, on the longer side
 DEAD = 0.95  # of its weight on one place, whatever the query: such a head tells queries nothing apart
 
 
@@ -108,7 +108,7 @@ def rank_heads(
     source_ids, target_ids = inspection.source_ids, inspection.target_ids
     whole = score_of(translator, source_ids, target_ids)
     costs: list[HeadCost] = []
-    for some in _batches(names, max(1, MOST_TOKENS // max(len(source_ids), len(target_ids)))):
+    for some in _batches(names, max(1, MAX_TOKENS // max(len(source_ids), len(target_ids)))):
         masked = engine.masked(head_mask(engine.model, [[name] for name in some]))
         with translator.inference():
             scores = scores_of(masked, source_ids, target_ids, len(some))

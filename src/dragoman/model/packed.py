@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dragoman.config import TransformerConfig
+from dragoman.device import kernels_run
 from dragoman.model.attention import MultiHeadAttention, look_ahead_mask
-from dragoman.model.device import kernels_run
 from dragoman.model.positions import rotate, rotation_at
 from dragoman.model.transformer import (
     Decoder,

@@ -1,7 +1,7 @@
 """Triton kernels for CUDA: attention over packed sentences, what surrounds a sub-layer, the loss.
 
 Imported only where Triton and CUDA are. The plain formulas in model/attention.py, model/transformer.py and
-train/loss.py are their oracle.
+training/loss.py are their oracle.
 
 Shapes: N packed tokens, H heads, D width of a head, filled up, C = H D, G blocks of a sentence's tokens, V vocabulary.
 """

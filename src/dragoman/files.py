@@ -1,0 +1,149 @@
+"""Files that survive a kill: atomic writes and locks; and checked reads of files that may come from anyone.
+
+Knows nothing of models or of what the files contain.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dragoman.errors import DiskError, ModelError
+
+# Writing
+
+
+def after(event: str, path: Path) -> None:
+    """Called after each write and each rename, and does nothing: tests let a process die here, or a disk be full."""
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace `path` by one rename, so that a reader sees the old file or the new one, never half of either."""
+    partial = partial_path(path)
+    try:
+        write_synced(partial, content)
+        move_into_place(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise disk_error(path, len(content), error) from None
+
+
+def move_into_place(partial: Path, path: Path) -> None:
+    """Rename what has been written and synced to its final name, and sync the directory."""
+    partial.replace(path)
+    after("rename", path)
+    sync_directory(path.parent)
+
+
+def partial_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+def make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(f"{path}: cannot create this directory ({error.strerror}); choose another place") from None
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    after("write", path)
+
+
+def sync_directory(path: Path) -> None:
+    if os.name == "posix":  # elsewhere a directory cannot be opened
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def disk_error(path: Path, size: int, error: OSError) -> DiskError:
+    return DiskError(f"{path}: cannot write {size:,} bytes ({error.strerror}); free some space or choose another place")
+
+
+@contextmanager
+def lock_directory(directory: Path) -> Iterator[None]:
+    """One run at a time in a directory. The lock ends with the process, however it ends.
+
+    A directory that was made for it goes again where nothing came into it: the run was refused.
+    """
+    new = not directory.exists()
+    make_directory(directory)
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    path = directory / ".lock"
+    try:
+        lock = path.open("w")
+    except OSError as error:
+        raise disk_error(path, 0, error) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ModelError(f"{directory}: another run is training here; wait for it or give another --out") from None
+        try:
+            yield
+        finally:
+            if new:
+                _remove_if_empty(directory, path)
+
+
+def _remove_if_empty(directory: Path, lock: Path) -> None:
+    with suppress(OSError):  # somebody else has removed it, or a folder in it is not empty
+        for folder in sorted((each for each in directory.rglob("*") if each.is_dir()), reverse=True):
+            folder.rmdir()
+        if list(directory.iterdir()) == [lock]:
+            lock.unlink()
+            directory.rmdir()
+
+
+# Reading
+
+
+class RefusedFile(Exception):
+    """Why a file is not read, and what to do about it."""
+
+    def __init__(self, reason: str, remedy: str = "restore the file or train again") -> None:
+        super().__init__(reason)
+        self.reason, self.remedy = reason, remedy
+
+
+def _checked(directory: Path, name: str, max_bytes: float, may_link: bool) -> Path:
+    """The path of a regular file inside `directory`, checked before anything is opened."""
+    try:
+        path = (directory / name).resolve(strict=True)
+        status = path.stat()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
+        reason = getattr(error, "strerror", None) or "a loop of links"
+        raise RefusedFile(f"cannot be read ({reason})", "is this a model directory?") from None
+    if not may_link and not path.is_relative_to(directory.resolve()):
+        raise RefusedFile("links to a file outside of its directory", "copy the file itself into the directory")
+    if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device never end
+        raise RefusedFile("is not a regular file")
+    if status.st_size > max_bytes:
+        raise RefusedFile(f"has {status.st_size:,} bytes, at most {max_bytes:,} are allowed")
+    return path
+
+
+def read_checked(directory: Path, name: str, max_bytes: float, *, may_link: bool = False) -> bytes:
+    """The content of a file in a directory that may come from anyone, or RefusedFile.
+
+    Pipes, files over `max_bytes` and, unless `may_link`, links out of the directory are refused.
+    """
+    path = _checked(directory, name, max_bytes, may_link)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RefusedFile(f"cannot be read ({error.strerror})", "check its permissions") from None
+    except MemoryError:
+        raise RefusedFile(f"does not fit in memory ({path.stat().st_size:,} bytes)", "use a larger machine") from None

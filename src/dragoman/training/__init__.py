@@ -1,0 +1,1 @@
+"""From corpora to a model directory: the loop, its steps, checkpoints, validation and processes."""

@@ -1,0 +1,91 @@
+"""Which batches each step takes, and from which store. Knows nothing of losses."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from dragoman.data.batching import Part
+from dragoman.data.sampled import sampled_store
+from dragoman.data.store import Store
+from dragoman.training.checkpoint import Progress
+from dragoman.training.data import PreparedData
+from dragoman.training.distributed import Ranks
+from dragoman.training.gradients import Ids, Layout
+from dragoman.training.reports.log import Reporter
+
+PAIRS_FOR_PROCESSES = 200_000  # fewer are segmented faster than processes start
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The batches of one step on all ranks, as (epoch, rows)."""
+
+    batches: list[tuple[int, Ids]]
+    epoch: int
+    following: int  # the index of the epoch's next batch
+    tokens: int  # target tokens
+
+
+class EpochStores:
+    """The training pairs of each epoch: always the same, or segmented again by subword sampling."""
+
+    def __init__(self, prepared: PreparedData, run: Path, ranks: Ranks, reporter: Reporter) -> None:
+        self._prepared, self._run, self._ranks, self._reporter = prepared, run, ranks, reporter
+        self._stores: dict[int, Store] = {}
+
+    def __call__(self, epoch: int) -> Store:
+        prepared = self._prepared
+        text, settings = prepared.config.text, prepared.config.train
+        if not text.sampling:
+            return prepared.train
+        if epoch not in self._stores:
+            workers = settings.loader_workers if len(prepared.train) >= PAIRS_FOR_PROCESSES else 0
+            self._stores[epoch] = self._ranks.main_first(
+                lambda: sampled_store(
+                    prepared.train, prepared.tokenizers.source, prepared.tokenizers.target, strength=text.sampling,
+                    seed=settings.seed, epoch=epoch, max_length=text.max_length,
+                    directory=self._run / "data", workers=workers,
+                    progress=lambda done: self._reporter.working(f"segmenting pairs for epoch {epoch + 1}", done),
+                )
+            )  # fmt: skip
+        return self._stores[epoch]
+
+    def drop_before(self, epoch: int) -> None:
+        """Called after a step, not while loading: threads may be loading batches of several epochs."""
+        self._stores = {number: store for number, store in self._stores.items() if number >= epoch}
+
+
+class BatchLoader:
+    """Plans and loads the batches of every step, always in the same order."""
+
+    def __init__(self, stores: EpochStores, layout: Layout, accumulate: int, ranks: Ranks) -> None:
+        self.stores, self._layout = stores, layout
+        self._accumulate, self._ranks = accumulate, ranks
+
+    def plan_steps(self, start: Progress) -> Iterator[StepPlan]:
+        """The steps from `start` on, without end; each has train.accumulate batches per rank."""
+        numbered = self._numbered_batches(start.epoch, start.batch, start.earlier)
+        while True:
+            taken = list(islice(numbered, self._accumulate * self._ranks.world))
+            batches = [(epoch, rows) for epoch, _, rows in taken]
+            tokens = sum(self._layout.tokens(epoch, rows) for epoch, rows in batches)
+            yield StepPlan(batches, taken[-1][0], taken[-1][1], tokens)
+
+    def _numbered_batches(self, epoch: int, number: int, earlier: Sequence[Part]) -> Iterator[tuple[int, int, Ids]]:
+        """(epoch, index of the following batch, rows), without end."""
+        while True:
+            for rows in self._layout.epoch(epoch, earlier)[number:]:
+                number += 1
+                yield epoch, number, rows
+            epoch, number, earlier = epoch + 1, 0, ()
+
+    def load(self, plan: StepPlan) -> list[Any]:
+        """This rank's batches of a step: ranks take turns, so no pair is read twice."""
+        own = plan.batches[self._ranks.rank :: self._ranks.world]
+        return [self._layout.make(epoch, rows) for epoch, rows in own]
+
+    def drop_before(self, epoch: int) -> None:
+        """Free the stores of earlier epochs, once no step needs them."""
+        self.stores.drop_before(epoch)

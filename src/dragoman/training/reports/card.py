@@ -1,0 +1,50 @@
+"""The model card: data, training and scores, for people. Knows nothing of the loop."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dragoman.config import TrainConfig
+from dragoman.model.footprint import parameter_table
+from dragoman.training.checkpoint import Progress
+from dragoman.training.data import PreparedData
+
+
+def _fine_tuning(settings: TrainConfig) -> Iterator[str]:
+    if settings.start_from:
+        yield f"- fine-tuned: began with the weights and the vocabulary of {settings.start_from}"
+    if settings.freeze:
+        yield f"- left as they were: {', '.join(settings.freeze)}"
+
+
+def model_card(prepared: PreparedData, progress: Progress, scores: Mapping[str, Any]) -> str:
+    config, data = prepared.config, prepared.config.data
+    files = dict.fromkeys((*data.source, *data.target))  # one may be given twice
+    corpus = f"the generated corpus `{data.generated}`" if data.generated else ", ".join(files)
+    units = {"exact_match": " (per cent)"}
+    measured = [
+        f"| {name}{units.get(name, '')} | {value:.4g} |" for name, value in scores.items() if isinstance(value, float)
+    ]
+    lines = [
+        "# A dragoman translation model",
+        "",
+        f"- trained on {corpus}: {len(prepared.train):,} pairs (data key `{prepared.train.key[:16]}`)",
+        f"- {config.text.model} vocabulary: {prepared.tokenizers.source.size:,} source and "
+        f"{prepared.tokenizers.target.size:,} target pieces{', shared' if config.text.joint else ''}",
+        *_fine_tuning(config.train),
+        f"- {progress.step:,} steps, {progress.tokens:,} target tokens, {progress.seconds / 60:.1f} minutes, "
+        f"seed {config.train.seed}",
+        "",
+        f"## Scores on the validation set, {len(prepared.valid_references):,} sentences, greedy",
+        "",
+        "| metric | score |",
+        "| --- | --- |",
+        *measured,
+        "",
+        "## Parameters",
+        "",
+        "```",
+        parameter_table(config.model),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)

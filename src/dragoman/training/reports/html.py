@@ -1,0 +1,189 @@
+"""The report of a run as one self-contained HTML file without scripts: curves, samples, attention over time.
+
+Reads the files of the run; knows nothing of the loop.
+"""
+
+import html
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dragoman import bundle, files, pictures
+from dragoman.errors import ModelError
+from dragoman.training.checkpoint import PROVENANCE
+from dragoman.training.reports.attention import AttentionSnapshot, read_snapshots
+from dragoman.training.reports.log import read_log
+from dragoman.training.reports.summary import METRICS, SUMMARY, best_of, curves
+from dragoman.training.test_sets import RESULT
+
+PAGE = "report.html"
+MAX_SAMPLES = 12  # translations of one sentence over time
+MAX_SNAPSHOTS = 12
+GRID_COLUMNS = 4
+
+Record = Mapping[str, Any]
+
+
+def write_html_report(run: Path, out: Path | None = None) -> Path:
+    """Write DIR/report.html, or `out`."""
+    records = read_log(run)
+    if not records:
+        if (run / PROVENANCE).exists():
+            raise ModelError(f"{run}: no step of this run is logged yet; try again later")
+        raise ModelError(f"{run}: no log of a run here; give the --out of a training run")
+    config = bundle.load_config(run)
+    parts = [
+        *_facts(run, records),
+        *_tests(run),
+        *_section("Curves", curves(records, config.train.label_smoothing, speed=True)),
+        *_samples([record for record in records if record["kind"] == "valid"]),
+        *_attention(read_snapshots(run, max(record["step"] for record in records))),
+        *_section("Data", _data(run)),
+        *_section("Every setting", f"<pre>{html.escape((run / bundle.CONFIG).read_text(encoding='utf-8'))}</pre>"),
+    ]
+    title = html.escape(f"How the run {run.resolve().name} went")
+    body = "\n".join(part for part in parts if part)
+    out = out or run / PAGE
+    files.write_file(out, DOCUMENT.format(title=title, style=STYLE, body=body).encode())
+    return out
+
+
+def _section(heading: str, content: str) -> Iterator[str]:
+    if content:
+        yield f"<section><h2>{html.escape(heading)}</h2>\n{content}\n</section>"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in headings)
+    lines = ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    return f'<div class="wide"><table><tr>{head}</tr>\n' + "\n".join(lines) + "</table></div>"
+
+
+def _facts(run: Path, records: Sequence[Record]) -> Iterator[str]:
+    """The best and the last validation by every metric, and the average of checkpoints if there is one."""
+    valid = [record for record in records if record["kind"] == "valid"]
+    average = [record for record in records if record["kind"] == "average"][-1:]
+    rows = []
+    for name, label in METRICS.items():
+        best = best_of(valid, name)
+        if best is not None:
+            others = [f"{float(one[name]):.4g}" for one in (valid[-1], *average)]
+            rows.append((label, f"{best[name]:.4g}", f"{best['step']:,}", *others))
+    headings = ("measure", "best", "at step", "last", *["average of checkpoints"][: len(average)])
+    if rows:
+        yield from _section("Validation", _table(headings, rows))
+    if (run / SUMMARY).exists():
+        yield f"<p>In words, with more samples: {html.escape(str(run / SUMMARY))}.</p>"
+
+
+def _tests(run: Path) -> Iterator[str]:
+    if not (run / RESULT).exists():
+        return
+    result = json.loads((run / RESULT).read_bytes())
+    rows = []
+    for name, test in result["tests"].items():
+        scores = [f"{test[metric]['score']:.1f}" for metric in ("bleu", "chrf", "ter")]
+        interval = f"{test['bleu']['low']:.1f} to {test['bleu']['high']:.1f}"
+        rows.append((name, *scores, interval, f"{test['exact_match']:.1f}%", f"{test['sentences']:,}"))
+    headings = ("test set", "BLEU", "chrF", "TER", "BLEU, 95 %", "exact match", "sentences")
+    beam = result["search"]["beam"]
+    yield from _section("Test sets", _table(headings, rows) + f"<p>Beam {beam}, at step {result['steps']:,}.</p>")
+
+
+def _samples(valid: Sequence[Record]) -> Iterator[str]:
+    if not valid:
+        return
+    source = valid[-1]["sample"]["source"]
+    same = [record for record in valid if record["sample"]["source"] == source]
+    rows = [(f"{record['step']:,}", record["sample"]["translation"]) for record in _spread(same, MAX_SAMPLES)]
+    told = f"<p>The first validation sentence, greedy: <q>{html.escape(source)}</q></p>"
+    yield from _section("One translation over time", told + _table(("step", "translation"), rows))
+
+
+def _attention(snapshots: Sequence[AttentionSnapshot]) -> Iterator[str]:
+    snapshots = [snapshot for snapshot in snapshots if snapshot.weights.shape == snapshots[-1].weights.shape]
+    if not snapshots:
+        return
+    # the layer with the sharpest attention at the end
+    layer = int(snapshots[-1].weights[:, :, :-1].max(axis=2, initial=0.0).mean(axis=1).argmax())
+    chosen = _spread(snapshots, MAX_SNAPSHOTS)
+    rows = -(-len(chosen) // GRID_COLUMNS)
+    columns = min(GRID_COLUMNS, len(chosen))
+    blank = np.full_like(chosen[0].weights[layer], np.nan)
+    tiles = [snapshot.weights[layer] for snapshot in chosen] + [blank] * (rows * columns - len(chosen))
+    names = [f"step {snapshot.step:,}" for snapshot in chosen] + [""] * (rows * columns - len(chosen))
+    grid = pictures.svg_grid(
+        np.stack(tiles).reshape(rows, columns, *blank.shape),
+        [names[row * columns : (row + 1) * columns] for row in range(rows)],
+        title="Cross-attention as it formed",
+        caption=f"one validation pair, its translation forced; layer {layer + 1}, mean over heads",
+    )
+    last = pictures.svg_heatmap(
+        snapshots[-1].weights[layer],
+        snapshots[-1].tokens,
+        snapshots[-1].source_tokens,
+        title=f"The same at step {snapshots[-1].step:,}",
+        caption="rows: target; columns: source",
+    )
+    yield from _section("Attention over time", grid + last)
+
+
+def _data(run: Path) -> str:
+    if not (run / PROVENANCE).exists():
+        return ""
+    start = json.loads((run / PROVENANCE).read_bytes())["starts"][-1]
+    rows = [
+        (side.replace("_", " "), name, digest)
+        for side, found in start["data"].items()
+        for name, digest in found.items()
+    ]
+    machine = start["machine"]
+    made = (
+        f"<p>dragoman {html.escape(start['dragoman'])}, commit {html.escape(str(start['git_commit']))}, "
+        f"seed {start['seed']}, on {html.escape(machine['device'])}.</p>"
+    )
+    return _table(("side", "file", "SHA-256"), rows) + made
+
+
+def _spread(items: Sequence[Any], most: int) -> list[Any]:
+    """At most `most` items, evenly spaced, including the first and the last."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(number * (len(items) - 1) / (most - 1))] for number in range(most)]
+
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2328; --page: #f6f8fa; --card: #ffffff; --line: #d8dee4; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --page: #0d1117; --card: #161b22; --line: #30363d; } }
+body { margin: 0 auto; padding: 1.5rem; max-width: 70rem; font: 16px/1.5 system-ui, sans-serif;
+  color: var(--ink); background: var(--page); }
+section { margin: 1.5rem 0; padding: 1rem 1.25rem; background: var(--card); border: 1px solid var(--line);
+  border-radius: 8px; overflow-x: auto; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin: 0 0 .75rem; }
+table { border-collapse: collapse; } th, td { text-align: left; padding: .3rem .8rem .3rem 0; vertical-align: top;
+  border-bottom: 1px solid var(--line); overflow-wrap: break-word; } th { font-weight: 600; white-space: nowrap; }
+pre { margin: 0; font-size: .85rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+svg { max-width: 100%; min-width: 34rem; height: auto; }
+p { overflow-wrap: anywhere; }
+.wide { overflow-x: auto; }
+"""
+
+DOCUMENT = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""

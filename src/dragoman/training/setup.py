@@ -1,0 +1,217 @@
+"""Set up a run, or resume it from its newest checkpoint: from prepared data to a Run. Takes no step."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dragoman import bundle
+from dragoman.config import Config
+from dragoman.device import choose_precision, is_fast_in_bfloat16, is_out_of_memory, is_slow_in_bfloat16
+from dragoman.errors import ConfigError, suggestion
+from dragoman.model.build import Model, build_model
+from dragoman.model.footprint import parameter_counts
+from dragoman.training import checkpoint
+from dragoman.training.batches import BatchLoader, EpochStores
+from dragoman.training.checkpoint import Learner, Progress, RunIdentity
+from dragoman.training.checkpoint_files import checkpoints
+from dragoman.training.data import PreparedData
+from dragoman.training.distributed import Ranks, shard
+from dragoman.training.gradients import choose_layout, packing_pays
+from dragoman.training.memory import available_memory
+from dragoman.training.optimizer import MovingAverage, build_optimizer
+from dragoman.training.reports import provenance
+from dragoman.training.reports.log import NoLog, Reporter, RunLog, is_finished
+from dragoman.training.reports.trackers import open_trackers
+from dragoman.training.run import Run
+from dragoman.training.signals import Signals
+from dragoman.training.validation import Validation
+
+PLAN_NAMES = {"batch_tokens": "train.batch_tokens"}  # the other parameters follow from it
+LARGE_ON_A_CPU = 10_000_000  # parameters; from here on matrix products dominate a step
+
+
+def set_up_run(
+    prepared: PreparedData, directory: Path, device: torch.device, reporter: Reporter, ranks: Ranks, signals: Signals
+) -> Run:
+    """The run in `directory`, at its newest checkpoint; otherwise a new run before its first step."""
+    config, settings = prepared.config, prepared.config.train
+    precision = choose_precision(settings.precision, device)
+    torch.manual_seed(settings.seed)
+    model = _build(config, device)
+    learner = _learner(config, model, directory, device, reporter, ranks)
+    longest = int(max(prepared.train.source_lengths.max(), prepared.train.target_lengths.max())) + 1  # </s>
+    longest = config.text.max_length if config.text.sampling else longest
+    stores = EpochStores(prepared, directory, ranks, reporter)
+    validation = Validation(prepared, device, precision)
+    with ExitStack() as undo:
+        layout = choose_layout(settings, stores, prepared.train, longest, model, device, precision, ranks)
+        undo.callback(layout.close)
+        run = Run(
+            prepared=prepared,
+            directory=directory,
+            device=device,
+            precision=precision,
+            reporter=reporter,
+            ranks=ranks,
+            signals=signals,
+            model=model,
+            learner=learner,
+            layout=layout,
+            batches=BatchLoader(stores, layout, settings.accumulate, ranks),
+            validation=validation,
+            identity={
+                **fixed_settings(config),
+                **prepared.identity,
+                "training data": prepared.train.key,
+                "train.layout": layout.name,
+            },
+            made_by=provenance.describe(config, prepared.corpora, device, ranks.world),
+            progress=Progress(judge=validation.judge, plan=layout.plan),
+        )
+        _resume(run)
+        run.log = _open_log(run)
+        undo.pop_all()  # the run closes it from now on
+    run.remember_rng_state()
+    return run
+
+
+def fixed_settings(config: Config) -> dict[str, Any]:
+    """The settings that must not change on resume."""
+    sections = {"text": asdict(config.text), "model": asdict(config.model)}
+    fixed = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
+    for name in ("model.vocab_size", "model.target_vocab_size"):
+        del fixed[name]  # from the tokenizer
+    data = {f"data.{name}": getattr(config.data, name) for name in ("generated", "generated_size", "on_bad_line")}
+    return {**fixed, **data, "train.seed": config.train.seed}
+
+
+def _build(config: Config, device: torch.device) -> Model:
+    try:
+        return build_model(config.model).to(device)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        size = sum(parameter_counts(config.model).values())
+        raise ConfigError(f"model: {size:,} parameters do not fit in memory; choose a smaller model") from None
+
+
+def _learner(
+    config: Config, model: Model, directory: Path, device: torch.device, reporter: Reporter, ranks: Ranks
+) -> Learner:
+    settings = config.train
+    if settings.start_from and not checkpoints(directory):
+        load_initial_weights(model, Path(settings.start_from))
+        reporter.note(f"starting from the weights of {settings.start_from}")
+    freeze(model, settings.freeze)
+    if settings.parallel == "fsdp" and ranks.world > 1:
+        shard(model, ranks)
+    average = MovingAverage(list(model.parameters()), settings.ema) if settings.ema else None
+    return Learner(model, build_optimizer(model, settings, device), average)
+
+
+def load_initial_weights(model: nn.Module, directory: Path) -> None:
+    """Copy the weights of another model directory, which must have the same shapes."""
+    directory = bundle.resolve_model(directory)
+    bundle.set_weights(model, bundle.named_weights(bundle.load_bundle(directory).model), directory)
+
+
+def check_parts(config: Config) -> None:
+    """Check train.freeze: the names of the parts do not depend on the text."""
+    if config.train.freeze:
+        with torch.device("meta"):
+            freeze(build_model(config.model), config.train.freeze)
+
+
+def freeze(model: nn.Module, parts: Sequence[str]) -> None:
+    """Do not train these parts: `encoder`, `decoder.layers.0`, or the full name of a weight."""
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    known = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
+    for part in parts:
+        if part not in known:
+            shown = [name for name in known if name.count(".") <= max(1, part.count("."))]
+            raise ConfigError(f"train.freeze: the model has no part {part!r}; {suggestion(part, shown)}")
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if any(name == part or name.startswith(f"{part}.") for part in parts):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError("train.freeze: nothing is left to train; freeze fewer parts")
+
+
+def _resume(run: Run) -> None:
+    found = checkpoint.newest_on_rank_0(run.directory, run.ranks, run.reporter.note)
+    if found is None:
+        _seed_rank(run)
+        _announce(run)
+        return
+    path, files = found
+    RunIdentity(run.directory).verify(run.identity, run.prepared.corpora)
+    progress, random = checkpoint.unpack(path, files, run.learner)
+    own = checkpoint.own_rng_state(random, run.ranks)
+    if own is None:
+        _seed_rank(run)
+    else:
+        checkpoint.set_rng_state(own, run.device)
+    run.reporter.note(f"resuming from {path}")
+    _announce(run)
+    judge = run.validation.judge
+    if progress.judge != judge:
+        run.reporter.note(f"the validation metric is {judge} now and was {progress.judge}; the best score starts over")
+        progress.judge, progress.best_metric = judge, None
+        progress.best_step, progress.without_better = 0, 0
+    before, plan = progress.plan, run.layout.plan
+    if progress.change_plan(plan) and progress.step < run.settings.max_steps:
+        name = next(name for name in plan if before.get(name) != plan[name])
+        run.reporter.note(
+            f"{PLAN_NAMES.get(name, name)} was {before.get(name)} and is {plan[name]} now: "
+            "the rest of this epoch is batched again, and every pair is still seen once"
+        )
+    run.progress = progress
+
+
+def _seed_rank(run: Run) -> None:
+    """Give every rank its own dropout; rank 0 draws what a single process would."""
+    if not run.ranks.is_main:
+        torch.manual_seed(run.settings.seed + 1_000_003 * run.ranks.rank)
+
+
+def _announce(run: Run) -> None:
+    settings, ranks, note = run.settings, run.ranks, run.reporter.note
+    size = sum(parameter_counts(run.config.model).values())
+    precision = str(run.precision).removeprefix("torch.")
+    together = f", {ranks.world} processes ({settings.parallel})" if ranks.world > 1 else ""
+    note(f"{size:,} parameters on {run.device} in {precision}, {run.layout.name} batches{together}")
+    quicker = is_fast_in_bfloat16(run.device) and packing_pays(run.model, run.device, torch.bfloat16)
+    if settings.precision == "auto" and size >= LARGE_ON_A_CPU and quicker:
+        note("this CPU is faster in bfloat16: train.precision=bfloat16 may halve the time")
+    if run.precision == torch.bfloat16 and is_slow_in_bfloat16(run.device):
+        note("train.precision: this CPU has no bfloat16 instructions and is far slower in it; use float32")
+    needed, room = run.predicted_peak(), available_memory(run.device)
+    each = " for each process" if ranks.world > 1 else ""
+    note(f"expected peak memory {needed / 2**30:.1f} GiB{each} of {room / 2**30:.1f} GiB")
+    longest = int(max(run.prepared.train.source_lengths.max(), run.prepared.train.target_lengths.max())) + 1  # </s>
+    if run.layout.name == "padded" and longest > settings.batch_tokens:
+        note(
+            f"train.batch_tokens: the longest pair has {longest} pieces, more than {settings.batch_tokens}: "
+            "such a pair becomes a batch of its own"
+        )
+    if needed > room:
+        note(
+            f"train.batch_tokens: {settings.batch_tokens} may be too many for this memory; "
+            "if it runs out, lower it and raise train.accumulate"
+        )
+
+
+def _open_log(run: Run) -> RunLog | NoLog:
+    step = run.progress.step
+    (finished,) = run.ranks.broadcast([float(run.ranks.is_main and is_finished(run.directory, step))])
+    run.finished = bool(finished)
+    if not run.ranks.is_main:
+        return NoLog()
+    trackers = open_trackers(run.settings.trackers, run.directory, run.config, step, run.reporter.note)
+    provenance.record(run.directory, run.made_by, step)
+    return RunLog(run.directory, step, trackers, validated=not run.needs_validation(), finished=run.finished)

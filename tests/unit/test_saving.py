@@ -1,0 +1,149 @@
+"""Which weights a run keeps, by scores that are given here in place of measured ones."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman import bundle
+from dragoman.config import Config
+from dragoman.model.build import Model
+from dragoman.training.loop import Trainer, TrainResult, train
+from dragoman.training.publishing import PUBLISHED
+from dragoman.training.reports.log import read_log
+from dragoman.training.validation import Validation
+from tests.survival import SETTINGS, Corpus, steps, write_corpus
+
+Weights = dict[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@dataclass
+class Kept:
+    """What a run left, and what every validation was shown."""
+
+    directory: Path
+    result: TrainResult
+    shown: list[Weights] = field(default_factory=list)
+
+    @property
+    def weights(self) -> Weights:
+        return bundle.weights_from_bytes((self.directory / bundle.WEIGHTS).read_bytes(), self.directory)
+
+    @property
+    def published(self) -> tuple[str, int]:
+        told = json.loads((self.directory / PUBLISHED).read_bytes())
+        return told["kind"], told["step"]
+
+
+Judged = Callable[..., Kept]
+
+
+@pytest.fixture
+def judged(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judged:
+    """Train with these scores, one for each validation; the last is the average's, where there is one."""
+
+    def judged(scores: Sequence[float], *settings: str, metric: str = "chrf") -> Kept:
+        given, shown = iter(scores), []
+
+        def measure(self: Validation, model: Model) -> dict[str, Any]:
+            shown.append({name: weight.detach().clone() for name, weight in bundle.named_weights(model).items()})
+            numbers = {"loss": 9.0, "chrf": 50.0, "bleu": 50.0, "exact_match": 50.0, metric: next(given)}
+            return {**numbers, "sample": {"source": "", "translation": ""}, "snapshot": None}
+
+        monkeypatch.setattr(Validation, "measure", measure)
+        monkeypatch.setattr(Trainer, "_write_reports", lambda self, reason: None)  # takes most of the time
+        rates = ("train.learning_rate=0.01", "train.warmup_steps=1", f"train.valid_metric={metric}")
+        saves = ("train.save_every=1", f"train.max_steps={len(scores)}", "train.average=1")
+        config = Config.build("tiny", None, [*SETTINGS, *rates, *saves, *settings], data=corpus.data)
+        return Kept(tmp_path, train(config, tmp_path), shown)
+
+    return judged
+
+
+def mean(all_weights: list[Weights]) -> Weights:
+    return {name: torch.stack([weights[name] for weights in all_weights]).mean(dim=0) for name in all_weights[0]}
+
+
+def apart(these: Weights, those: Weights) -> float:
+    assert these.keys() == those.keys()
+    return float(torch.stack([(these[name] - those[name]).abs().max() for name in these]).max())
+
+
+# The average
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize(("keep", "average"), [(4, 2), (1, 3)])
+def test_the_average_is_of_the_last_checkpoints_as_they_were_judged(
+    judged: Judged, ema: float, keep: int, average: int
+) -> None:
+    settings = (f"train.keep_checkpoints={keep}", f"train.average={average}", f"train.ema={ema}", "train.max_steps=5")
+    kept = judged([1, 2, 3, 4, 5, 100], *settings)
+    assert steps(kept.directory) == list(range(1, 6))[-max(keep, average) :], "as many as either needs"
+    assert kept.published == ("average", 5)
+    assert kept.result.averaged
+    assert apart(kept.weights, mean(kept.shown[5 - average : 5])) < 1e-6
+    (record,) = [record for record in read_log(kept.directory) if record["kind"] == "average"]
+    assert record["checkpoints"] == average
+    for other in (kept.shown[:average], kept.shown[:5]):  # the control: the first ones, or all
+        assert apart(kept.weights, mean(other)) > 1e-4
+
+
+def test_an_average_that_is_not_better_is_not_kept(judged: Judged) -> None:
+    kept = judged([1, 3, 2, 2.5], "train.average=3", "train.max_steps=3")
+    assert kept.published == ("valid", 2)
+    assert apart(kept.weights, kept.shown[1]) == 0
+
+
+# The best
+
+
+@pytest.mark.parametrize("average", [1, 4])
+def test_a_tie_keeps_the_weights_that_were_first(judged: Judged, average: int) -> None:
+    scores = [5.0, 7.0, 7.0, 6.0, *([7.0] if average > 1 else [])]
+    kept = judged(scores, f"train.average={average}", "train.max_steps=4")
+    assert kept.published == ("valid", 2)
+    assert kept.result.best_step == 2
+    assert apart(kept.weights, kept.shown[1]) == 0
+    assert apart(kept.shown[1], kept.shown[2]) > 0, "the control: the others are other weights"
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "best"),
+    [("chrf", [1, 3, 2], 2), ("bleu", [3, 2, 1], 1), ("exact_match", [1, 2, 3], 3), ("loss", [3, 1, 2], 2)],
+)
+def test_the_best_by_the_metric_asked_for_is_kept(judged: Judged, metric: str, scores: list[float], best: int) -> None:
+    kept = judged(scores, metric=metric)
+    assert kept.published == ("valid", best)
+    assert kept.result.best_step == best
+    assert kept.result.kept == scores[best - 1]
+    assert apart(kept.weights, kept.shown[best - 1]) == 0
+
+
+# When
+
+
+@pytest.mark.parametrize(
+    ("patience", "last"), [(1, 2), (2, 5), (3, 8), (0, 8)], ids=["the first", "a better one between", "rarer", "never"]
+)
+def test_patience_counts_validations_in_a_row_without_a_better_one(judged: Judged, patience: int, last: int) -> None:
+    kept = judged([3, 2, 4, 4, 3, 5, 1, 1], f"train.patience={patience}")
+    assert kept.result.steps == last
+    assert steps(kept.directory)[-1] == last
+
+
+def test_every_so_many_steps_and_the_last_are_validated_and_saved(judged: Judged) -> None:
+    kept = judged([1, 2, 3], "train.save_every=2", "train.max_steps=5")
+    assert steps(kept.directory) == [2, 4, 5]
+    assert [record["step"] for record in read_log(kept.directory) if record["kind"] == "valid"] == [2, 4, 5]
+    assert len(kept.shown) == 3
