@@ -24,9 +24,11 @@ from torch import Tensor
 from dragoman.config import ModelConfig, RecurrentConfig, TrainConfig, TransformerConfig
 from dragoman.model.build import Model, build_model
 from dragoman.pictures import svg_plot
-from dragoman.text.tokenizer import BOS, EOS
+from dragoman.text.vocabulary import VOCABULARY
 from dragoman.training.loss import smoothed_cross_entropy
 from dragoman.training.optimizer import learning_rate
+
+BOS, EOS = VOCABULARY.bos, VOCABULARY.eos
 
 FIRST, SYMBOLS = 4, 16
 WIDTH = 64

@@ -33,7 +33,7 @@ from dragoman.errors import DragomanError
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
 from dragoman.pictures import svg_plot
-from dragoman.text.tokenizer import EOS
+from dragoman.text.vocabulary import VOCABULARY
 from dragoman.training.cuda_graph import GradientGraph
 from dragoman.training.data import PreparedData, prepare_data
 from dragoman.training.gradients import PackedLoss, PaddedLoss
@@ -41,6 +41,8 @@ from dragoman.training.loss import smoothed_cross_entropy
 from dragoman.training.optimizer import learning_rate
 from dragoman.training.reports.log import SilentReporter
 from dragoman.training.reports.provenance import describe
+
+EOS = VOCABULARY.eos
 
 SENTENCES = 500  # translated at each look
 OURS, PEER = "dragoman", "Hugging Face Marian"

@@ -56,7 +56,7 @@ def uniform_batches(tokens: int, count: int) -> list[Batch]:
         lengths = random.integers(25, 32, size=(2, tokens // 32))
         lengths[:, 0] = 31
         sides = [[random.integers(4, VOCABULARY, size=length).tolist() for length in side] for side in lengths]
-        batches.append(teacher_forcing(np.arange(tokens // 32), *sides))
+        batches.append(teacher_forcing(np.arange(tokens // 32), sides[0], sides[1]))
     return batches
 
 

@@ -16,7 +16,7 @@ from dragoman.config import TransformerConfig
 from dragoman.data.generated import SYMBOLS
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.transformer import EncoderLayer, Residual, Transformer, initialise
-from dragoman.text.tokenizer import NUM_SPECIAL
+from dragoman.text.vocabulary import NUM_SPECIAL
 
 DEPTH = 24
 LEFT_OUT = {

@@ -15,7 +15,10 @@ from benchmarks.claims.training import BATCH, SMALL, Ids, batch_of, mean_loss, t
 from dragoman.config import TextConfig, TransformerConfig
 from dragoman.data.generated import generate
 from dragoman.model.transformer import Transformer
-from dragoman.text.tokenizer import NUM_SPECIAL, PAD, Tokenizer
+from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
+
+PAD = VOCABULARY.pad
 
 
 class BatchNorm(nn.BatchNorm1d):

@@ -14,7 +14,7 @@ from benchmarks.claims.training import SMALL, Ids, exact_match, mean_loss, train
 from dragoman.data.generated import SYMBOLS, generate
 from dragoman.model.positions import Positions
 from dragoman.model.transformer import Transformer
-from dragoman.text.tokenizer import NUM_SPECIAL
+from dragoman.text.vocabulary import NUM_SPECIAL
 
 
 class RawIndex(nn.Module):

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import TrainConfig, TransformerConfig
-from dragoman.text.tokenizer import BOS, EOS, PAD
+from dragoman.text.vocabulary import VOCABULARY
 from dragoman.training.loss import smoothed_cross_entropy
 from dragoman.training.optimizer import learning_rate
+
+PAD, BOS, EOS = VOCABULARY.pad, VOCABULARY.bos, VOCABULARY.eos
 
 Ids = tuple[list[int], list[int]]  # source and target, without BOS and EOS
 BATCH = 64
@@ -27,7 +29,11 @@ def padded(rows: Sequence[Sequence[int]]) -> Tensor:
 def batch_of(pairs: Sequence[Ids]) -> tuple[Tensor, Tensor, Tensor]:
     """Source, what the decoder is fed, what it should say."""
     source = padded([[*source, EOS] for source, _ in pairs])
-    return source, padded([[BOS, *target] for _, target in pairs]), padded([[*target, EOS] for _, target in pairs])
+    return (
+        source,
+        padded([[BOS, *target] for _, target in pairs]),
+        padded([[*target, EOS] for _, target in pairs]),
+    )
 
 
 def loss_of(model: nn.Module, pairs: Sequence[Ids]) -> Tensor:

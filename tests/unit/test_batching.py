@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.batching import BatchPlan, bucket_by_length, groups_in, pad_rows, teacher_forcing
-from dragoman.text.tokenizer import BOS, EOS, PAD
+from dragoman.data.batching import BatchPlan, bucket_by_length, groups_in, pad_rows, padding_only, teacher_forcing
+from dragoman.text.vocabulary import VOCABULARY, Vocabulary
+
+PAD, BOS, EOS = VOCABULARY.pad, VOCABULARY.bos, VOCABULARY.eos
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=300)
 
@@ -94,6 +96,16 @@ def test_the_target_is_shifted_right() -> None:
     assert batch.target_input.tolist() == [[BOS, 4, PAD], [BOS, 5, 6]]
     assert batch.target_output.tolist() == [[4, EOS, PAD], [5, 6, EOS]]
     assert batch.num_tokens == 5
+
+
+def test_special_ids_are_those_of_the_vocabularies() -> None:
+    source, target = Vocabulary(pad=90, eos=91), Vocabulary(pad=80, bos=81, eos=0)
+    batch = teacher_forcing(np.array([0, 1]), [[7, 8], [5]], [[4], [5, 6]], source, target)
+    assert batch.source_ids.tolist() == [[7, 8, 91], [5, 91, 90]]
+    assert batch.target_input.tolist() == [[81, 4, 80], [81, 5, 6]]
+    assert batch.target_output.tolist() == [[4, 0, 80], [5, 6, 0]]
+    assert batch.target_real.tolist() == [[True, True, False], [True, True, True]]
+    assert not padding_only(batch).target_real.any()
 
 
 @pytest.mark.parametrize("rows", [[], [[]], [[], [1, 2]]])

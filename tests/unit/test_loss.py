@@ -3,15 +3,20 @@
 import pytest
 import torch
 
-from dragoman.text.tokenizer import PAD
+from dragoman.text.vocabulary import VOCABULARY
 from dragoman.training import loss as losses
 from dragoman.training.loss import divergence, projected_cross_entropy, smoothed_cross_entropy
+
+PAD = VOCABULARY.pad
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
 def test_it_is_the_definition_and_padding_counts_nothing(smoothing: float) -> None:
     torch.manual_seed(0)
-    logits, target = torch.randn(2, 3, 7, dtype=torch.float64), torch.tensor([[4, 5, PAD], [6, PAD, PAD]])
+    logits, target = (
+        torch.randn(2, 3, 7, dtype=torch.float64),
+        torch.tensor([[4, 5, PAD], [6, PAD, PAD]]),
+    )
     expected = torch.zeros((), dtype=torch.float64)
     for row, position in ((0, 0), (0, 1), (1, 0)):
         goal = torch.full((7,), smoothing / 7, dtype=torch.float64)

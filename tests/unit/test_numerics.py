@@ -15,8 +15,10 @@ from dragoman.config import TransformerConfig
 from dragoman.model import attention
 from dragoman.model.attention import attend, padding_mask
 from dragoman.model.transformer import Transformer
-from dragoman.text.tokenizer import PAD
+from dragoman.text.vocabulary import VOCABULARY
 from dragoman.training.loss import smoothed_cross_entropy
+
+PAD = VOCABULARY.pad
 
 # Derivatives against central differences. Each control holds something constant that is not.
 
@@ -89,7 +91,7 @@ def test_gradients_of_the_loss_with_a_constant_denominator_are_found_out() -> No
     def function(logits: Tensor) -> Tensor:
         goal = 0.9 * nn.functional.one_hot(TARGET, 5) + 0.1 / 5
         log_p = logits - logits.logsumexp(-1, keepdim=True).detach()
-        return -(goal * log_p * (TARGET != PAD)[..., None]).sum()
+        return -(goal * log_p * TARGET.ne(PAD)[..., None]).sum()
 
     (logits,) = inputs((2, 3, 5))
     torch.testing.assert_close(function(logits), smoothed_cross_entropy(logits, TARGET, 0.1))

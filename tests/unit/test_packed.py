@@ -14,7 +14,8 @@ from dragoman.errors import ConfigError
 from dragoman.model.build import build_model
 from dragoman.model.packed import PackedTransformer, Rows, Segments, _kept, _PaddedAttention
 from dragoman.model.transformer import Transformer
-from dragoman.text.tokenizer import PAD, Tokenizer
+from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.vocabulary import VOCABULARY
 from dragoman.training.distributed import Ranks
 from dragoman.training.gradients import Packed, PackedLoss, Padded, packing_pays
 from dragoman.training.loss import projected_cross_entropy, smoothed_cross_entropy
@@ -190,7 +191,7 @@ def test_a_fixed_shape_is_the_same_for_every_batch_and_its_blocks_cover_every_lo
         batch = pack(store, rows, shape)
         tensors = [batch.source_ids_N, batch.target_input_N, batch.target_output_N, *batch.source, *batch.target]
         sizes.add(tuple(tensor.shape for tensor in tensors if isinstance(tensor, torch.Tensor)))
-        assert int((batch.target_output_N != PAD).sum()) == batch.num_tokens
+        assert int((batch.target_output_N != VOCABULARY.pad).sum()) == batch.num_tokens
         lengths = [np.diff(segments.starts) for segments in (batch.source, batch.target)]
         long = np.flatnonzero(np.maximum(*lengths) > 24)
         short += int((np.maximum(*lengths) > 0).sum()) - len(long)

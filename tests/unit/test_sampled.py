@@ -22,7 +22,8 @@ from dragoman.data.sampled import PREFIX, generator, sampled_store
 from dragoman.data.store import Store, build_store
 from dragoman.errors import DiskError, DragomanError
 from dragoman.text.sampling import make_sampler
-from dragoman.text.tokenizer import UNK, Tokenizer
+from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.vocabulary import VOCABULARY
 
 Model = Literal["bpe", "unigram"]
 SOURCE = [
@@ -136,7 +137,7 @@ def test_an_unknown_character_keeps_its_side_as_it_is(tmp_path: Path) -> None:
     """Without byte fallback what it was is not known any more."""
     pair = tokenizers("bpe", byte_fallback=False)
     plain = base(tmp_path, pair, more="Seventeen Жorses Siebzehn")
-    assert UNK in rows(plain)[-1][0]
+    assert VOCABULARY.unk in rows(plain)[-1][0]
     drawn = sampled_store(
         plain, *pair, strength=0.9, seed=1, epoch=0, max_length=100, directory=tmp_path / "epochs"
     )  # fmt: skip

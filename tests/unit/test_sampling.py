@@ -17,7 +17,8 @@ from dragoman.config import TextConfig
 from dragoman.errors import ConfigError
 from dragoman.text.normalize import normalize
 from dragoman.text.sampling import BpeDropout, Sampler, UnigramSampler, make_sampler
-from dragoman.text.tokenizer import NUM_SPECIAL, UNK, Tokenizer, Vocabulary
+from dragoman.text.tokenizer import PieceTable, Tokenizer
+from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
 Model = Literal["bpe", "unigram"]
 BOTH = pytest.mark.parametrize("model", ["bpe", "unigram"])
@@ -87,7 +88,7 @@ def check_nothing_random(text: str) -> None:
 
 
 def score(ids: Sequence[int]) -> float:
-    scores = tokenizer("unigram").vocabulary().scores
+    scores = tokenizer("unigram").piece_table().scores
     return sum(scores.get(piece, 0.0) for piece in tokenizer("unigram").pieces(ids))
 
 
@@ -111,7 +112,7 @@ def test_with_nothing_random_it_is_encode_on_text_like_the_vocabulary(text: str)
 def test_words_alone_would_be_wrong_where_pieces_cross_spaces() -> None:
     """The control of the tests above: it does matter that such a vocabulary is seen for what it is."""
     text = LINES[0]
-    assert any("▁" in piece[1:] for piece in across_spaces().vocabulary().ids)
+    assert any("▁" in piece[1:] for piece in across_spaces().piece_table().ids)
     by_word = [index for word in text.split() for index in across_spaces().encode(word)]
     assert by_word != across_spaces().encode(text)
 
@@ -122,7 +123,7 @@ def test_an_unknown_character_without_byte_fallback_is_as_encode_has_it(model: M
         strength = 0.0 if model == "bpe" else ALL_BUT_NO_CHANCE
         ids = sampler(model, byte_fallback=False).sample(text, strength, Random(1))
         assert ids == tokenizer(model, byte_fallback=False).encode(text)
-        assert UNK in ids
+        assert VOCABULARY.unk in ids
 
 
 @BOTH
@@ -170,7 +171,7 @@ def test_everything_left_out_leaves_characters() -> None:
 
 def test_unigram_without_weights_still_reaches_every_segmentation() -> None:
     drawn = {tuple(sampler("unigram").sample("the", 0.0, Random(seed))) for seed in range(300)}
-    assert drawn == {tuple(ids) for ids in segmentations("▁the", tokenizer("unigram").vocabulary())}
+    assert drawn == {tuple(ids) for ids in segmentations("▁the", tokenizer("unigram").piece_table())}
 
 
 @pytest.mark.parametrize("model", ["char", "word"])
@@ -196,7 +197,7 @@ def check_frequencies(draw: Callable[[Random], list[int]], probabilities: dict[t
         assert abs(counts[ids] - DRAWS * probability) < 5 * deviation + 1, ids
 
 
-def segmentations(text: str, vocabulary: Vocabulary) -> list[list[int]]:
+def segmentations(text: str, vocabulary: PieceTable) -> list[list[int]]:
     if not text:
         return [[]]
     heads = [text[:end] for end in range(1, len(text) + 1) if text[:end] in vocabulary.ids]
@@ -204,7 +205,7 @@ def segmentations(text: str, vocabulary: Vocabulary) -> list[list[int]]:
 
 
 def unigram_probabilities(text: str, power: float) -> dict[tuple[int, ...], float]:
-    vocabulary = tokenizer("unigram").vocabulary()
+    vocabulary = tokenizer("unigram").piece_table()
     scores = {vocabulary.ids[piece]: score for piece, score in vocabulary.scores.items()}
     weights = {tuple(ids): exp(power * sum(scores[index] for index in ids)) for ids in segmentations(text, vocabulary)}
     total = sum(weights.values())
@@ -229,7 +230,7 @@ def test_unigram_draws_in_proportion_to_the_power_of_the_probability(power: floa
 
 def dropout_probabilities(pieces: tuple[str, ...], p: float) -> dict[tuple[int, ...], float]:
     """The paper's algorithm over all its outcomes: at each step the best merge that is not left out is done."""
-    vocabulary = tokenizer("bpe").vocabulary()
+    vocabulary = tokenizer("bpe").piece_table()
     places = [at for at in range(len(pieces) - 1) if pieces[at] + pieces[at + 1] in vocabulary.ids]
     places.sort(key=lambda at: -vocabulary.scores[pieces[at] + pieces[at + 1]])
     outcomes: Counter[tuple[int, ...]] = Counter()
@@ -271,7 +272,7 @@ def test_a_tokenizer_knows_its_kind_and_pieces(
 ) -> None:
     trained = tokenizer(model, byte_fallback)
     assert Tokenizer.from_bytes(trained.to_bytes()).kind == model
-    vocabulary = trained.vocabulary()
+    vocabulary = trained.piece_table()
     assert len(vocabulary.byte_ids) == 256 * byte_fallback
     assert sorted([*vocabulary.ids.values(), *vocabulary.byte_ids]) == list(range(NUM_SPECIAL, trained.size))
     assert trained.pieces(vocabulary.ids.values()) == list(vocabulary.ids)

@@ -22,7 +22,10 @@ from dragoman.decode import translator as translator_module
 from dragoman.decode.translator import PairError, Translator
 from dragoman.errors import ConfigError, DataError
 from dragoman.model.build import build_model
-from dragoman.text.tokenizer import PAD, Tokenizer
+from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.vocabulary import VOCABULARY
+
+PAD = VOCABULARY.pad
 
 MODELS: dict[str, tuple[str, ...]] = {
     "transformer": ("num_layers=2", "num_heads=2", "d_ff=32"),

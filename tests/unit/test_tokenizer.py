@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from dragoman.config import TextConfig
 from dragoman.errors import ConfigError, DataError, ModelError
 from dragoman.text.normalize import normalize
-from dragoman.text.tokenizer import BOS, EOS, LONGEST_STRETCH, NUM_SPECIAL, PAD, UNK, Tokenizer
+from dragoman.text.tokenizer import LONGEST_STRETCH, Tokenizer
+from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
+
+PAD, UNK, BOS, EOS = VOCABULARY.pad, VOCABULARY.unk, VOCABULARY.bos, VOCABULARY.eos
 
 Model = Literal["bpe", "unigram", "char", "word"]
 MODELS: tuple[Model, ...] = ("bpe", "unigram", "char", "word")
@@ -107,7 +110,15 @@ def test_a_batch_is_its_texts_one_by_one(model: Model) -> None:
 def test_padding_and_sentence_marks_decode_to_nothing(model: Model) -> None:
     ids = tokenizer(model).encode("Bälle für 日本")
     middle = len(ids) // 2
-    padded = [BOS, *ids[:middle], PAD, *ids[middle:], EOS, PAD, PAD]
+    padded = [
+        BOS,
+        *ids[:middle],
+        PAD,
+        *ids[middle:],
+        EOS,
+        PAD,
+        PAD,
+    ]
     assert tokenizer(model).decode(padded) == "Bälle für 日本"
 
 

@@ -20,7 +20,9 @@ from dragoman.decode.halving import in_halves
 from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError
 from dragoman.inspect.capture import inspect_sentence
-from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
+from dragoman.text.vocabulary import VOCABULARY, Vocabulary
+
+PAD, UNK, BOS, EOS = VOCABULARY.pad, VOCABULARY.unk, VOCABULARY.bos, VOCABULARY.eos
 
 LINES = ["a b c", "", "d e f g h i j", "   ", "k", "b a", "t s r q p o"]
 
@@ -161,6 +163,29 @@ def test_special_ids_are_never_produced_however_likely(
     assert translator.tokenizers.target.pieces([special])[0] not in found.tokens
     assert fed - {BOS}, "something was produced"
     assert special == BOS or special not in fed, "nor considered: it would take a place in the beam"
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 4}, {"sampling": True, "seed": 3}], ids=str)
+def test_a_model_with_other_special_ids_translates_the_same(quick_run: Path, options: dict[str, Any]) -> None:
+    """Its first four rows in reverse order, and a vocabulary that says so."""
+    lines = ["a b c", "d e f g h", "k"]
+    translator, other = (dragoman.load(str(quick_run), device="cpu") for _ in range(2))
+    own = dict(other.engine.model.named_parameters())
+    with torch.no_grad():
+        for name in ("source_embedding.weight", "target_embedding.weight", "output.weight", "output.bias"):
+            if name in own:
+                own[name][:4] = own[name][:4].flip(0)
+    results = [each.tokens for each in other.translate(lines, **options)]
+    expected = translator.translate(lines, **options)
+    assert results != [each.tokens for each in expected], "the control: the ids as they were"
+    for tokenizer in (other.tokenizers.source, other.tokenizers.target):
+        tokenizer.vocabulary = Vocabulary(pad=3, unk=2, bos=1, eos=0)
+    found = other.translate(lines, **options)
+    assert [each.text for each in found] == [each.text for each in expected]
+    if not options.get("sampling"):
+        assert [each.score for each in found] == pytest.approx([each.score for each in expected])
+    assert other.score(lines, lines) == pytest.approx(translator.score(lines, lines))
+    assert inspect_sentence(other, "a b c").score == pytest.approx(inspect_sentence(translator, "a b c").score)
 
 
 def test_a_model_that_never_ends_is_truncated(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,13 @@ import torch
 
 from dragoman.config import Config
 from dragoman.model.build import build_model
-from dragoman.text.tokenizer import BOS, EOS
+from dragoman.text.vocabulary import VOCABULARY
 from dragoman.training.data import PreparedData, prepare_data
 from dragoman.training.reports.log import SilentReporter
 from dragoman.training.validation import Validation
 from tests.survival import SETTINGS, write_corpus
+
+BOS, EOS = VOCABULARY.bos, VOCABULARY.eos
 
 CPU = torch.device("cpu")
 

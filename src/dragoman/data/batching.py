@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.store import Store
-from dragoman.text.tokenizer import BOS, EOS, PAD
+from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 
 Ids = npt.NDArray[np.int64]
 
@@ -31,8 +31,14 @@ class Batch:
     source_ids: Tensor  # [B, S], each sentence ends in </s>
     source_allowed: Tensor  # [B, S], True = real token
     target_input: Tensor  # [B, T]
-    target_output: Tensor  # [B, T], PAD where there is nothing to answer
+    target_output: Tensor  # [B, T], `pad` where there is nothing to answer
     num_tokens: int  # real target tokens, </s> included
+    pad: int = VOCABULARY.pad
+
+    @property
+    def target_real(self) -> Tensor:
+        """[B, T], True where there is something to answer."""
+        return self.target_output != self.pad
 
     def to(self, device: torch.device) -> "Batch":
         return Batch(
@@ -42,24 +48,31 @@ class Batch:
             self.target_input.to(device, non_blocking=True),
             self.target_output.to(device, non_blocking=True),
             self.num_tokens,
+            self.pad,
         )
 
 
-def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+def pad_rows(rows: Sequence[Sequence[int]], pad: int = VOCABULARY.pad) -> tuple[Tensor, Tensor]:
     """Ragged rows as one [B, longest] tensor, and which of its places are real."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     allowed = np.arange(lengths.max(initial=0)) < lengths[:, None]
-    ids = np.full(allowed.shape, PAD, dtype=np.int64)
+    ids = np.full(allowed.shape, pad, dtype=np.int64)
     ids[allowed] = [token for row in rows for token in row]
     return torch.from_numpy(ids), torch.from_numpy(allowed)
 
 
-def teacher_forcing(rows: Ids, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
-    """Ids without specials, as a batch with them."""
-    source_ids, source_allowed = pad_rows([[*ids, EOS] for ids in sources])
-    target_input, _ = pad_rows([[BOS, *ids] for ids in targets])
-    target_output, real = pad_rows([[*ids, EOS] for ids in targets])
-    return Batch(rows, source_ids, source_allowed, target_input, target_output, int(real.sum()))
+def teacher_forcing(
+    rows: Ids,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    source: Vocabulary = VOCABULARY,
+    target: Vocabulary = VOCABULARY,
+) -> Batch:
+    """A batch of ids without special ones, which are added here."""
+    source_ids, source_allowed = pad_rows([[*ids, source.eos] for ids in sources], source.pad)
+    target_input, _ = pad_rows([[target.bos, *ids] for ids in targets], target.pad)
+    target_output, real = pad_rows([[*ids, target.eos] for ids in targets], target.pad)
+    return Batch(rows, source_ids, source_allowed, target_input, target_output, int(real.sum()), target.pad)
 
 
 def collate(store: Store, rows: Ids) -> Batch:
@@ -71,9 +84,15 @@ def collate(store: Store, rows: Ids) -> Batch:
 def padding_only(batch: Batch) -> Batch:
     """One of its pairs with no answer asked for: a pass through the model without loss or gradient."""
     first = slice(0, 1)
-    unasked = torch.full_like(batch.target_output[first], PAD)
+    unasked = torch.full_like(batch.target_output[first], batch.pad)
     return Batch(
-        batch.rows[first], batch.source_ids[first], batch.source_allowed[first], batch.target_input[first], unasked, 0
+        batch.rows[first],
+        batch.source_ids[first],
+        batch.source_allowed[first],
+        batch.target_input[first],
+        unasked,
+        0,
+        batch.pad,
     )
 
 

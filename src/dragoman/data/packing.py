@@ -17,7 +17,7 @@ from torch import Tensor
 from dragoman.data.batching import part_generator
 from dragoman.data.store import Store
 from dragoman.model.packed import Rows, Segments
-from dragoman.text.tokenizer import BOS, EOS, PAD
+from dragoman.text.vocabulary import VOCABULARY
 
 Ids = npt.NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class PackedBatch:
     rows: Ids
     source_ids_N: Tensor
     target_input_N: Tensor
-    target_output_N: Tensor  # PAD where there is nothing to answer
+    target_output_N: Tensor  # `pad` where there is nothing to answer
     source: Segments
     target: Segments
     num_tokens: int
@@ -140,9 +140,9 @@ def _pack(
         )
     padding = _padding_sentences(fills, shape, len(rows))
     sides = [np.concatenate(both) for both in zip((source_lengths + 1, target_lengths + 1), padding, strict=True)]
-    source_ids = _interleave(source, source_lengths, EOS, fills[0], at_end=True)
-    target_input = _interleave(target, target_lengths, BOS, fills[1], at_end=False)
-    target_output = _interleave(target, target_lengths, EOS, fills[1], at_end=True)
+    source_ids = _interleave(source, source_lengths, VOCABULARY.eos, fills[0], at_end=True)
+    target_input = _interleave(target, target_lengths, VOCABULARY.bos, fills[1], at_end=False)
+    target_output = _interleave(target, target_lengths, VOCABULARY.eos, fills[1], at_end=True)
     return PackedBatch(
         rows,
         torch.from_numpy(source_ids),
@@ -167,7 +167,7 @@ def _interleave(ids: Ids, lengths: Ids, extra: int, fill: int, *, at_end: bool) 
     """Each sentence with one more id at its end or start, then padding."""
     starts = np.cumsum(lengths) - lengths
     places = starts + lengths if at_end else starts
-    return np.concatenate((np.insert(ids, places, extra), np.full(fill, PAD, dtype=np.int64)))
+    return np.concatenate((np.insert(ids, places, extra), np.full(fill, VOCABULARY.pad, dtype=np.int64)))
 
 
 def _segments(lengths: Ids, other_lengths: Ids, shape: Shape | None, count: int) -> Segments:

@@ -25,7 +25,7 @@ from dragoman.data.store import FORMAT, Store, StoreWriter, find_or_fill
 from dragoman.errors import DragomanError
 from dragoman.text.normalize import Normalization
 from dragoman.text.sampling import make_sampler
-from dragoman.text.tokenizer import UNK, Tokenizer
+from dragoman.text.tokenizer import Tokenizer
 
 SAMPLING = 1  # of the way segmentations are drawn; part of the key
 CHUNK_PAIRS = 1_000  # the work of a fraction of a second
@@ -140,7 +140,7 @@ class Segmenter:
         return (source, target) if too_long else drawn
 
     def _side(self, side: int, index: int, ids: list[int]) -> list[int]:
-        if UNK in ids:  # without byte fallback: the text cannot be known from the ids
+        if self._tokenizers[side].vocabulary.unk in ids:  # without byte fallback: the text cannot be known from the ids
             return ids
         recipe, text = self._recipe, self._tokenizers[side].decode(ids)
         random = generator(recipe.seed, recipe.epoch, index, side)

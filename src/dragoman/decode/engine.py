@@ -19,7 +19,6 @@ from dragoman.device import is_slow_in_bfloat16
 from dragoman.errors import ConfigError
 from dragoman.model.attention import AttentionWeights, HeadMask
 from dragoman.model.build import Model
-from dragoman.text.tokenizer import PAD
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 SLOW_BFLOAT16 = "precision: this CPU has no bfloat16 instructions and is far slower in it; use float32 or int8"
@@ -85,7 +84,7 @@ class Engine:
         memory = self._model.encode(batch.source_ids, batch.source_allowed, **masking)
         cache = self._model.start(memory, batch.source_allowed, **masking)
         states_BTM = self._model.decode_states(batch.target_input, cache)
-        real_BT = batch.target_output != PAD
+        real_BT = batch.target_real
         log_probs_BT = torch.zeros(real_BT.shape, device=self.device)
         log_probs_BT[real_BT] = self._log_probs_of(batch.target_output[real_BT], states_BTM[real_BT])
         return log_probs_BT

@@ -30,7 +30,6 @@ from dragoman.model.footprint import parameter_counts
 from dragoman.pictures import svg_heatmap
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
-from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
 
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
@@ -333,7 +332,9 @@ class Translator:
         """In batches of like length, of so many pairs and tokens at most."""
 
         def total_log_probs(rows: Sequence[int]) -> list[float]:
-            batch = teacher_forcing(np.array(rows), *zip(*(pairs[row] for row in rows), strict=True))
+            sources, targets = zip(*(pairs[row] for row in rows), strict=True)
+            vocabularies = (self.tokenizers.source.vocabulary, self.tokenizers.target.vocabulary)
+            batch = teacher_forcing(np.array(rows), sources, targets, *vocabularies)
             with self.inference():
                 return self.engine.token_log_probs(batch).sum(dim=-1).tolist()
 
@@ -411,7 +412,7 @@ class Translator:
         """The ids of a line, in as many pieces as the model's longest input makes necessary, and what stood between."""
         ids = self.tokenizers.source.encode(line)
         if len(ids) < self._longest_source or len(line) < 2:
-            return [([*ids, EOS], "")]
+            return [([*ids, self.tokenizers.source.vocabulary.eos], "")]
         middle = _middle(line)
         first, second = line[:middle], line[middle:]
         if is_blank(first) or is_blank(second):
@@ -424,11 +425,14 @@ class Translator:
         """Hypotheses of each source; out of memory, half the batch at a time; alone and still too big, the reason."""
 
         def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
-            limits = [self.limit(len(ids), options) for ids, _ in jobs]
+            limits = [self.limit(len(source), options) for source, _ in jobs]
             keys = [key for _, key in jobs]
+            ids = self.tokenizers.target.vocabulary
             with self.inference(options.threads):
-                decoding = self.engine.start([ids for ids, _ in jobs])
-                return [*search(decoding, limits, options, keys, start=BOS, end=EOS, forbidden=(PAD, UNK, BOS))]
+                decoding = self.engine.start([source for source, _ in jobs])
+                return [
+                    *search(decoding, limits, options, keys, start=ids.bos, end=ids.eos, forbidden=ids.never_predicted)
+                ]
 
         def too_big(job: tuple[list[int], int]) -> Outcome:
             return f"out of memory at {len(job[0])} tokens"
@@ -465,7 +469,7 @@ class Translator:
             source_tokens=tuple(self.tokenizers.source.pieces(source_ids)),
             tokens=best.tokens,
             alternatives=tuple(alternatives),
-            attention=self.attention(source_ids, produced(chosen[0]))
+            attention=self.attention(source_ids, produced(chosen[0], self.tokenizers.target.vocabulary.eos))
             if attention and len(pieces) == 1 and best.tokens
             else None,
         )
@@ -481,12 +485,16 @@ class Translator:
             text="".join(texts).strip(),
             score=sum(hypothesis.score for hypothesis in hypotheses),
             normalized_score=sum(hypothesis.normalized_score for hypothesis in hypotheses) / len(hypotheses),
-            tokens=tuple(token for hypothesis in hypotheses for token in target.pieces(produced(hypothesis))),
+            tokens=tuple(
+                token
+                for hypothesis in hypotheses
+                for token in target.pieces(produced(hypothesis, target.vocabulary.eos))
+            ),
         )
 
     def attention(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> Attention:
         """What every head looked at, for ids that end in </s> and those that were made of them."""
-        target_input = [BOS, *target_ids[:-1]]
+        target_input = [self.tokenizers.target.vocabulary.bos, *target_ids[:-1]]
         with self.inference():
             weights = self.engine.attention(source_ids, target_input)
         return Attention(
@@ -534,9 +542,9 @@ def windows(lines: Iterable[T], batch_size: int) -> Iterator[list[T]]:
         yield window
 
 
-def produced(hypothesis: Hypothesis) -> list[int]:
-    """All its ids, </s> among them if it ended."""
-    return [*hypothesis.ids, EOS] if hypothesis.finished else list(hypothesis.ids)
+def produced(hypothesis: Hypothesis, eos: int) -> list[int]:
+    """All its ids, with </s> if it finished."""
+    return [*hypothesis.ids, eos] if hypothesis.finished else list(hypothesis.ids)
 
 
 _BOUNDARIES = (

@@ -23,7 +23,7 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.model.attention import HeadMask
 from dragoman.model.transformer import Transformer
 from dragoman.text.normalize import is_blank
-from dragoman.text.tokenizer import BOS, EOS, PAD, UNK
+from dragoman.text.vocabulary import Vocabulary
 
 CANDIDATES = 5  # shown for each target token
 KINDS = ("encoder", "decoder", "cross")
@@ -85,23 +85,23 @@ def inspect_sentence(
     translator: Translator, source: str, target: str | None = None, options: DecodeConfig | None = None
 ) -> Inspection:
     """What beam search makes of a sentence; or `target`, forced on the model."""
-    source_ids = encoded(translator, source)
+    source_ids, special = encoded(translator, source), translator.tokenizers.target.vocabulary
     nodes: list[Node] = []
     if target is None:
         found, nodes = _searched(translator, source_ids, options or translator.config.decode)
-        target_ids = produced(found)
+        target_ids = produced(found, special.eos)
     else:
         target_ids = _forced(translator, target)
     pieces = translator.tokenizers.target.pieces
     steps = _steps(translator, source_ids, target_ids)
     return Inspection(
         text_line(source).text,
-        translator.tokenizers.target.decode([token for token in target_ids if token != EOS]),
+        translator.tokenizers.target.decode([token for token in target_ids if token != special.eos]),
         target is not None,
         tuple(source_ids),
         tuple(target_ids),
         tuple(translator.tokenizers.source.pieces(source_ids)),
-        tuple(pieces([BOS, *target_ids[:-1]])),
+        tuple(pieces([special.bos, *target_ids[:-1]])),
         tuple(pieces(target_ids)),
         steps,
         translator.attention(source_ids, target_ids),
@@ -115,7 +115,7 @@ def encoded(translator: Translator, source: str) -> list[int]:
     problem = line.problem or ("the text is blank" if is_blank(line.text) else "")
     if problem:
         raise DataError(f"inspect: {problem}; give a sentence")
-    ids = [*translator.tokenizers.source.encode(line.text), EOS]
+    ids = [*translator.tokenizers.source.encode(line.text), translator.tokenizers.source.vocabulary.eos]
     longest = translator.config.text.max_length
     if len(ids) > longest:
         raise DataError(f"inspect: {len(ids)} pieces; this model takes at most {longest}; give a shorter sentence")
@@ -126,7 +126,7 @@ def _forced(translator: Translator, target: str) -> list[int]:
     line = text_line(target)
     if line.problem:
         raise DataError(f"--target: {line.problem}; give text")
-    ids = [*translator.tokenizers.target.encode(line.text), EOS]
+    ids = [*translator.tokenizers.target.encode(line.text), translator.tokenizers.target.vocabulary.eos]
     longest = translator.config.model.longest or 4 * translator.config.text.max_length
     if len(ids) > longest:
         raise DataError(f"--target: {len(ids)} pieces; at most {longest} can be shown; give a shorter one")
@@ -136,27 +136,36 @@ def _forced(translator: Translator, target: str) -> list[int]:
 def score_of(translator: Translator, source_ids: Sequence[int], target_ids: Sequence[int]) -> float:
     """log P of exactly these ids: the same text may be spelled by others."""
     with translator.inference():
-        return scores_of(translator.engine, source_ids, target_ids, 1)[0]
+        special = translator.tokenizers.target.vocabulary
+        return scores_of(translator.engine, special, source_ids, target_ids, 1)[0]
 
 
-def scores_of(engine: Engine, source_ids: Sequence[int], target_ids: Sequence[int], rows: int) -> list[float]:
+def scores_of(
+    engine: Engine, special: Vocabulary, source_ids: Sequence[int], target_ids: Sequence[int], rows: int
+) -> list[float]:
     """The same pair in each row of a batch: they differ where the engine's head mask does."""
     source_BS, input_BT, output_BT = (
-        torch.tensor(ids).expand(rows, -1) for ids in (source_ids, [BOS, *target_ids[:-1]], target_ids)
+        torch.tensor(ids).expand(rows, -1) for ids in (source_ids, [special.bos, *target_ids[:-1]], target_ids)
     )
     real_BS = torch.ones_like(source_BS, dtype=torch.bool)
-    batch = Batch(np.zeros(rows, np.int64), source_BS, real_BS, input_BT, output_BT, output_BT.numel())
+    batch = Batch(np.zeros(rows, np.int64), source_BS, real_BS, input_BT, output_BT, output_BT.numel(), special.pad)
     scores: list[float] = engine.token_log_probs(batch).double().sum(dim=1).tolist()
     return scores
 
 
 def _searched(translator: Translator, source_ids: list[int], options: DecodeConfig) -> tuple[Hypothesis, list[Node]]:
     record = _BeamRecord(translator)
-    limit = translator.limit(len(source_ids), options)
+    limit, special = translator.limit(len(source_ids), options), translator.tokenizers.target.vocabulary
     with translator.inference(options.threads):
         decoding = translator.engine.start([source_ids])
         ((best, *_),) = beam_search(
-            decoding, [limit], options, start=BOS, end=EOS, forbidden=(PAD, UNK, BOS), watch=record
+            decoding,
+            [limit],
+            options,
+            start=special.bos,
+            end=special.eos,
+            forbidden=special.never_predicted,
+            watch=record,
         )
     return best, record.nodes(best)
 
@@ -165,7 +174,7 @@ class _BeamRecord:
     """Beam search's steps as a tree."""
 
     def __init__(self, translator: Translator) -> None:
-        self._pieces = translator.tokenizers.target.pieces
+        self._pieces, self._eos = translator.tokenizers.target.pieces, translator.tokenizers.target.vocabulary.eos
         self._parents: list[int] = []  # of every node
         self._rows: list[tuple[int, int, float, str]] = []  # depth, id, score, fate
         self._live = [-1]  # nodes of the hypotheses in the beam, by place
@@ -198,7 +207,7 @@ class _BeamRecord:
 
     def _path(self, best: Hypothesis) -> set[int]:
         """The nodes that spell the translation."""
-        wanted = produced(best)
+        wanted = produced(best, self._eos)
         path: set[int] = set()
         parent = -1
         for depth, token in enumerate(wanted, start=1):
@@ -213,7 +222,8 @@ class _BeamRecord:
 def _steps(translator: Translator, source_ids: list[int], target_ids: list[int]) -> list[Step]:
     """Teacher forcing: all positions at once, each given the target before it."""
     with translator.inference():
-        log_prob_TV = translator.engine.log_probs(source_ids, [BOS, *target_ids[:-1]])
+        target_input = [translator.tokenizers.target.vocabulary.bos, *target_ids[:-1]]
+        log_prob_TV = translator.engine.log_probs(source_ids, target_input)
     pieces = translator.tokenizers.target.pieces
     values_TC, ids_TC = log_prob_TV.exp().topk(min(CANDIDATES, log_prob_TV.size(1)), dim=1)
     steps = []

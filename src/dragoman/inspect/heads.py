@@ -111,7 +111,7 @@ def rank_heads(
     for some in _batches(names, max(1, MAX_TOKENS // max(len(source_ids), len(target_ids)))):
         masked = engine.masked(head_mask(engine.model, [[name] for name in some]))
         with translator.inference():
-            scores = scores_of(masked, source_ids, target_ids, len(some))
+            scores = scores_of(masked, translator.tokenizers.target.vocabulary, source_ids, target_ids, len(some))
         for name, score in zip(some, scores, strict=True):
             costs.append(HeadCost(name, whole - score))
             advance()

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from dragoman.errors import ConfigError
 from dragoman.text.normalize import SPACE_MARK, normalize
-from dragoman.text.tokenizer import UNK, Tokenizer
+from dragoman.text.tokenizer import Tokenizer
 
 UNKNOWN_PENALTY = 10.0  # sentencepiece's: an unknown character is this much worse than the worst piece
 # What is kept holds the frequent words of a corpus, and takes some 100 MB.
@@ -47,7 +47,8 @@ class _Pieces:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._normalization = tokenizer.normalization
-        self.ids, self.scores, self._byte_ids = tokenizer.vocabulary()
+        self.ids, self.scores, self._byte_ids = tokenizer.piece_table()
+        self._unk = tokenizer.vocabulary.unk
         self._neighbours = {pair for piece in self.ids for pair in pairwise(piece)}
         # Not so in a vocabulary that was trained across spaces.
         self._spaces_divide = all(right != SPACE_MARK for _, right in self._neighbours)
@@ -72,13 +73,13 @@ class _Pieces:
         known = self.ids.get(piece)
         if known is not None:
             return [known]
-        return [self._byte_ids[byte] for byte in piece.encode()] if self._byte_ids else [UNK]
+        return [self._byte_ids[byte] for byte in piece.encode()] if self._byte_ids else [self._unk]
 
     def finish(self, ids: list[int]) -> list[int]:
         """As sentencepiece has it: without byte fallback, unknown characters in a row are one unknown id."""
-        if self._byte_ids or UNK not in ids:
+        if self._byte_ids or self._unk not in ids:
             return ids
-        return [index for index, run in groupby(ids) for index in ([UNK] if index == UNK else run)]
+        return [index for index, run in groupby(ids) for index in ([self._unk] if index == self._unk else run)]
 
 
 class _Decisions:

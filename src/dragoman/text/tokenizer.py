@@ -9,6 +9,7 @@ import io
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple
 from typing import Any, Literal, NamedTuple, Self
 
 import sentencepiece
@@ -16,11 +17,8 @@ import sentencepiece
 from dragoman.config import TextConfig
 from dragoman.errors import ConfigError, DataError, ModelError
 from dragoman.text.normalize import SPACE_MARK, Normalization, normalize
+from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
-SILENT = frozenset({PAD, BOS, EOS})  # ids that stand for no text
-
-NUM_SPECIAL = 4
 NUM_BYTES = 256
 # Fixed, not the machine's: unigram sums floats thread by thread, so another number is another vocabulary.
 TRAINING_THREADS = 8
@@ -38,8 +36,8 @@ TRAINER_SPEC, MODEL_TYPE = 2, 3
 KINDS: dict[int, Kind] = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
-class Vocabulary(NamedTuple):
-    """What text can be made of."""
+class PieceTable(NamedTuple):
+    """The pieces that text can be made of."""
 
     ids: dict[str, int]  # of the pieces that text can spell, as sentencepiece writes them
     scores: dict[str, float]  # of the same: the higher, the sooner merged (BPE); log-probabilities (unigram)
@@ -52,6 +50,7 @@ class Tokenizer:
     def __init__(self, model: bytes, normalization: Normalization = "nfc", requested_size: int | None = None) -> None:
         self._model = model
         self._processor = _load(model)
+        self.vocabulary = VOCABULARY  # as `_load` has checked
         self.normalization: Normalization = normalization
         self.size = int(self._processor.get_piece_size())
         self.requested_size = requested_size or self.size
@@ -90,7 +89,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """One line of text; bytes that are not UTF-8 become U+FFFD."""
-        text: str = self._processor.decode([piece for piece in map(int, ids) if piece not in SILENT])
+        text: str = self._processor.decode([piece for piece in map(int, ids) if piece not in self.vocabulary.textless])
         # A word model spells the mark itself in bytes, and a model may emit the bytes of a line break.
         return normalize(text.replace(SPACE_MARK, " "), self.normalization)
 
@@ -105,13 +104,13 @@ class Tokenizer:
         model_type = _field(spec, MODEL_TYPE) if isinstance(spec, bytes) else None
         return KINDS[model_type] if isinstance(model_type, int) else "unigram"  # the format's default
 
-    def vocabulary(self) -> Vocabulary:
+    def piece_table(self) -> PieceTable:
         processor, every = self._processor, range(self.size)
         byte_ids = [index for index in every if processor.is_byte(index)]
         silent = (processor.is_byte, processor.is_control, processor.is_unknown, processor.is_unused)
         ids = {str(processor.id_to_piece(index)): index for index in every if not any(no(index) for no in silent)}
         scores = {piece: float(processor.get_score(index)) for piece, index in ids.items()}
-        return Vocabulary(ids, scores, byte_ids)
+        return PieceTable(ids, scores, byte_ids)
 
 
 def _load(model: bytes) -> Any:
@@ -122,9 +121,9 @@ def _load(model: bytes) -> Any:
     except RuntimeError:
         raise ModelError(f"tokenizer: not a sentencepiece model, or damaged; {remedy}") from None
     found = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
-    if found != (PAD, UNK, BOS, EOS):
+    if found != astuple(VOCABULARY):
         raise ModelError(
-            f"tokenizer: pad, unk, bos, eos are {found}, expected {(PAD, UNK, BOS, EOS)}; "
+            f"tokenizer: pad, unk, bos, eos are {found}, expected {astuple(VOCABULARY)}; "
             "give a tokenizer that dragoman trained"
         )
     return processor
@@ -204,10 +203,10 @@ def _train_model(lines: list[str], config: TextConfig, vocab_size: int) -> bytes
             add_dummy_prefix=True,
             split_digits=True,
             max_sentence_length=LONGEST_STRETCH * 4,  # bytes
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
+            pad_id=VOCABULARY.pad,
+            unk_id=VOCABULARY.unk,
+            bos_id=VOCABULARY.bos,
+            eos_id=VOCABULARY.eos,
             num_threads=TRAINING_THREADS,
             minloglevel=5,
         )

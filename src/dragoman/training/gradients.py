@@ -28,7 +28,6 @@ from dragoman.errors import ConfigError
 from dragoman.model.build import Model
 from dragoman.model.packed import PackedTransformer, kernels_fit
 from dragoman.model.transformer import Transformer
-from dragoman.text.tokenizer import PAD
 from dragoman.training.cuda_graph import GradientGraph
 from dragoman.training.distributed import Ranks, gradient_sync, is_sharded, unwrap_ddp, wrap_ddp
 from dragoman.training.loss import divergence, projected_cross_entropy, smoothed_cross_entropy
@@ -204,7 +203,7 @@ class PaddedLoss(nn.Module):
             logits_BTV = self.model(source, target, allowed)
         loss = smoothed_cross_entropy(logits_BTV, goal, self._label_smoothing) / passes
         if self._r_drop:
-            loss = loss + self._r_drop * divergence(logits_BTV, batch.target_output != PAD)
+            loss = loss + self._r_drop * divergence(logits_BTV, batch.target_real)
         return loss
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.device import kernels_run
-from dragoman.text.tokenizer import PAD
+from dragoman.text.vocabulary import VOCABULARY
 
 CUDA_CHUNK, CHUNK = 12_800, 2_048  # target tokens whose logits are held at once
 CPU_ROWS = 32  # rows that stay in the CPU's cache from logits to gradient
@@ -22,7 +22,7 @@ def smoothed_cross_entropy(logits_BTV: Tensor, target_BT: Tensor, label_smoothin
     return F.cross_entropy(
         logits_BTV.flatten(0, 1).float() if logits_BTV.element_size() < 4 else logits_BTV.flatten(0, 1),
         target_BT.flatten(),
-        ignore_index=PAD,
+        ignore_index=VOCABULARY.pad,
         label_smoothing=label_smoothing,
         reduction="sum",
     )
@@ -113,7 +113,7 @@ def _loss_and_gradient_(logits_NV: Tensor, target_N: Tensor, label_smoothing: fl
     if logits_NV.is_cuda and kernels_run():
         from dragoman.model.kernels import loss_and_gradient_
 
-        return loss_and_gradient_(logits_NV, target_N, label_smoothing, PAD)
+        return loss_and_gradient_(logits_NV, target_N, label_smoothing, VOCABULARY.pad)
     losses = [
         _loss_and_gradient_of_rows_(*rows, label_smoothing)
         for rows in zip(torch.split(logits_NV, CPU_ROWS), torch.split(target_N, CPU_ROWS), strict=True)
@@ -126,14 +126,14 @@ def _loss_and_gradient_of_two_(logits_NV: Tensor, target_N: Tensor, label_smooth
     if logits_NV.is_cuda and kernels_run():
         from dragoman.model.kernels import two_losses_and_gradients_
 
-        return two_losses_and_gradients_(logits_NV, target_N, label_smoothing, r_drop, PAD).sum()
+        return two_losses_and_gradients_(logits_NV, target_N, label_smoothing, r_drop, VOCABULARY.pad).sum()
     log_p_N2V = logits_NV.view(-1, 2, logits_NV.size(1)).log_softmax(dim=-1, dtype=_at_least_float32(logits_NV))
     apart_N2V = log_p_N2V - log_p_N2V.flip(1)  # of either from the other
     p_N2V = log_p_N2V.exp_()
     kl_N21 = (p_N2V * apart_N2V).sum(dim=-1, keepdim=True)
     # of KL(p, q) towards the logits of p: p (log p - log q - KL); of KL(q, p): p - q
     d_apart_N2V = apart_N2V.sub_(kl_N21).mul_(p_N2V).add_(p_N2V).sub_(p_N2V.flip(1))
-    real_N = target_N != PAD
+    real_N = target_N != VOCABULARY.pad
     loss = _loss_and_gradient_(logits_NV, target_N, label_smoothing).sum() / 2
     d_apart_NV = d_apart_N2V.view_as(logits_NV).mul_(real_N[:, None] * (r_drop / 4))
     logits_NV.copy_(d_apart_NV.add_(logits_NV, alpha=0.5))
@@ -141,7 +141,7 @@ def _loss_and_gradient_of_two_(logits_NV: Tensor, target_N: Tensor, label_smooth
 
 
 def _loss_and_gradient_of_rows_(logits_NV: Tensor, target_N: Tensor, label_smoothing: float) -> Tensor:
-    real_N, places_N1 = target_N != PAD, target_N[:, None]
+    real_N, places_N1 = target_N != VOCABULARY.pad, target_N[:, None]
     log_p_NV = logits_NV.log_softmax(dim=-1, dtype=_at_least_float32(logits_NV))
     right_N = log_p_NV.gather(1, places_N1)[:, 0]
     losses_N = -(1 - label_smoothing) * right_N - label_smoothing * log_p_NV.mean(dim=-1)

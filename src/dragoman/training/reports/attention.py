@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from dragoman import files
 from dragoman.decode.translator import Translator
-from dragoman.text.tokenizer import EOS
 from dragoman.training.checkpoint_files import checkpoint_step
 from dragoman.training.data import PreparedData
 
@@ -33,7 +32,8 @@ class AttentionSnapshot(NamedTuple):
 def take_snapshot(prepared: PreparedData, translator: Translator) -> dict[str, Any] | None:
     """A snapshot as JSON; None for a model without attention to the source."""
     source, target = _pair(prepared)
-    attention = translator.attention([*source, EOS], [*target, EOS])
+    ends = prepared.tokenizers.source.vocabulary.eos, prepared.tokenizers.target.vocabulary.eos
+    attention = translator.attention([*source, ends[0]], [*target, ends[1]])
     if not len(attention.cross):
         return None
     levels = np.rint(attention.cross.mean(axis=1) * 255).astype(np.uint8)
