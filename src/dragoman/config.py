@@ -119,26 +119,26 @@ class TransformerConfig:
 
     architecture: Literal["transformer"] = "transformer"
     vocab_size: int = 37_000  # of the source, and of the target unless target_vocab_size is given
-    target_vocab_size: int | None = None
-    num_layers: int = 6
-    d_model: int = 512
-    d_ff: int = 2048
-    num_heads: int = 8
+    target_vocab_size: int | None = None  # of the target, where it has a vocabulary of its own
+    num_layers: int = 6  # layers of the encoder, and of the decoder unless decoder_num_layers is given
+    d_model: int = 512  # width of embeddings and layers
+    d_ff: int = 2048  # inner width of the feed-forward networks
+    num_heads: int = 8  # attention heads per layer
     d_k: int | None = None  # width of a head's queries and keys; None: d_model / num_heads
     d_v: int | None = None  # width of a head's values; None: d_model / num_heads
-    decoder_num_layers: int | None = None  # None, here and below: as the encoder
-    decoder_d_model: int | None = None
-    decoder_d_ff: int | None = None
-    decoder_num_heads: int | None = None
-    norm: Literal["post", "pre"] = "post"
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
+    decoder_num_layers: int | None = None  # layers of the decoder; None: as the encoder
+    decoder_d_model: int | None = None  # width of the decoder; None: as the encoder
+    decoder_d_ff: int | None = None  # inner width of the decoder's feed-forward networks; None: as the encoder
+    decoder_num_heads: int | None = None  # heads of the decoder; None: as the encoder
+    norm: Literal["post", "pre"] = "post"  # layer norm after each sub-layer, as in the paper, or before
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"  # how positions are encoded
     max_positions: int = 1024  # learned positions only; the others have no limit
-    activation: Literal["relu", "gelu", "swish"] = "relu"
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    attention_bias: bool = True
-    output_bias: bool = False
-    init_gain: float = 1.0  # matrices are drawn Xavier uniform, times this
+    activation: Literal["relu", "gelu", "swish"] = "relu"  # of the feed-forward networks
+    dropout: float = 0.1  # on embeddings and on the output of every sub-layer
+    attention_dropout: float = 0.0  # on attention weights
+    attention_bias: bool = True  # biases in the projections of attention
+    output_bias: bool = False  # a bias in the output projection
+    init_gain: float = 1.0  # factor on the Xavier uniform initialisation of matrices
     share_source_target: bool = True  # one embedding for source and target
     share_target_output: bool = True  # the output projection is the target embedding
 
@@ -239,15 +239,15 @@ class RecurrentConfig:
 
     architecture: Literal["rnn"] = "rnn"
     vocab_size: int = 37_000  # of the source, and of the target unless target_vocab_size is given
-    target_vocab_size: int | None = None
-    cell: Literal["rnn", "lstm"] = "lstm"
-    context: Literal["none", "source", "self"] = "source"  # what each step looks back at: nothing, the source, itself
-    score: Literal["dot", "scaled_dot", "general", "additive"] = "scaled_dot"
-    num_layers: int = 1
+    target_vocab_size: int | None = None  # of the target, where it has a vocabulary of its own
+    cell: Literal["rnn", "lstm"] = "lstm"  # the recurrent cell
+    context: Literal["none", "source", "self"] = "source"  # what a step attends to: nothing, the source, earlier steps
+    score: Literal["dot", "scaled_dot", "general", "additive"] = "scaled_dot"  # how attention compares two states
+    num_layers: int = 1  # layers of the encoder and of the decoder
     d_model: int = 512  # width of embeddings and states
-    dropout: float = 0.1
-    share_source_target: bool = True
-    share_target_output: bool = True
+    dropout: float = 0.1  # on embeddings and between layers
+    share_source_target: bool = True  # one embedding for source and target
+    share_target_output: bool = True  # the output projection is the target embedding
 
     def __post_init__(self) -> None:
         check_fields("model", self)
@@ -282,23 +282,23 @@ def _require_one_vocabulary(model: ModelConfig) -> None:
 class DataConfig:
     """Where parallel text comes from: files, or the name of a corpus the project generates by itself."""
 
-    source: tuple[str, ...] = ()  # one or more files, read one after the other
-    target: tuple[str, ...] = ()
-    valid_source: tuple[str, ...] = ()
-    valid_target: tuple[str, ...] = ()
-    test_source: tuple[str, ...] = ()  # each with its target a test set of its own, measured once, at the end
-    test_target: tuple[str, ...] = ()
-    generated: str = ""  # such as "numbers-th"; in place of the four above
+    source: tuple[str, ...] = ()  # training text: one or more files, read one after the other
+    target: tuple[str, ...] = ()  # its translation, line by line
+    valid_source: tuple[str, ...] = ()  # held-out text for validation
+    valid_target: tuple[str, ...] = ()  # its translation
+    test_source: tuple[str, ...] = ()  # test sets, each a file of its own, evaluated once at the end
+    test_target: tuple[str, ...] = ()  # their translations
+    generated: str = ""  # a generated corpus such as "numbers-th", instead of the four files above
     generated_size: int = 30_000  # training pairs; validation and test get 1,000 each
-    generated_test: bool = False  # whether its test pairs are measured at the end, as those of test_source are
-    on_bad_line: Literal["fail", "skip"] = "fail"
+    generated_test: bool = False  # evaluate the test pairs of the generated corpus at the end
+    on_bad_line: Literal["fail", "skip"] = "fail"  # what to do with pairs that are not valid text
 
     def __post_init__(self) -> None:
         check_fields("data", self)
         _require_range("data", "generated_size", self.generated_size, 100, 100_000_000)
         require(
             not (self.generated and (self.source or self.target or self.valid_source or self.valid_target)),
-            f"data.generated: {self.generated!r} takes the place of data.source, data.target and the valid ones; "
+            f"data.generated: {self.generated!r} replaces data.source, data.target and the validation files; "
             "give one or the other",
         )
         require(
@@ -316,16 +316,16 @@ class DataConfig:
 class TextConfig:
     """How text becomes ids."""
 
-    model: Literal["bpe", "unigram", "char", "word"] = "bpe"
-    vocab_size: int = 37_000  # at most: it shrinks, with a note, to what the text supports
+    model: Literal["bpe", "unigram", "char", "word"] = "bpe"  # the kind of subword vocabulary
+    vocab_size: int = 37_000  # pieces at most; it shrinks, with a note, to what the text supports
     joint: bool = True  # one tokenizer for both sides
     byte_fallback: bool = True  # characters never seen become bytes instead of <unk>
-    # -nbsp keeps no-break spaces, which are plain spaces otherwise
+    # Unicode normalisation; -nbsp keeps no-break spaces, which otherwise become plain spaces
     normalization: Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase", "nfc-nbsp", "nfc-nbsp-lowercase"] = "nfc"
     training_lines: int = 2_000_000  # at most this many lines train the tokenizer
     max_length: int = 256  # pieces; longer pairs are left out of training, longer input is split
-    # Subword sampling, other pieces for the same text in every epoch; 0: off. For bpe the chance that a merge is left
-    # out (0.1 is usual), for unigram the power of a segmentation's probability that it is drawn with (0.2 is usual).
+    # subword sampling: other pieces for the same text in every epoch; 0: off. For bpe the probability of skipping a
+    # merge (0.1 is usual), for unigram the exponent on a segmentation's probability (0.2 is usual)
     sampling: float = 0.0
 
     def __post_init__(self) -> None:
@@ -342,41 +342,41 @@ class TextConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One run: optimiser, schedule, batches, when to look and when to stop. Defaults are the paper's."""
+    """One run: optimizer, schedule, batches, validation, stopping. Defaults are the paper's."""
 
-    seed: int = 1
-    max_steps: int = 100_000
-    batch_tokens: int = 25_000  # at most: padded, on either side with padding counted; packed, on the target side
-    accumulate: int = 1  # batches a step
+    seed: int = 1  # of initialisation, dropout and data order
+    max_steps: int = 100_000  # updates of the weights
+    batch_tokens: int = 25_000  # at most: padded, on either side including padding; packed, on the target side
+    accumulate: int = 1  # batches per step, and per process
     layout: Literal["auto", "padded", "packed"] = "auto"  # auto: packed on CUDA, and on the CPU in bfloat16
     learning_rate: float | None = None  # the peak; None: the paper's (d_model * warmup_steps) ** -0.5
-    warmup_steps: int = 4_000
+    warmup_steps: int = 4_000  # steps in which the learning rate rises to its peak
     schedule: Literal["inverse-sqrt", "cosine", "linear", "constant"] = "inverse-sqrt"  # after the warm-up
     final_learning_rate: float = 0.0  # where cosine and linear end, at max_steps
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.98
-    adam_epsilon: float = 1e-9
-    label_smoothing: float = 0.1
-    r_drop: float = 0.0  # R-Drop: weight of the divergence between two passes with other dropout; 0: one pass
-    clip_norm: float = 1.0  # 0: no clipping
-    ema: float = 0.0  # decay of a moving average of the weights, which is then what is judged and kept; 0: none
-    freeze: tuple[str, ...] = ()  # parts left as they are, such as "encoder" or "decoder.layers.0"
-    start_from: str = ""  # a model directory to begin with the weights and vocabulary of
-    save_every: int = 1_000  # steps; validation happens at each save
-    keep_checkpoints: int = 5  # and never fewer than average needs
-    average: int = 5  # the last checkpoints averaged at the end
-    valid_sentences: int = 1_000  # at most this many are decoded at each validation
-    # chrF serves languages without spaces too; exact_match is the per cent of lines exact match
+    adam_beta1: float = 0.9  # decay of Adam's first moment
+    adam_beta2: float = 0.98  # decay of Adam's second moment
+    adam_epsilon: float = 1e-9  # in the denominator of Adam's update
+    label_smoothing: float = 0.1  # share of the target distribution spread over all tokens
+    r_drop: float = 0.0  # R-Drop: weight of the divergence between two passes with different dropout; 0: one pass
+    clip_norm: float = 1.0  # largest norm of the gradients; 0: no clipping
+    ema: float = 0.0  # decay of a moving average of the weights, which is then validated and published; 0: none
+    freeze: tuple[str, ...] = ()  # parts that are not trained, such as "encoder" or "decoder.layers.0"
+    start_from: str = ""  # a model directory whose weights and vocabulary to start from
+    save_every: int = 1_000  # steps between checkpoints; each is validated
+    keep_checkpoints: int = 5  # checkpoints on disk, at least as many as average needs
+    average: int = 5  # how many of the last checkpoints are averaged at the end
+    valid_sentences: int = 1_000  # sentences translated at each validation, at most
+    # what checkpoints are selected by: chrF suits languages without spaces too; exact_match is in per cent of the lines
     valid_metric: Literal["chrf", "bleu", "loss", "exact_match"] = "chrf"
     patience: int = 0  # validations without a better metric before stopping; 0: never
-    log_every: int = 50
+    log_every: int = 50  # steps between records in log.jsonl
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes under torchrun share the work
-    loader_workers: int = 2  # threads that make batches ahead of time; 0: made when needed
-    trackers: tuple[str, ...] = ("tensorboard",)  # when installed; also wandb, mlflow
+    loader_workers: int = 2  # threads that prefetch batches; 0: none
+    trackers: tuple[str, ...] = ("tensorboard",)  # tensorboard (where it is installed), wandb, mlflow
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
-    threads: int = 0  # CPU threads; 0: one for a small model, else one a core, unless OMP_NUM_THREADS is set
-    deterministic: bool = False
+    threads: int = 0  # CPU threads; 0: one for a small model, else one per core, unless OMP_NUM_THREADS is set
+    deterministic: bool = False  # deterministic algorithms on CUDA too, for a bit-exact resume
     nonfinite_limit: int = 10  # steps in a row with a non-finite loss or gradient before giving up
 
     def __post_init__(self) -> None:
@@ -405,19 +405,19 @@ class TrainConfig:
 class DecodeConfig:
     """How a translation is searched for. Defaults are the paper's: beam 4, alpha 0.6, at most input + 50."""
 
-    beam: int = 4
-    n_best: int = 1
-    length_penalty: float = 0.6
-    length_penalty_form: Literal["gnmt", "power"] = "gnmt"
+    beam: int = 4  # hypotheses kept at each step; 1: greedy
+    n_best: int = 1  # translations returned per line
+    length_penalty: float = 0.6  # alpha: the higher, the longer the translations
+    length_penalty_form: Literal["gnmt", "power"] = "gnmt"  # ((5 + length) / 6) ** alpha, or length ** alpha
     max_extra: int = 50  # the output may have this many tokens more than the input
-    split: Literal["long", "sentences"] = "long"  # lines that are too long only, or every line into its sentences
-    sampling: bool = False  # draw tokens in place of the beam
-    temperature: float = 1.0
-    top_k: int = 0  # 0: all
-    top_p: float = 1.0
-    seed: int = 1
-    batch_size: int = 64  # sentences
-    threads: int = 0  # as in TrainConfig
+    split: Literal["long", "sentences"] = "long"  # split only lines that are too long, or every line into sentences
+    sampling: bool = False  # sample tokens instead of beam search
+    temperature: float = 1.0  # of sampling: below 1 sharper, above 1 flatter
+    top_k: int = 0  # sample from this many of the most likely tokens; 0: all
+    top_p: float = 1.0  # sample from the most likely tokens with this total probability
+    seed: int = 1  # of sampling
+    batch_size: int = 64  # sentences at a time
+    threads: int = 0  # CPU threads; 0: one for a small model, else one per core, unless OMP_NUM_THREADS is set
 
     def __post_init__(self) -> None:
         check_fields("decode", self)
