@@ -1,5 +1,6 @@
-"""What README shows is run as it stands, on a smaller corpus and for fewer steps."""
+"""What README and the pages show is run as it stands, on a smaller corpus and for fewer steps."""
 
+import ast
 import os
 import re
 import shlex
@@ -12,7 +13,7 @@ import pytest
 from tests.forked import the_server
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ("README.md", "docs/tutorial.md", "docs/python.md")
 QUICKER = {
     "generate": ["--size", "200"],
     "train": [item for setting in ("train.max_steps=6", "train.save_every=6", "text.vocab_size=400", "model.d_model=32",
@@ -20,35 +21,73 @@ QUICKER = {
 }  # fmt: skip
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory in which README's commands have been run, one after the other."""
-    place = tmp_path_factory.mktemp("readme")
-    commands = [line for block in blocks("sh") for line in block.splitlines()]
-    assert len(commands) >= 8
+def run_commands(page: str, place: Path) -> int:
+    """The page's commands, one after the other in one directory. Returns how many."""
+    commands = [line for block in blocks(page, "sh") for line in block.splitlines()]
     for line in commands:
         name, command, *arguments = shlex.split(line)
         assert name == "dragoman"
         done = the_server().run([command, *arguments, *QUICKER.get(command, [])], cwd=place)
         assert done.returncode == 0, f"{line}: {done.stderr}"
         assert done.stdout.strip() or "--output" in arguments, line
-    return place
+    return len(commands)
+
+
+@pytest.mark.parametrize(("page", "least"), [("README.md", 8), ("docs/tutorial.md", 7), ("docs/python.md", 0)])
+@pytest.mark.slow
+def test_commands_and_python_of_a_page_run(page: str, least: int, tmp_path: Path) -> None:
+    assert run_commands(page, tmp_path) >= least
+    if least:
+        assert (tmp_path / "out.de").read_bytes().count(b"\n") == 1_000
+    programs = blocks(page, "python")
+    assert programs
+    for program in programs:
+        done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{program}\n{done.stderr}"
 
 
 @pytest.mark.slow
-def test_the_commands_of_readme(place: Path) -> None:
-    assert (place / "out.de").read_bytes().count(b"\n") == 1_000
+def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
+    """The control: the pages' commands run where nothing has been trained."""
+    (page,) = [name for name in PAGES if name.endswith("tutorial.md")]
+    translate, *_ = blocks(page, "sh")[2].splitlines()
+    done = the_server().run(shlex.split(translate)[1:], cwd=tmp_path)
+    assert done.returncode == 4
 
 
-@pytest.mark.parametrize("number", range(len(blocks("python"))))
-@pytest.mark.slow
-def test_the_python_of_readme(place: Path, number: int) -> None:
-    done = subprocess.run([sys.executable, "-c", blocks("python")[number]], cwd=place, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def texts_in_the_source() -> list[str]:
+    """Every literal piece of text in the package."""
+    found = []
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def quoted_messages() -> list[str]:
+    """The messages that troubleshooting.md explains."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    return [row.split(" | ")[0].removeprefix("| ") for row in page.splitlines() if row.startswith("| `")]
+
+
+def share_given(message: str, source: str) -> float:
+    """How much of a message, in pairs of words, is in the source; the rest are names and numbers."""
+    words = message.strip("`").split()
+    pairs = [" ".join(words[number : number + 2]) for number in range(len(words) - 1)]
+    return sum(pair in source for pair in pairs) / len(pairs)
+
+
+def test_messages_that_are_explained_exist() -> None:
+    source = "\n".join([*texts_in_the_source(), (ROOT / "Makefile").read_text(encoding="utf-8")])
+    messages = quoted_messages()
+    assert len(messages) > 25
+    assert [message for message in messages if share_given(message, source) < 0.3] == []
+    assert share_given("`the moon is too bright; close the curtains`", source) < 0.2, "the control"
 
 
 @pytest.mark.parametrize(
