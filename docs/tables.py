@@ -3,7 +3,7 @@
 A table stands between `<!-- table KIND RECIPE ... -->` (none: all of them) and `<!-- end -->`; the text around it is
 written by hand. The result.json that `dragoman train` left of a recipe belongs in results/RECIPE.json, one of
 recipes/ablations.py in results/ablations/ROW.json (of another seed: ROW.seed-N.json), of a variant of a recipe that was
-not taken in results/tried/RECIPE.WHAT.json, what `dragoman evaluate --paper --json` says of the model in the box in
+not taken in results/tried/RECIPE.WHAT.json, what `dragoman evaluate --paper --json` says of the bundled model in
 results/box/TEST.json, the last line of `python -m benchmarks.time_to_quality --json` in results/races/RECIPE.json. All
 of them record the commit of the source and the configuration; where an older one did not, its `note` says how they were
 established.

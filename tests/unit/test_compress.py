@@ -182,7 +182,7 @@ def test_the_disk_is_written_to_ten_times(quick_run: Path, tmp_path: Path, fill_
     }  # fmt: skip
 
 
-# Models in the box
+# Bundled models
 
 
 def test_a_name_is_a_model_in_the_box_unless_one_here_has_it(
@@ -200,6 +200,6 @@ def test_a_name_is_a_model_in_the_box_unless_one_here_has_it(
         assert bundle.resolve_model("small") == Path("small"), "one's own model comes first"
         Path("small", part).unlink()
     assert bundle.resolve_model("..") == Path("..")
-    assert bundle.resolve_model("../small") == Path("../small"), "only names, not paths, are looked for in the box"
+    assert bundle.resolve_model("../small") == Path("../small"), "only names are, not paths"
     with pytest.raises(ModelError, match="or use a bundled one: small"):
         dragoman.load("smal")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-DEFAULT_MODEL = Path("en-de")  # in the box
+DEFAULT_MODEL = Path("en-de")  # bundled
 Split = Annotated[
     str | None,
     typer.Option(help="sentences: each alone; long: only lines that are too long.  \\[default: the model's]"),
