@@ -3,8 +3,8 @@
     python recipes/ablations.py --data FOLDER [--out runs/ablations] [--only NAME ...] [--jobs N] [--set KEY=VALUE ...]
 
 Every row is a `dragoman train recipes/ablations.toml` of its own with the settings of its row, and has its run in
-OUT/NAME; `--jobs` of them run side by side. The same command again goes on where it stopped. docs/results.md holds what
-was measured.
+OUT/NAME; `--jobs` of them run side by side. The same command again goes on where it stopped. docs/lab/results.md holds
+what was measured.
 """
 
 import json

@@ -11,7 +11,7 @@ import os
 
 # Before torch loads OpenMP. By default its threads wait by spinning for milliseconds, which starves them where another
 # job runs on the same cores (one sentence took 22 times as long). About one millisecond costs nothing on idle cores, no
-# spinning at all does (docs/performance.md, benchmarks/threads.py).
+# spinning at all does (docs/lab/performance.md, benchmarks/threads.py).
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # GNU's OpenMP
     os.environ.setdefault("KMP_BLOCKTIME", "1")  # LLVM's and Intel's, in milliseconds

@@ -16,7 +16,7 @@ import torch
 from dragoman.config import require_device
 from dragoman.errors import ConfigError
 
-GAINS_FROM_THREADS = 64  # d_model from which a second CPU thread pays (docs/performance.md)
+GAINS_FROM_THREADS = 64  # d_model from which a second CPU thread pays (docs/lab/performance.md)
 
 
 def choose_device(name: str) -> torch.device:
