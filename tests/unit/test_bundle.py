@@ -135,7 +135,7 @@ def test_keys_of_a_configuration_are_not_nested_deeply(copied: Path) -> None:
     config = (copied / "config.toml").read_text()
     dots = "." * 100
     (copied / "config.toml").write_text(config.replace("source = []", f'source = [\n"{dots}/a",\n"{dots}/b"\n]', 1))
-    with pytest.raises(ModelError, match=r"data.generated: 'reverse' takes the place"):  # after it was parsed
+    with pytest.raises(ModelError, match=r"data.generated: 'reverse' replaces"):  # after it was parsed
         bundle.load_config(copied)
     for line in (f"a{'.a' * 21} = 1", f"[a{'.a' * 21}]"):
         (copied / "config.toml").write_text(f"{line}\n{config}")
