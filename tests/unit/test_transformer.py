@@ -300,7 +300,7 @@ def test_a_shift_of_sinusoids_is_one_linear_map(distance: int) -> None:
     def shift(distance: int) -> Tensor:
         sin, cos = table[distance, 0::2], table[distance, 1::2]
         blocks = [torch.tensor([[c, -s], [s, c]]) for s, c in zip(sin, cos, strict=True)]
-        return torch.block_diag(*blocks).double()
+        return torch.block_diag(*blocks).double()  # type: ignore[no-untyped-call]
 
     torch.testing.assert_close(table[:-distance] @ shift(distance), table[distance:], atol=1e-6, rtol=0)
     assert (table[:-distance] @ shift(distance + 1) - table[distance:]).abs().max() > 1e-2, "the control"
