@@ -19,7 +19,7 @@ from steps import Settings, run_command, say
 
 from dragoman import ConfigError, DragomanError
 from dragoman.errors import suggestion
-from dragoman.training.test_sets import RESULT
+from dragoman.training.reports.results import RESULT
 
 RECIPE = Path(__file__).with_suffix(".toml")
 RECURRENT = ("model.architecture=rnn", "model.num_layers=2", "model.d_model=512")

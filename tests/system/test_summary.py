@@ -20,8 +20,9 @@ import dragoman
 from dragoman.pictures import svg_heatmap, svg_plot
 from dragoman.training.data import PreparedData, prepare_data
 from dragoman.training.loop import train
-from dragoman.training.reports import summary
+from dragoman.training.reports import curves, summary
 from dragoman.training.reports.log import SilentReporter, read_log
+from dragoman.training.reports.results import SUMMARY
 from dragoman.training.reports.summary import write_summary
 from tests.conftest import QUICK, quick_config
 
@@ -70,7 +71,7 @@ def prepared(quick_run: Path) -> PreparedData:
 def summarised(quick_run: Path, prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the quick run with a summary written anew."""
     run = shutil.copytree(quick_run, tmp_path_factory.mktemp("summary") / "a_run")
-    for name in (summary.SUMMARY, summary.CURVES, summary.ATTENTION):
+    for name in (SUMMARY, summary.CURVES, summary.ATTENTION):
         (run / name).unlink(missing_ok=True)
     assert write_summary(prepared, run, CPU, "reached train.max_steps=60") == run / "summary.md"
     return run
@@ -149,9 +150,9 @@ def test_every_record_is_a_point_of_its_curve(summarised: Path) -> None:
 def test_long_curves_are_thinned_and_what_is_missing_is_left_out() -> None:
     record: dict[str, Any] = {"kind": "step", "loss": 2.0, "gradient_norm": 0.0}
     many = [{**record, "step": step} for step in range(1, 4_501)]
-    assert polylines(summary.curves(many, 0.1)) == [900, 900]
-    assert summary._points(many, "step", "loss")[-1] == (4_500, 2.0)
-    assert summary.curves([{"kind": "valid", "step": 1, "loss": "nan"}], 0.1) == ""
+    assert polylines(curves.curves(many, 0.1)) == [900, 900]
+    assert curves._points(many, "step", "loss")[-1] == (4_500, 2.0)
+    assert curves.curves([{"kind": "valid", "step": 1, "loss": "nan"}], 0.1) == ""
 
 
 def test_attention_has_a_cell_for_every_pair_of_tokens(summarised: Path) -> None:

@@ -21,13 +21,14 @@ import dragoman
 from dragoman import bundle, files
 from dragoman.config import DataConfig
 from dragoman.errors import ConfigError, DataError, ModelError, NonFiniteError
-from dragoman.training import gradients, publishing, setup
+from dragoman.training import gradients, setup
 from dragoman.training.checkpoint_files import checkpoint_path, checkpoints, read_checkpoint
 from dragoman.training.data import prepare_data
 from dragoman.training.loop import Trainer, train
 from dragoman.training.loss import smoothed_cross_entropy
-from dragoman.training.publishing import PUBLISHED
+from dragoman.training.reports import results
 from dragoman.training.reports.log import SilentReporter, read_log
+from dragoman.training.reports.results import PUBLISHED
 from tests.conftest import QUICK, quick_config
 
 
@@ -532,4 +533,4 @@ def test_a_validation_that_is_not_finite_is_told_so_and_saved(
 
 def test_what_earlier_versions_published_for_a_score_that_is_not_finite(tmp_path: Path) -> None:
     (tmp_path / PUBLISHED).write_text(json.dumps({"judge": "loss on 2 of 0", "metric": -1e300, "kind": "valid"}))
-    assert publishing.published_score(tmp_path) == ("valid", math.inf)
+    assert results.published_score(tmp_path) == ("valid", math.inf)

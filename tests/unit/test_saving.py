@@ -14,8 +14,8 @@ from dragoman import bundle
 from dragoman.config import Config
 from dragoman.model.build import Model
 from dragoman.training.loop import Trainer, TrainResult, train
-from dragoman.training.publishing import PUBLISHED
 from dragoman.training.reports.log import read_log
+from dragoman.training.reports.results import PUBLISHED
 from dragoman.training.validation import Validation
 from tests.survival import SETTINGS, Corpus, steps, write_corpus
 

@@ -24,10 +24,10 @@ from dragoman.training.checkpoint_files import checkpoints, remove_leftovers
 from dragoman.training.data import PreparedData, prepare_data
 from dragoman.training.distributed import Ranks, join_processes
 from dragoman.training.memory import measured_peak
-from dragoman.training.publishing import published_score
 from dragoman.training.reports.html import write_html_report
 from dragoman.training.reports.log import FINISHED, Reporter, SilentReporter, show_score
-from dragoman.training.reports.summary import SUMMARY, write_summary
+from dragoman.training.reports.results import SUMMARY, published_score
+from dragoman.training.reports.summary import write_summary
 from dragoman.training.reports.trackers import check_installed
 from dragoman.training.saving import Saver
 from dragoman.training.setup import check_parts, fixed_settings, set_up_run

@@ -1,8 +1,7 @@
 """Publish the best weights so far into the model directory. Knows nothing of steps."""
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +14,28 @@ from dragoman.training.checkpoint_files import read_checkpoint
 from dragoman.training.data import PreparedData
 from dragoman.training.reports.card import model_card
 from dragoman.training.reports.log import Reporter, json_values
-from dragoman.training.validation import Validation
+from dragoman.training.reports.results import PUBLISHED, read_published
 
-PUBLISHED = "published.json"  # the score of the directory's weights
-NOT_FINITE = -1e300  # how earlier versions wrote a metric that is not finite
+Metric = Callable[[Mapping[str, Any]], float]
 
 
 class Publisher:
-    """Writes weights into the model directory of a run."""
+    """Writes weights into the model directory of a run.
 
-    def __init__(self, prepared: PreparedData, run: Path, validation: Validation) -> None:
-        self._prepared, self._run, self._validation = prepared, run, validation
+    `metric` gives the score of a record, and `judge` identifies it: scores of different judges are not comparable.
+    """
+
+    def __init__(self, prepared: PreparedData, run: Path, judge: str, metric: Metric) -> None:
+        self._prepared, self._run, self._judge, self._metric = prepared, run, judge, metric
 
     def publish_if_better(self, record: Mapping[str, Any], weights: Mapping[str, Tensor], progress: Progress) -> bool:
         """Publish these weights unless the current ones scored at least as high by the same metric. Returns whether."""
-        metric, published = self._validation.metric(record), read_published(self._run)
-        judge = self._validation.judge
-        if published and published["judge"] == judge and published["metric"] >= metric:
+        metric, published = self._metric(record), read_published(self._run)
+        if published and published["judge"] == self._judge and published["metric"] >= metric:
             return False
         self.publish(weights, progress, record)
         score = {
-            "judge": judge,
+            "judge": self._judge,
             "metric": metric,
             "kind": record["kind"],
             "step": record["step"],
@@ -49,23 +49,6 @@ class Publisher:
         """Publish these weights, whatever their score."""
         card = model_card(self._prepared, progress, scores or {})
         bundle.save_bundle(self._run, self._prepared.config, self._prepared.tokenizers, weights, card)
-
-
-def read_published(run: Path) -> dict[str, Any] | None:
-    """The content of DIR/published.json, with -inf for a metric that is not finite."""
-    path = run / PUBLISHED
-    if not path.exists():
-        return None
-    score = json.loads(path.read_bytes())
-    metric = float(score["metric"])
-    return {**score, "metric": metric if metric > NOT_FINITE else -math.inf}
-
-
-def published_score(run: Path) -> tuple[str, float | None]:
-    """The kind of the published weights, "valid" for one step or "average", and their score."""
-    score = read_published(run)
-    # a loss is stored as its negative, to be maximised
-    return ("", None) if score is None else (score["kind"], abs(score["metric"]))
 
 
 def average_checkpoints(paths: list[Path], reporter: Reporter) -> tuple[dict[str, Tensor], int]:

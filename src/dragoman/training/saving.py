@@ -31,7 +31,7 @@ class Saver:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._publisher = Publisher(run.prepared, run.directory, run.validation)
+        self._publisher = Publisher(run.prepared, run.directory, run.validation.judge, run.validation.metric)
         self._measured_model: Model | None = None
 
     def validate_and_save(self) -> None:

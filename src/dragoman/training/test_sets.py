@@ -12,11 +12,11 @@ from dragoman.evaluate.metrics import evaluate, suitable_tokenization
 from dragoman.evaluate.paper import languages, tokenized_bleu
 from dragoman.model.footprint import parameter_counts
 from dragoman.text.normalize import is_lowercase, normalize
-from dragoman.training.publishing import PUBLISHED
+from dragoman.training.reports.results import PUBLISHED, RESULT
 from dragoman.training.run import Run
 
 MADE_BY = ("dragoman", "git_commit", "versions", "seed", "start_from", "machine", "command", "configuration")
-RESULT, TRANSLATIONS = "result.json", "tests"
+TRANSLATIONS = "tests"
 
 
 def last_tested_step(directory: Path) -> int | None:

@@ -42,7 +42,7 @@ class Validation:
         texts, normalization = [result.text for result in translations], self.prepared.config.text.normalization
         scores = quick_scores(texts, self.prepared.valid_references, normalization)
         sample = {"source": translations[0].source, "translation": translations[0].text}
-        snapshot = take_snapshot(self.prepared, translator)
+        snapshot = take_snapshot(self.prepared.valid, translator)
         return {"loss": self._loss(model), **scores, "sample": sample, "snapshot": snapshot}
 
     def metric(self, record: Mapping[str, Any]) -> float:

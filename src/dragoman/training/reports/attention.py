@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman import files
+from dragoman.data.store import Store
 from dragoman.decode.translator import Translator
 from dragoman.training.checkpoint_files import checkpoint_step
-from dragoman.training.data import PreparedData
 
 FOLDER = "attention"
 MAX_TOKENS = 30  # of the pair, if one is that short
@@ -29,11 +29,12 @@ class AttentionSnapshot(NamedTuple):
     weights: npt.NDArray[np.float64]
 
 
-def take_snapshot(prepared: PreparedData, translator: Translator) -> dict[str, Any] | None:
+def take_snapshot(valid: Store, translator: Translator) -> dict[str, Any] | None:
     """A snapshot as JSON; None for a model without attention to the source."""
-    source, target = _pair(prepared)
-    ends = prepared.tokenizers.source.vocabulary.eos, prepared.tokenizers.target.vocabulary.eos
-    attention = translator.attention([*source, ends[0]], [*target, ends[1]])
+    source, target = _pair(valid)
+    source_end = translator.tokenizers.source.vocabulary.eos
+    target_end = translator.tokenizers.target.vocabulary.eos
+    attention = translator.attention([*source, source_end], [*target, target_end])
     if not len(attention.cross):
         return None
     levels = np.rint(attention.cross.mean(axis=1) * 255).astype(np.uint8)
@@ -45,10 +46,10 @@ def take_snapshot(prepared: PreparedData, translator: Translator) -> dict[str, A
     }
 
 
-def _pair(prepared: PreparedData) -> tuple[list[int], list[int]]:
+def _pair(valid: Store) -> tuple[list[int], list[int]]:
     """The longest of the first validation pairs that is readable as a picture, else the shortest."""
-    first = range(min(200, len(prepared.valid)))
-    pairs = [(prepared.valid.source(row).tolist(), prepared.valid.target(row).tolist()) for row in first]
+    first = range(min(200, len(valid)))
+    pairs = [(valid.source(row).tolist(), valid.target(row).tolist()) for row in first]
     fitting = [pair for pair in pairs if max(map(len, pair)) < MAX_TOKENS]
     return max(fitting, key=_length) if fitting else min(pairs, key=_length)
 

@@ -15,9 +15,9 @@ from dragoman import bundle, files, pictures
 from dragoman.errors import ModelError
 from dragoman.training.checkpoint import PROVENANCE
 from dragoman.training.reports.attention import AttentionSnapshot, read_snapshots
+from dragoman.training.reports.curves import METRICS, best_of, curves
 from dragoman.training.reports.log import read_log
-from dragoman.training.reports.summary import METRICS, SUMMARY, best_of, curves
-from dragoman.training.test_sets import RESULT
+from dragoman.training.reports.results import RESULT, SUMMARY
 
 PAGE = "report.html"
 MAX_SAMPLES = 12  # translations of one sentence over time

@@ -9,9 +9,8 @@ import math
 import re
 import statistics
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,18 +19,13 @@ from dragoman.decode.translator import Translation, Translator
 from dragoman.training.checkpoint import STATE
 from dragoman.training.checkpoint_files import checkpoints
 from dragoman.training.data import PreparedData
-from dragoman.training.publishing import read_published
+from dragoman.training.reports.curves import METRICS, Record, best_of, curves, is_number
 from dragoman.training.reports.log import LOG, read_log, show_score
+from dragoman.training.reports.results import SUMMARY, read_published
 
-SUMMARY, CURVES, ATTENTION = "summary.md", "curves.svg", "attention.svg"
+CURVES, ATTENTION = "curves.svg", "attention.svg"
 SAMPLES = 10
-MAX_POINTS = 1_000  # of a curve; more would not be seen
 MAX_TOKENS = 40  # of the sentence whose attention is drawn, where there is one that short
-PANEL_WIDTH, PANEL_HEIGHT = 520, 340
-METRICS = {"loss": "loss", "bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match, per cent"}
-
-Record = Mapping[str, Any]
-Points = list[tuple[float, float]]
 
 
 def write_summary(prepared: PreparedData, run: Path, device: torch.device, reason: str) -> Path:
@@ -98,14 +92,6 @@ def _weights(prepared: PreparedData, published: Record | None, records: Sequence
     return f"{weights}; {METRICS.get(metric, metric)} {score} on {sentences}"
 
 
-def best_of(records: Iterable[Record], metric: str) -> Record | None:
-    """The first of the highest; of the lowest for a loss."""
-    scored = [record for record in records if _is_number(record.get(metric))]
-    if metric == "loss":
-        return min(scored, key=lambda record: float(record[metric]), default=None)
-    return max(scored, key=lambda record: float(record[metric]), default=None)
-
-
 def _record(records: Iterable[Record], published: Record) -> Record | None:
     """What the log says of the published weights."""
     place = published["kind"], published["step"]
@@ -121,14 +107,14 @@ def _effort(prepared: PreparedData, run: Path, records: Sequence[Record]) -> Ite
             f"- **Effort**: {progress['step']:,} steps, into epoch {progress['epoch'] + 1:,} of "
             f"{len(prepared.train):,} pairs; {progress['tokens']:,} target tokens; {minutes:.1f} minutes"
         )
-    speeds = [record["tokens_per_second"] for record in records if _is_number(record.get("tokens_per_second"))]
+    speeds = [record["tokens_per_second"] for record in records if is_number(record.get("tokens_per_second"))]
     if speeds:
         yield f"- **Speed**: {statistics.median(speeds):,.0f} target tokens a second between validations"
-    memory = [record for record in records if record["kind"] == "memory" and _is_number(record.get("peak_bytes"))]
+    memory = [record for record in records if record["kind"] == "memory" and is_number(record.get("peak_bytes"))]
     if memory:
         peak = max(memory, key=lambda record: float(record["peak_bytes"]))
         predicted = peak.get("predicted_bytes", math.nan)
-        prediction = f", {_gibibytes(predicted)} predicted" if _is_number(predicted) else ""
+        prediction = f", {_gibibytes(predicted)} predicted" if is_number(predicted) else ""
         yield f"- **Memory**: {_gibibytes(peak['peak_bytes'])} at its peak{prediction}"
     yield ""
 
@@ -148,7 +134,7 @@ def _scores(published: Record | None, records: Sequence[Record]) -> Iterator[str
     for metric, name in METRICS.items():
         best = best_of(valid, metric)
         if best:
-            own = f"{chosen[metric]:.4g}" if _is_number(chosen.get(metric)) else ""
+            own = f"{chosen[metric]:.4g}" if is_number(chosen.get(metric)) else ""
             yield f"| {name} | {best[metric]:.4g} | {best['step']:,} | {own} |"
     yield ""
 
@@ -161,52 +147,6 @@ def _picture(heading: str, file: str, words: str) -> Iterator[str]:
     yield ""
     yield f"![{words}]({file})"
     yield ""
-
-
-def curves(records: Sequence[Record], smoothing: float, *, speed: bool = False) -> str:
-    """Panels for what was measured; empty when nothing was."""
-    training = "training, with label smoothing" if smoothing else "training"
-    norms = _points(records, "step", "gradient_norm")
-    panels = (
-        ("Loss", {training: _points(records, "step", "loss"), "validation": _points(records, "valid", "loss")}, False),
-        ("Validation", {METRICS[name]: _points(records, "valid", name) for name in ("bleu", "chrf")}, False),
-        ("Learning rate", {"learning rate": _points(records, "step", "learning_rate")}, False),
-        ("Gradient norm", {"before clipping": norms}, all(norm > 0 for _, norm in norms)),
-        ("Speed", {"training": _points(records, "step", "tokens_per_second") if speed else []}, False),
-    )
-    labels = {"Loss": "nats a token", "Validation": "score, of 100", "Learning rate": "rate", "Gradient norm": "norm"}
-    labels |= {"Speed": "target tokens a second"}
-    drawn = []
-    for title, lines, logarithmic in panels:
-        series = {name: line for name, line in lines.items() if line}
-        if series:
-            drawn.append(
-                pictures.svg_plot(
-                    series,
-                    title=title,
-                    x_label="step",
-                    y_label=labels[title],
-                    log_y=logarithmic,
-                    width=PANEL_WIDTH,
-                    height=PANEL_HEIGHT,
-                )
-            )
-    return pictures.svg_panels(drawn, columns=2, width=PANEL_WIDTH, height=PANEL_HEIGHT) if drawn else ""
-
-
-def _points(records: Iterable[Record], kind: str, name: str) -> Points:
-    found = [
-        (float(record["step"]), float(record[name]))
-        for record in records
-        if record["kind"] == kind and _is_number(record.get(name))
-    ]
-    size = math.ceil(len(found) / MAX_POINTS)
-    groups = [found[start : start + size] for start in range(0, len(found), size)] if found else []
-    return [(group[-1][0], statistics.fmean(value for _, value in group)) for group in groups]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _attention(translations: Sequence[Translation]) -> str:
