@@ -9,16 +9,16 @@ Names are imported when first used, so that `import dragoman` costs nothing.
 
 import os
 
-# Before torch loads OpenMP. By default its threads wait by spinning for milliseconds, which starves them where another
-# job runs on the same cores (one sentence took 22 times as long). About one millisecond costs nothing on idle cores, no
-# spinning at all does (docs/lab/performance.md, benchmarks/threads.py).
+# Set before torch loads OpenMP. By default its threads spin for milliseconds while they wait, which starves them when
+# another job runs on the same cores (one sentence took 22 times as long). Spinning for about one millisecond costs
+# nothing on idle cores; not spinning at all does (docs/lab/performance.md, benchmarks/threads.py).
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # GNU's OpenMP
     os.environ.setdefault("KMP_BLOCKTIME", "1")  # LLVM's and Intel's, in milliseconds
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # as typing has it, which takes a while to import
+TYPE_CHECKING = False  # instead of typing's, which takes a while to import
 if TYPE_CHECKING:
     from dragoman.config import Config, TransformerConfig
     from dragoman.decode.options import DecodeOptions
@@ -71,7 +71,7 @@ def load(
     """Load a model: a directory, or the name of a bundled one.
 
     device: auto, cpu, cuda, cuda:1 or mps. precision: float32, bfloat16 or int8.
-    threads: CPU threads; by default one a core, and one for a small model.
+    threads: CPU threads; by default one per core, or one for a small model.
     """
     from dragoman.decode.translator import Translator
 

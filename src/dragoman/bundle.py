@@ -1,13 +1,13 @@
-"""A model directory, read and written; the names of bundled models. Knows nothing of training or search.
+"""Reads and writes model directories; resolves the names of bundled models. Knows nothing of training or search.
 
     DIR/weights.safetensors   the best weights so far, replaced by one rename; int8 where `dragoman compress` made it
     DIR/config.toml           every setting
     DIR/tokenizer.model       or source.model and target.model
-    DIR/card.md               what it is, for people
-    DIR/manifest.json         SHA-256 of weights and tokenizers, verified on load; people may edit the other two
+    DIR/card.md               what it is, for humans
+    DIR/manifest.json         SHA-256 of weights and tokenizers, verified on load; users may edit the other two
 
-No pickle on any path. Directories may come from anyone: no file is read that is a pipe, links out of its directory, or
-is larger than such a file can be.
+No pickle on any path. Directories are untrusted: a file is refused if it is a pipe, links out of its directory, or is
+larger than such a file can be.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ CHECKPOINTS = "checkpoints"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
 MODEL_FILES = (MANIFEST, *TOKENIZERS, CONFIG, WEIGHTS, CARD)
 
-# Bytes that no real file comes near; larger ones are refused before they are read.
+# In bytes, far above any real file; larger ones are refused before they are read.
 MAX_TEXT = 4_000_000  # config.toml, card.md, manifest.json
 MAX_TOKENIZER = 100_000_000  # a million pieces have 15 to 40 million
 MAX_HEADER = 20_000_000  # of a safetensors file: optimizer state of 1,000 + 1,000 layers has 17 million
@@ -51,7 +51,7 @@ WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """One for each side; the same object twice when joint."""
+    """One tokenizer per side; the same object twice when joint."""
 
     source: Tokenizer
     target: Tokenizer
@@ -73,7 +73,7 @@ class Bundle:
 
 @contextmanager
 def removed_on_error(directory: Path) -> Iterator[None]:
-    """When writing a new model directory fails, remove the files and directories that were not there before."""
+    """If writing a new model directory fails, remove the files and directories that did not exist before."""
     new_directories = [path for path in (directory, *directory.parents) if not path.exists()]
     names = [name for model_file in MODEL_FILES for name in (model_file, partial_path(Path(model_file)).name)]
     new_files = [directory / name for name in names if not (directory / name).exists()]
@@ -89,7 +89,7 @@ def removed_on_error(directory: Path) -> Iterator[None]:
 
 
 def _read(directory: Path, name: str, max_bytes: float) -> bytes:
-    """A file of a model directory."""
+    """Read a file of a model directory."""
     bundled = directory.parent == BUNDLED_MODELS  # installers may link every file of a package
     try:
         return read_checked(directory, name, max_bytes, may_link=bundled)
@@ -109,9 +109,9 @@ def weights_to_bytes(weights: Mapping[str, Tensor]) -> bytes:
 
 
 def weights_from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
-    """Tensors of a safetensors file; `path` only names it in errors."""
+    """Load the tensors of a safetensors file; `path` is only used in errors."""
     header = int.from_bytes(content[:8], "little")
-    if MAX_HEADER < header <= len(content):  # one that is larger than the file is reported below
+    if MAX_HEADER < header <= len(content):  # a header larger than the file is reported below
         raise ModelError(f"{path}: its header has {header:,} bytes, at most {MAX_HEADER:,} are allowed; {RESTORE}")
     try:
         return safetensors.torch.load(content)
@@ -121,12 +121,12 @@ def weights_from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every weight once: a shared matrix goes by its first name."""
+    """Every weight once; a shared matrix has its first name."""
     return dict(model.named_parameters())
 
 
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Copy weights into a model; all that do not fit are reported at once."""
+    """Copy weights into a model; report all mismatches together."""
     own = named_weights(model)
     check_fit(own, weights, path)
     with torch.no_grad():
@@ -135,7 +135,7 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> 
 
 
 def check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path) -> None:
-    """Whether `weights` have the names and shapes of a model's own."""
+    """Check that `weights` have the names and shapes of a model's own."""
     faults = [f"{name} is missing" for name in own.keys() - weights.keys()]
     faults += [f"{name} is unknown" for name in weights.keys() - own.keys()]
     faults += [
@@ -153,10 +153,10 @@ def check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Pa
 def save_bundle(
     directory: Path, config: Config, tokenizers: Tokenizers, weights: Mapping[str, Tensor], card: str
 ) -> None:
-    """Write or update a model directory: tokenizers before the config that promises them, the card last.
+    """Write or update a model directory: tokenizers before the config that refers to them, the card last.
 
-    Files are replaced one by one, and a kill may come between any two: until all are new, the manifest admits the old
-    ones too.
+    Files are replaced one by one, and the process may be killed between any two: until all are new, the manifest also
+    accepts the old ones.
     """
     make_directory(directory)
     files = {
@@ -182,7 +182,7 @@ def _admitted_before(directory: Path, names: Collection[str]) -> dict[str, list[
     try:
         manifest = _manifest(directory)
     except ModelError:
-        return {}  # damaged: nothing says which files are right
+        return {}  # damaged: the right files are unknown
     if manifest is not None:
         return manifest
     return {name: [_sha256((directory / name).read_bytes())] for name in names if (directory / name).is_file()}
@@ -195,7 +195,7 @@ def _write_manifest(directory: Path, admitted: Mapping[str, list[str]]) -> None:
 
 
 def _manifest(directory: Path) -> dict[str, list[str]] | None:
-    """The SHA-256 that each file may have; None where there is no manifest: older versions wrote none."""
+    """The accepted SHA-256 of each file; None if there is no manifest: older versions wrote none."""
     path = directory / MANIFEST
     if not os.path.lexists(path):
         return None
@@ -212,9 +212,9 @@ def _manifest(directory: Path) -> dict[str, list[str]] | None:
 
 @contextmanager
 def _verified(directory: Path, name: str, most: float) -> Iterator[bytes]:
-    """The content of a file, whose SHA-256 a thread computes meanwhile: it takes as long as the rest of loading.
+    """Yield a file's content while a thread computes its SHA-256, which takes as long as the rest of loading.
 
-    On leaving, an error if the manifest has another; whatever the content led to until then, this is why.
+    On exit, raise an error if the manifest has a different one. It replaces any error that the content has caused.
     """
     manifest = _manifest(directory)
     content = _read(directory, name, most)
@@ -233,22 +233,22 @@ def _verified(directory: Path, name: str, most: float) -> Iterator[bytes]:
 
 
 def load_card(directory: Path) -> str | None:
-    """The text for people; None where there is none."""
+    """Read the model card; None if there is none."""
     if not (directory / CARD).exists():
         return None
     return _read(directory, CARD, MAX_TEXT).decode(errors="replace")
 
 
 def resolve_model(model: str | Path) -> Path:
-    """The directory of a model: one that is there, else one that comes with dragoman, by its name."""
+    """Return the directory of a model: an existing one, else the bundled model of that name."""
     here = Path(model)
-    # a folder that merely has the name, of a corpus say, is not in the way
+    # a folder that only has the same name, such as a corpus, does not count
     is_run = any((here / part).exists() for part in (CONFIG, WEIGHTS, CHECKPOINTS))
     return here if is_run or str(model) not in bundled_models() else BUNDLED_MODELS / model
 
 
 def bundled_models() -> list[str]:
-    """The models that come with dragoman."""
+    """The names of the bundled models."""
     return sorted(path.parent.name for path in BUNDLED_MODELS.glob(f"*/{CONFIG}"))
 
 
@@ -261,12 +261,12 @@ def load_config(directory: Path) -> Config:
         raise ModelError(f"{path}: not valid TOML: nested too deeply; {RESTORE}")
     try:
         return Config.build(file=path, saved=True)
-    except ConfigError as error:  # which names the file
+    except ConfigError as error:  # its message names the file
         raise ModelError(str(error)) from None
 
 
 def tokenizer_names(joint: bool) -> tuple[str, str]:
-    """The files of both sides."""
+    """The file names of both sides' tokenizers."""
     joint_name, source_name, target_name = TOKENIZERS
     return (joint_name, joint_name) if joint else (source_name, target_name)
 
@@ -284,7 +284,7 @@ def load_tokenizers(directory: Path, config: Config) -> Tokenizers:
 
 
 def load_bundle(directory: Path) -> Bundle:
-    """A model directory, checked: its configuration, tokenizers and weights must fit each other."""
+    """Load a model directory and check that its configuration, tokenizers and weights fit together."""
     config = load_config(directory)
     tokenizers = load_tokenizers(directory, config)
     sizes = (tokenizers.source.size, tokenizers.target.size)
@@ -308,9 +308,9 @@ def load_bundle(directory: Path) -> Bundle:
 
 
 def _expanded(stored: Mapping[str, Tensor], expected: int, path: Path) -> dict[str, Tensor]:
-    """The weights of a file, int8 rows multiplied out, if they are as many as expected."""
+    """Dequantize the weights of a file after checking that there are as many as expected."""
     found = sum(stored[name].numel() for name in without_scales(stored))
-    if expected != found:  # before a model of the wrong size is built
+    if expected != found:  # checked before a model of the wrong size is built
         raise ModelError(f"{path}: holds {found:,} parameters, its config.toml describes {expected:,}")
     try:
         weights = expanded(stored)
@@ -325,7 +325,7 @@ def _expanded(stored: Mapping[str, Tensor], expected: int, path: Path) -> dict[s
 
 
 class _Unfilled(TorchFunctionMode):
-    """Draws no weights, which would be overwritten. The meta device draws none too, and imports for a second."""
+    """Skips initialisation, which would be overwritten. The meta device does too, but takes a second to import."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -337,7 +337,7 @@ class _Unfilled(TorchFunctionMode):
 
 
 def empty_model(config: Config, device: torch.device) -> Model:
-    """A model whose weights are still to be set: none is drawn, and chance stays as it was."""
+    """Return a model with uninitialised weights; the RNG state does not change."""
     with device, _Unfilled():
         return build_model(config.model)
 

@@ -1,10 +1,10 @@
-"""Every setting, once: frozen dataclasses, their presets, TOML in and out. Knows nothing of tensors or corpora.
+"""All settings: frozen dataclasses, presets, and reading and writing TOML. Knows nothing of tensors or corpora.
 
-A configuration is built in this order, later winning: dataclass defaults (the paper's base model), a preset, a TOML
-file, `--set section.key=value`. An unknown key is an error with a suggestion.
+A configuration is built from these layers, later ones winning: dataclass defaults (the paper's base model), a preset,
+a TOML file, `--set section.key=value`. An unknown key is an error with a suggestion.
 
-Every section checks its own fields when it is made, so that a mistake is the same error from a constructor,
-`dataclasses.replace`, a file, `--set` and an option.
+Every section checks its own fields on construction, so a mistake gives the same error from a constructor,
+`dataclasses.replace`, a file, `--set` or an option.
 """
 
 import functools
@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 from dragoman.errors import ConfigError, suggestion
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-LARGEST = 1_000_000  # no size in a model comes near it; a hostile or mistyped file does
+LARGEST = 1_000_000  # far above any size in a model; exceeded only by hostile or mistyped files
 
 
 def require(holds: bool, message: str) -> None:
@@ -37,14 +37,14 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
 
 
 def require_device(name: str, value: str) -> None:
-    """Whether it is the name of a device at all; whether this machine has it is another question."""
+    """Require the name of a device, whether or not this machine has it."""
     kind = value.partition(":")[0]
     if kind not in DEVICES:
         raise ConfigError(f"{name}: {value!r} is not a device; {suggestion(kind, DEVICES, {'gpu': 'cuda'})}")
 
 
 def _require_range(section: str, name: str, value: float | None, low: float, high: float) -> None:
-    """None is a setting left to its default, which is in range. NaN is in no range."""
+    """None is a setting left at its default, which is in range. NaN is in no range."""
     require(value is None or low <= value <= high, f"{section}.{name}: {value} is out of range; use {low} to {high}")
 
 
@@ -60,8 +60,8 @@ def _type_hints(kind: type) -> dict[str, Any]:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the type `hint` says, or an error that names both."""
-    if isinstance(hint, types.UnionType):  # something or None
+    """Return `value` as the type `hint`, or raise an error that names both."""
+    if isinstance(hint, types.UnionType):  # a type or None
         return None if value is None else _checked(name, value, hint.__args__[0])
     if typing.get_origin(hint) is Literal:
         require_choice(name, value, typing.get_args(hint))
@@ -74,18 +74,18 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         )
         return tuple(_checked(name, part, str) for part in parts)
     if isinstance(value, int) and value.bit_length() > (63 if hint is int else 4_096):
-        # said without the number: Python refuses to print thousands of digits
+        # without the number: Python refuses to print thousands of digits
         raise ConfigError(f"{name}: the number has {value.bit_length()} bits, at most 63 are allowed")
     kind, words = _KINDS[hint]
-    is_kind = isinstance(value, kind) and (hint is bool or not isinstance(value, bool))  # to Python True is a number
+    is_kind = isinstance(value, kind) and (hint is bool or not isinstance(value, bool))  # in Python, True is a number
     require(is_kind, f"{name}: {value!r} is not {words}")
     if hint is str:
-        # a file name may hold other bytes, which Python shows as surrogates; TOML and JSON cannot hold them
+        # a file name may hold other bytes, which Python represents as surrogates; TOML and JSON cannot
         require(_is_unicode(value), f"{name}: {value!r} is not valid UTF-8; rename the file or change the setting")
         return value
     try:
         return hint(value)
-    except OverflowError:  # a whole number that no float can hold
+    except OverflowError:  # an integer that no float can hold
         return math.inf if value > 0 else -math.inf
 
 
@@ -196,7 +196,7 @@ class TransformerConfig:
 
     @property
     def longest(self) -> int | None:
-        """The most positions a sentence may have, where there is a limit."""
+        """The maximum number of positions in a sentence; None if there is no limit."""
         return self.max_positions if self.positions == "learned" else None
 
     def _stack(self, num_layers: int, d_model: int, d_ff: int, num_heads: int) -> StackSize:
@@ -475,7 +475,7 @@ class Config:
         saved: bool = False,
         **sections: Mapping[str, Any],
     ) -> Self:
-        """A preset, then a TOML file, then `sections`, then `section.key=value` strings; later wins.
+        """Build from a preset, then a TOML file, then `sections`, then `section.key=value` strings; later ones win.
 
         `saved`: the file is the config.toml of a model directory, which states the size of the vocabulary.
         """
@@ -486,7 +486,7 @@ class Config:
         try:
             return cls._from_layers(preset, document, asked, saved)
         except ConfigError as error:
-            if str(error) == cls._fault(preset, document, saved):  # the file has it without what was asked besides
+            if str(error) == cls._fault(preset, document, saved):  # the file alone is at fault
                 raise ConfigError(f"{file}: {error}") from None
             raise
 
@@ -521,13 +521,13 @@ class Config:
                 )
         kinds = {**_SECTIONS, "model": _architecture(values["model"])}
         for name, entries in (PRESETS[preset] if preset is not None else {}).items():
-            # a preset's heads and the like mean nothing to a recurrent model
+            # drop a preset's fields that do not apply to a recurrent model, such as heads
             entries = {key: value for key, value in entries.items() if key in kinds[name].__dataclass_fields__}
             values[name] = {**entries, **values[name]}
         return cls(**{name: _section(name, kinds[name], entries) for name, entries in values.items()})
 
     def with_vocabulary(self, source_size: int, target_size: int) -> Self:
-        """The same configuration once the tokenizers exist and their sizes are known."""
+        """Return the configuration with the vocabulary sizes, once the tokenizers exist."""
         target = None if source_size == target_size and self.text.joint else target_size
         return replace(self, model=replace(self.model, vocab_size=source_size, target_vocab_size=target))
 
@@ -538,7 +538,7 @@ class Config:
             values = getattr(self, section.name)
             for entry in fields(values):
                 value = getattr(values, entry.name)
-                if value is None:  # TOML has no word for it
+                if value is None:  # TOML has no null
                     lines.append(f"# {entry.name} is not set")
                 else:
                     lines.append(f"{entry.name} = {_toml(value)}")
@@ -556,7 +556,7 @@ def _architecture(entries: Mapping[str, Any]) -> type[ModelConfig]:
 
 
 def _toml(value: Any) -> str:
-    """JSON's strings, numbers and lists are TOML's, but for one character that TOML wants escaped."""
+    """JSON's strings, numbers and lists are valid TOML, except for one character that TOML requires escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -567,7 +567,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such file; give a TOML file or the --source ... options") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML; of thousands of digits or brackets
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML; or thousands of digits or brackets
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -593,7 +593,7 @@ def _section(name: str, kind: type, entries: Mapping[str, Any]) -> Any:
     return kind(**entries)
 
 
-# Sizes, warm-up, batch and learning rate belong together: 4,000 warm-up steps would kill a short run.
+# Sizes, warm-up, batch and learning rate belong together: 4,000 warm-up steps would ruin a short run.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tiny": {
         "model": {"num_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4},

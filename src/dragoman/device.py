@@ -1,4 +1,4 @@
-"""Which device and which precision a model runs in, chosen by itself and overridable. Knows nothing of models."""
+"""Chooses the device and precision a model runs in, unless they are given. Knows nothing of models."""
 
 import ctypes
 import functools
@@ -20,7 +20,7 @@ GAINS_FROM_THREADS = 64  # d_model from which a second CPU thread pays (docs/lab
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA, then Apple's MPS, then the CPU; a name is taken at its word or refused."""
+    """`auto` tries CUDA, then Apple's MPS, then the CPU; any other name is used as given or is an error."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -43,7 +43,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has an exception for it; the CPU's allocator has only its words."""
+    """Whether memory ran out: CUDA has an exception type for it; for the CPU's allocator only the message tells."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
         words in str(error) for words in ("can't allocate memory", "not enough memory")
     )
@@ -51,20 +51,20 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @functools.cache
 def kernels_run() -> bool:
-    """Whether Triton's kernels do: it builds a small launcher with a C compiler when one is first used."""
+    """Whether Triton kernels can run: on first use Triton builds a small launcher with a C compiler."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     return torch.cuda.is_available() and find_spec("triton") is not None and compiler is not None
 
 
 def choose_precision(name: str, device: torch.device) -> torch.dtype:
-    """The type matrix products run in; weights stay float32. `auto`: bfloat16 on CUDA, float32 elsewhere."""
+    """The dtype of matrix products; weights stay float32. `auto`: bfloat16 on CUDA, float32 elsewhere."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
 def choose_threads(asked: int, d_model: int) -> int:
-    """CPU threads: as asked for; else as OMP_NUM_THREADS says; else one for a model too small to gain from more."""
+    """CPU threads: `asked` if set; else OMP_NUM_THREADS; else one for a model too small to benefit from more."""
     if asked:
         return asked
     too_small = d_model < GAINS_FROM_THREADS and "OMP_NUM_THREADS" not in os.environ
@@ -72,7 +72,7 @@ def choose_threads(asked: int, d_model: int) -> int:
 
 
 class _ThreadCount:
-    """How many users of `cpu_threads` there are, and the number of threads before the first."""
+    """The number of active `cpu_threads` contexts, and of threads before the first."""
 
     lock = threading.Lock()
     users = 0
@@ -81,10 +81,10 @@ class _ThreadCount:
 
 @contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
-    """PyTorch's operators run on this many CPU threads within.
+    """Run PyTorch's operators on this many CPU threads inside the context.
 
-    The number belongs to the whole process: of several users at once the last to enter sets it, and the last to leave
-    restores it.
+    The number is global to the process: of several concurrent contexts, the last to enter sets it and the last to
+    leave restores it.
     """
     with _ThreadCount.lock:
         if not _ThreadCount.users:
@@ -102,15 +102,15 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 
 def is_fast_in_bfloat16(device: torch.device) -> bool:
-    """Whether this is a CPU with a unit for products of bfloat16 matrices (AMX)."""
-    tells = hasattr(torch.cpu, "get_capabilities")  # PyTorch 2.11 and older do not
+    """Whether this is a CPU with a matrix unit for bfloat16 (AMX)."""
+    tells = hasattr(torch.cpu, "get_capabilities")  # PyTorch 2.11 and older do not have it
     return device.type == "cpu" and tells and bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 def is_slow_in_bfloat16(device: torch.device) -> bool:
-    """Whether this is a CPU without bfloat16 instructions: such products take PyTorch hundreds of times as long there.
+    """Whether this is a CPU without bfloat16 instructions, where such products take PyTorch hundreds of times as long.
 
-    PyTorch's own warning of it, with C++ stack frames, is silenced: callers say it in a line.
+    PyTorch's own warning, with C++ stack frames, is silenced: callers give a one-line warning.
     """
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
@@ -120,22 +120,22 @@ def is_slow_in_bfloat16(device: torch.device) -> bool:
 
 @contextmanager
 def keep_freed_memory(device: torch.device) -> Iterator[None]:
-    """What is freed in the CPU's memory stays with this process, for the next step to take. Not to be nested.
+    """Keep freed CPU memory in this process for the next step to reuse. Must not be nested.
 
-    Otherwise glibc hands every large tensor back to the system and has it again page by page, filled with zeros: a
-    tenth of a training step.
+    Otherwise glibc returns every large tensor to the system and gets it back page by page, filled with zeros: a tenth
+    of a training step.
     """
     if device.type != "cpu" or platform.libc_ver()[0] != "glibc":
         yield
         return
     libc = ctypes.CDLL(None)
-    trim_threshold, mmap_threshold, mmap_max = -1, -3, -4  # M_TRIM_THRESHOLD and so on, of malloc.h
+    trim_threshold, mmap_threshold, mmap_max = -1, -3, -4  # M_TRIM_THRESHOLD etc. in malloc.h
     libc.mallopt(trim_threshold, -1)
     libc.mallopt(mmap_max, 0)
     try:
         yield
     finally:
-        # Once told anything, glibc no longer adapts its thresholds: they are left as high as it would have raised them
+        # Once one is set, glibc stops adapting its thresholds: leave them as high as it would have raised them
         libc.mallopt(trim_threshold, 64 << 20)
         libc.mallopt(mmap_threshold, 32 << 20)
         libc.mallopt(mmap_max, 65_536)

@@ -6,7 +6,7 @@
     ├── ModelError         4   model directories and checkpoints
     ├── NonFiniteError     5   training went non-finite
     ├── DiskError          6   a file could not be written
-    └── Stopped      130, 143   a signal ended a run; what was done is saved
+    └── Stopped      130, 143   a signal ended a run; its progress is saved
 
 A message is one line: ``name: what is wrong; what to do``; data errors start with ``file:line:``.
 """
@@ -47,7 +47,7 @@ class Stopped(DragomanError):
 
 
 def suggestion(word: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
-    """What to say after an unknown word: the known one that was probably meant, or all of them."""
+    """Return a hint for an unknown word: the known one that was probably meant, or all of them."""
     choices = sorted(known)
     near = (aliases or {}).get(word.lower()) or _nearest(word, choices)
     return f"did you mean {near}?" if near else f"known: {', '.join(choices)}"
@@ -60,7 +60,7 @@ def _nearest(word: str, choices: list[str]) -> str | None:
 
 
 def _rank(word: str, choice: str) -> tuple[int, float]:
-    """A slip of the keys (max_step) comes before the same word with more or less (beam_size), then likeness alone."""
+    """Rank typos (max_step) first, then the same word with something added or removed (beam_size), then similarity."""
     likeness = difflib.SequenceMatcher(None, choice, word).ratio()
     if likeness >= 0.85:
         return 3, likeness
@@ -70,7 +70,7 @@ def _rank(word: str, choice: str) -> tuple[int, float]:
 
 
 def _extends(long: str, short: str) -> bool:
-    """Whether every word of the short one begins a word of the long one: beam and num_beams, steps and max_steps."""
+    """Whether every word of `short` is a prefix of a word of `long`: beam and num_beams, steps and max_steps."""
     words, parts = _WORD.findall(long), _WORD.findall(short)
     # a prefix of one or two letters says nothing: es is not short for estonian
     begun = [any(word == part or (len(part) >= 3 and word.startswith(part)) for word in words) for part in parts]

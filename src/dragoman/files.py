@@ -1,4 +1,4 @@
-"""Files that survive a kill: atomic writes and locks; and checked reads of files that may come from anyone.
+"""Crash-safe file writes and locks, and checked reads of untrusted files.
 
 Knows nothing of models or of what the files contain.
 """
@@ -15,11 +15,11 @@ from dragoman.errors import DiskError, ModelError
 
 
 def after(event: str, path: Path) -> None:
-    """Called after each write and each rename, and does nothing: tests let a process die here, or a disk be full."""
+    """Hook after each write and each rename; does nothing. Tests use it to kill the process or simulate a full disk."""
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Replace `path` by one rename, so that a reader sees the old file or the new one, never half of either."""
+    """Replace `path` with one rename, so that a reader sees the old file or the new one, never part of either."""
     partial = partial_path(path)
     try:
         write_synced(partial, content)
@@ -30,7 +30,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def move_into_place(partial: Path, path: Path) -> None:
-    """Rename what has been written and synced to its final name, and sync the directory."""
+    """Rename a written and synced file to its final name, and sync the directory."""
     partial.replace(path)
     after("rename", path)
     sync_directory(path.parent)
@@ -70,9 +70,9 @@ def disk_error(path: Path, size: int, error: OSError) -> DiskError:
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """One run at a time in a directory. The lock ends with the process, however it ends.
+    """Allow one run at a time in a directory. The lock ends with the process, however it ends.
 
-    A directory that was made for it goes again where nothing came into it: the run was refused.
+    A directory that was created for the lock is removed if nothing was written to it: the run was refused.
     """
     new = not directory.exists()
     make_directory(directory)
@@ -99,7 +99,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 
 def _remove_if_empty(directory: Path, lock: Path) -> None:
-    with suppress(OSError):  # somebody else has removed it, or a folder in it is not empty
+    with suppress(OSError):  # another process has removed it, or a folder in it is not empty
         for folder in sorted((each for each in directory.rglob("*") if each.is_dir()), reverse=True):
             folder.rmdir()
         if list(directory.iterdir()) == [lock]:
@@ -128,7 +128,7 @@ def _checked(directory: Path, name: str, max_bytes: float, may_link: bool) -> Pa
         raise RefusedFile(f"cannot be read ({reason})", "is this a model directory?") from None
     if not may_link and not path.is_relative_to(directory.resolve()):
         raise RefusedFile("links to a file outside of its directory", "copy the file itself into the directory")
-    if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device never end
+    if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device might never end
         raise RefusedFile("is not a regular file")
     if status.st_size > max_bytes:
         raise RefusedFile(f"has {status.st_size:,} bytes, at most {max_bytes:,} are allowed")
@@ -136,7 +136,7 @@ def _checked(directory: Path, name: str, max_bytes: float, may_link: bool) -> Pa
 
 
 def read_checked(directory: Path, name: str, max_bytes: float, *, may_link: bool = False) -> bytes:
-    """The content of a file in a directory that may come from anyone, or RefusedFile.
+    """Return the content of a file in an untrusted directory, or raise RefusedFile.
 
     Pipes, files over `max_bytes` and, unless `may_link`, links out of the directory are refused.
     """

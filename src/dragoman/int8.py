@@ -1,4 +1,4 @@
-"""Rows of numbers as int8, each with a scale of its own: a quarter of the bytes. Knows nothing of models or files.
+"""Quantizes rows to int8, each with its own scale: a quarter of the bytes. Knows nothing of models or files.
 
 Shapes, as suffixes of names: N rows, I numbers in each.
 """
@@ -11,18 +11,18 @@ from torch import Tensor
 from dragoman.errors import ModelError
 
 LEVELS = 127  # -127 to 127: symmetric, so zero stays zero
-SCALE = ".scale"  # beside the name of a matrix: what its rows are multiplied by
+SCALE = ".scale"  # suffix to a matrix's name, for the factors of its rows
 
 
 def quantize_rows(x_NI: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 numbers and the scale [N, 1] that brings each row back: its largest magnitude becomes 127."""
-    # the least normal number: a row of zeros must not be divided by zero
+    """Return int8 values and the scale [N, 1] that restores each row: its largest magnitude becomes 127."""
+    # clamp to the smallest normal number: a row of zeros must not be divided by zero
     scale_N1 = (x_NI.abs().amax(dim=-1, keepdim=True) / LEVELS).clamp(min=torch.finfo(x_NI.dtype).tiny)
     return (x_NI / scale_N1).round().to(torch.int8), scale_N1
 
 
 def compact(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every matrix as int8 rows, its scales under its name + ".scale"; biases and norms, which are few, as they are."""
+    """Quantize every matrix to int8 rows, scales under its name + ".scale"; keep biases and norms, which are few."""
     stored: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if tensor.dim() != 2:
@@ -34,7 +34,7 @@ def compact(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def expanded(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights that `compact` was given, but for what rounding took; others as they are."""
+    """Restore the weights passed to `compact`, up to rounding; leave others unchanged."""
     weights: dict[str, Tensor] = {}
     for name in without_scales(stored):
         tensor, scale_N = stored[name], stored.get(name + SCALE)
@@ -47,7 +47,7 @@ def expanded(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_scales(name: str, tensor: Tensor, scale_N: Tensor) -> None:
-    """Files come from anyone, and scales of another shape would be broadcast: N numbers to N x N."""
+    """Files are untrusted, and scales of another shape would be broadcast: N numbers to N x N."""
     if tensor.dtype != torch.int8 or tensor.dim() != 2:
         raise ModelError(f"{name} has scales and is {list(tensor.shape)} of {tensor.dtype}, not an int8 matrix")
     if scale_N.shape != tensor.shape[:1] or not scale_N.is_floating_point():

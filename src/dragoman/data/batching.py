@@ -16,28 +16,28 @@ from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 
 Ids = npt.NDArray[np.int64]
 
-PlanParameters = dict[str, int]  # what decides, besides (seed, epoch), which pairs make a batch
-Part = tuple[PlanParameters, int]  # of an epoch: how its pairs were batched, and how many of those batches were taken
+PlanParameters = dict[str, int]  # what determines the batches, besides (seed, epoch)
+Part = tuple[PlanParameters, int]  # of an epoch: how its pairs were batched, and how many of those batches were used
 
-MOST_GROUPS = 4  # of a batch; more hardly teach better
-GROUP_TOKENS = 1_024  # fewer at once, and a pass costs more than its products
+MOST_GROUPS = 4  # per batch; more barely improve training
+GROUP_TOKENS = 1_024  # with fewer at once, overhead exceeds the matrix products
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Teacher forcing: the decoder is fed <s> y1 .. yn and must answer y1 .. yn </s>."""
+    """Teacher forcing: the decoder is fed <s> y1 .. yn and must predict y1 .. yn </s>."""
 
     rows: Ids
     source_ids: Tensor  # [B, S], each sentence ends in </s>
     source_allowed: Tensor  # [B, S], True = real token
     target_input: Tensor  # [B, T]
-    target_output: Tensor  # [B, T], `pad` where there is nothing to answer
+    target_output: Tensor  # [B, T], `pad` where there is nothing to predict
     num_tokens: int  # real target tokens, </s> included
     pad: int = VOCABULARY.pad
 
     @property
     def target_real(self) -> Tensor:
-        """[B, T], True where there is something to answer."""
+        """[B, T], True where there is a token to predict."""
         return self.target_output != self.pad
 
     def to(self, device: torch.device) -> "Batch":
@@ -53,7 +53,7 @@ class Batch:
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int = VOCABULARY.pad) -> tuple[Tensor, Tensor]:
-    """Ragged rows as one [B, longest] tensor, and which of its places are real."""
+    """Pad ragged rows to one [B, longest] tensor; also return which positions are real."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     allowed = np.arange(lengths.max(initial=0)) < lengths[:, None]
     ids = np.full(allowed.shape, pad, dtype=np.int64)
@@ -68,7 +68,7 @@ def teacher_forcing(
     source: Vocabulary = VOCABULARY,
     target: Vocabulary = VOCABULARY,
 ) -> Batch:
-    """A batch of ids without special ones, which are added here."""
+    """Make a batch from ids without special ids, which are added here."""
     source_ids, source_allowed = pad_rows([[*ids, source.eos] for ids in sources], source.pad)
     target_input, _ = pad_rows([[target.bos, *ids] for ids in targets], target.pad)
     target_output, real = pad_rows([[*ids, target.eos] for ids in targets], target.pad)
@@ -82,7 +82,7 @@ def collate(store: Store, rows: Ids) -> Batch:
 
 
 def padding_only(batch: Batch) -> Batch:
-    """One of its pairs with no answer asked for: a pass through the model without loss or gradient."""
+    """One of its pairs with nothing to predict: a pass through the model without loss or gradient."""
     first = slice(0, 1)
     unasked = torch.full_like(batch.target_output[first], batch.pad)
     return Batch(
@@ -97,15 +97,15 @@ def padding_only(batch: Batch) -> Batch:
 
 
 def groups_in(batch_tokens: int, longest: int) -> int:
-    """How many groups of like length a padded batch of training is made of; `longest`: the longest pair, with </s>.
+    """How many groups of similar length make a padded training batch; `longest` is the longest pair, with </s>.
 
-    One alone teaches less: all its sentences end at the same place, those of the next batch at another.
+    A single group trains worse: all its sentences end at the same position, those of the next batch at another.
     """
     return max(1, min(MOST_GROUPS, -(-batch_tokens // GROUP_TOKENS), batch_tokens // longest))
 
 
 def bucket_by_length(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens: int) -> list[Ids]:
-    """These pairs, shortest first, in the fullest groups whose padded size is within the budget."""
+    """Group these pairs, shortest first, into the fullest groups whose padded size is within the budget."""
     lengths = np.maximum(source_lengths[rows], target_lengths[rows]) + 1  # </s>
     shortest_first = np.argsort(lengths, kind="stable")
     rows, lengths = rows[shortest_first], lengths[shortest_first]
@@ -122,12 +122,12 @@ def bucket_by_length(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens
 
 
 def part_generator(seed: int, epoch: int, part: int) -> np.random.Generator:
-    """Random numbers for the order of an epoch, or of what is left of it after `part` parts."""
+    """Random generator for the order of an epoch, or of the rest of it after `part` parts."""
     return np.random.default_rng([seed, epoch, part] if part else [seed, epoch])
 
 
 class BatchPlan:
-    """Which pairs make which batch: one or more groups of like length, which of them and in which order at random."""
+    """Assigns pairs to batches: one or more groups of similar length, picked and ordered at random."""
 
     def __init__(
         self, source_lengths: Ids, target_lengths: Ids, *, batch_tokens: int, seed: int, groups: int = 1
@@ -137,9 +137,9 @@ class BatchPlan:
         self._seed = seed
 
     def epoch(self, epoch: int, rows: Ids | None = None, part: int = 0) -> list[Ids]:
-        """Every batch of an epoch, as row numbers: each pair exactly once.
+        """Return every batch of an epoch, as row numbers: each pair exactly once.
 
-        With `rows`, of these pairs only: what is left of an epoch once `part` parts of it were batched otherwise.
+        With `rows`, use only these pairs: the rest of an epoch after `part` parts of it were batched differently.
         """
         rows = np.arange(len(self._lengths[0])) if rows is None else rows
         random = part_generator(self._seed, epoch, part)

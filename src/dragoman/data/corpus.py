@@ -1,8 +1,8 @@
-"""Bytes to lines to pairs of text. Knows nothing of ids.
+"""From bytes to lines to pairs of text. Knows nothing of ids.
 
-Only a newline byte separates lines; one carriage return before it goes, and so does a byte order mark at the start of
-a file. Names ending in .gz, .bz2 or .xz are read as such. Line N of a source file pairs with line N of its target:
-a line that cannot be used takes its partner with it, is counted, and never moves the others. One .tsv file may be both:
+Only a newline byte separates lines; one carriage return before it is removed, and so is a byte order mark at the start
+of a file. Files ending in .gz, .bz2 or .xz are decompressed. Line N of a source file pairs with line N of its target:
+a line that cannot be used drops its partner too, is counted, and never shifts the others. One .tsv file may be both:
 its first column is the source, its second the target.
 """
 
@@ -27,10 +27,10 @@ from dragoman.text.normalize import is_blank
 
 OnBadLine = Literal["fail", "skip"]
 
-LONGEST_LINE = 1 << 20  # bytes; a longer line is passed over without being held in memory
+LONGEST_LINE = 1 << 20  # bytes; a longer line is skipped without being held in memory
 TOO_LONG = f"longer than {LONGEST_LINE:,} bytes"
 BOM = "\ufeff"
-PLACES_KEPT = 5  # of the pairs left out, how many are remembered by line
+PLACES_KEPT = 5  # how many dropped pairs are recorded by line
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
@@ -57,7 +57,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Dropped:
-    """Pairs left out for one reason."""
+    """Pairs dropped for one reason."""
 
     count: int = 0
     first: list[tuple[int, int]] = field(default_factory=list)  # (part, line) of the first few
@@ -70,11 +70,11 @@ class Dropped:
 
 @dataclass
 class CorpusReport:
-    """What became of every line of a corpus."""
+    """How many pairs of a corpus were kept or dropped, and why."""
 
     files: list[str] = field(default_factory=list)  # the source's
     kept: int = 0
-    blank: Dropped = field(default_factory=Dropped)  # on either side, here and below
+    blank: Dropped = field(default_factory=Dropped)  # on either side; the same applies to the fields below
     bad: Dropped = field(default_factory=Dropped)  # not UTF-8, or NUL bytes
     too_long: Dropped = field(default_factory=Dropped)  # over LONGEST_LINE bytes
     too_many_pieces: Dropped = field(default_factory=Dropped)  # over text.max_length, once encoded
@@ -84,7 +84,7 @@ class CorpusReport:
         return self.kept + sum(dropped.count for dropped, _ in self._reasons())
 
     def notes(self) -> list[str]:
-        """One line for each reason that left pairs out: `2 pairs left out, blank on a side: train.en:3, train.en:9`."""
+        """One line per reason for dropped pairs: `2 pairs left out, blank on a side: train.en:3, train.en:9`."""
         notes = []
         for dropped, reason in self._reasons():
             if dropped.count:
@@ -104,13 +104,13 @@ class CorpusReport:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Every line of a file, usable or not, in bounded memory."""
+    """Yield every line of a file, usable or not, in bounded memory."""
     with _reading(path) as stream:
         yield from split_lines(stream, str(path))
 
 
 def count_lines(path: Path) -> int:
-    """How many lines a file has, found without decoding any."""
+    """Count the lines of a file without decoding them."""
     count, last = 0, b"\n"
     with _reading(path) as stream:
         while chunk := stream.read(1 << 20):
@@ -119,8 +119,8 @@ def count_lines(path: Path) -> int:
 
 
 def split_lines(stream: BinaryIO | io.BufferedIOBase, name: str) -> Iterator[Line]:
-    """The same of a stream of bytes, standard input say; `name` is its name in errors."""
-    limit = LONGEST_LINE + len(codecs.BOM_UTF8 + b"\r\n")  # room for all that is taken off
+    """Yield every line of a byte stream such as standard input; `name` is its name in errors."""
+    limit = LONGEST_LINE + len(codecs.BOM_UTF8 + b"\r\n")  # room for everything that is removed
     number = 0
     while raw := stream.readline(limit):
         number += 1
@@ -136,19 +136,19 @@ def split_lines(stream: BinaryIO | io.BufferedIOBase, name: str) -> Iterator[Lin
 
 
 def valid_line(line: Line, path: Path) -> Line:
-    """The line of a file, or an error that says where and why it is not valid text."""
+    """Return the line, or raise an error that says where and why it is not valid text."""
     if line.problem:
         raise DataError(f"{path}:{line.number}: {line.problem}; fix the line")
     return line
 
 
 def text_line(text: str, number: int = 1) -> Line:
-    """A text given as a string, judged as the text of a file is; a byte order mark at its start goes."""
+    """Check a string like a line of a file; a byte order mark at its start is removed."""
     return _line(number, text.removeprefix(BOM))
 
 
 def _line(number: int, content: bytes | str) -> Line:
-    """Decides what is text, wherever it comes from: UTF-8 without NUL. A problem names the byte, or the character."""
+    """Decide what is text, whatever its origin: UTF-8 without NUL. A problem names the byte or the character."""
     unit, nul = ("byte", content.find(b"\0")) if isinstance(content, bytes) else ("character", content.find("\0"))
     if nul >= 0:
         return Line(number, "", f"NUL at {unit} {nul + 1}")
@@ -160,7 +160,7 @@ def _line(number: int, content: bytes | str) -> Line:
 
 
 def parallel_lines(source: Path, target: Path) -> Iterator[tuple[Line, Line]]:
-    """Line N of one with line N of the other; files of unequal length are refused once both have been counted."""
+    """Pair line N of one with line N of the other; files of unequal length are an error once both are counted."""
     if source == target and ".tsv" in source.suffixes:
         yield from _columns(source)
         return
@@ -191,7 +191,7 @@ def read_pairs(
     on_bad_line: OnBadLine = "fail",
     report: CorpusReport,
 ) -> Iterator[Pair]:
-    """The usable pairs, file after file; `report`, given fresh, says what became of the others."""
+    """Yield the usable pairs, file by file; `report`, passed in empty, records the others."""
     if len(source) != len(target) or not source:
         raise DataError(
             f"{len(source)} source files, {len(target)} target files; give as many of one as of the other, in one order"
@@ -225,7 +225,7 @@ def _read_part(part: int, source: Path, target: Path, on_bad_line: OnBadLine, re
 
 
 def content_hash(paths: Sequence[Path]) -> str:
-    """SHA-256 over the SHA-256 of each file's raw bytes, compressed or not: where one file ends matters."""
+    """SHA-256 of the SHA-256 of each file's raw bytes, compressed or not: file boundaries matter."""
     total = hashlib.sha256()
     for path in paths:
         total.update(bytes.fromhex(file_hash(path)))
@@ -233,8 +233,8 @@ def content_hash(paths: Sequence[Path]) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's raw bytes, as sha256sum prints it; read once as long as the file stays as it is."""
-    with _reading(path, raw=True):  # whatever keeps it from being read is told
+    """SHA-256 of a file's raw bytes, as sha256sum prints it; cached until the file changes."""
+    with _reading(path, raw=True):  # reports any error that prevents reading
         status = path.stat()
     return _digest(path, status.st_size, status.st_mtime_ns)
 
@@ -253,7 +253,7 @@ def _refuse_other_formats(name: str, head: bytes) -> None:
 
 @contextmanager
 def _reading(path: Path, raw: bool = False) -> Iterator[io.BufferedIOBase]:
-    """The file's bytes, unpacked unless `raw`; whatever keeps them from being read is a DataError."""
+    """Open a file, decompressed unless `raw`; any error that prevents reading becomes a DataError."""
     opener = None if raw else OPENERS.get(path.suffix.lower())
     try:
         with opener(path) if opener else path.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Corpora the project makes by itself, of any size, and their files. Knows nothing of tokenizers or models.
+"""Generated corpora of any size, and their files. Knows nothing of tokenizers or models.
 
 Every task is a function from source to target, so exact match is a fair measure. For one seed, a larger corpus
 extends a smaller one: the same validation and test sets, and the smaller training set as a prefix.
@@ -24,9 +24,9 @@ HELD_OUT_SHARE = 0.1  # of the draws, until valid and test are full
 SYMBOLS = tuple("abcdefghijklmnopqrst")
 SHORTEST, LONGEST = 3, 10  # symbols in a sequence
 
-MOST_DIGITS = 6  # of a number
+MOST_DIGITS = 6  # in a number
 DATE_SHARE = 0.2
-# The Thai year began in April until 1940, so that only from 1941 on is its number always ours + 543.
+# The Thai year began in April until 1940, so only from 1941 on is its number always the Gregorian one + 543.
 FIRST_DAY, LAST_DAY = date(1950, 1, 1), date(2049, 12, 31)
 DAYS = (LAST_DAY - FIRST_DAY).days + 1
 BUDDHIST_YEARS = 543
@@ -62,9 +62,9 @@ class GeneratedFiles:
 
 
 def generate(name: str, size: int, seed: int = 1) -> Splits:
-    """`size` training pairs and 1,000 each to validate and test, all sources distinct; a pure function."""
+    """Generate `size` training pairs and 1,000 each for validation and test, all sources distinct; a pure function."""
     task = _task(name)
-    # Half: near the end of its sources a task would draw little but what it has drawn before.
+    # Half: near the end of its sources, a task would draw almost only duplicates.
     most = task.distinct // 2 - 2 * HELD_OUT
     require(
         1 <= size <= most,
@@ -80,16 +80,16 @@ def generate(name: str, size: int, seed: int = 1) -> Splits:
         if pair[0] in seen:
             continue
         seen.add(pair[0])
-        # Picked among the draws, not ahead of them: else the few short sources would all be held out.
+        # Picked from the draws, not before them: otherwise the few short sources would all be held out.
         if len(held_out) < 2 * HELD_OUT and generator.random() < HELD_OUT_SHARE:
             held_out.append(pair)
         elif len(train) < size:
             train.append(pair)
-    return Splits(train, held_out[::2], held_out[1::2])  # in turn: short sources come early
+    return Splits(train, held_out[::2], held_out[1::2])  # alternating: short sources come early
 
 
 def write(name: str, size: int, directory: Path, seed: int = 1) -> GeneratedFiles:
-    """The corpus as `train.en`, `train.de`, `valid.en` ... in `directory`; files that are right already are left."""
+    """Write the corpus as `train.en`, `train.de`, `valid.en` ... in `directory`; correct files are left alone."""
     task = _task(name)
     splits = generate(name, size, seed)
     paths: list[Path] = []
@@ -130,7 +130,7 @@ def _reversed(symbols: list[str]) -> list[str]:
 
 
 def spell_number(number: int, language: str) -> str:
-    """1 to 999,999 in words of "en", "de" or "th"."""
+    """Spell 1 to 999,999 in words, in "en", "de" or "th"."""
     rest = number % 1000
     if rest in (0, number):
         return _spell(number, language)
@@ -138,11 +138,11 @@ def spell_number(number: int, language: str) -> str:
     if language == "en":
         return thousands + (", " if rest >= 100 else " and ") + _spell(rest, language)
     if language == "th" and rest == 1:
-        return thousands + "เอ็ด"  # one, once something stands before it
+        return thousands + "เอ็ด"  # one, when something precedes it
     return thousands + _spell(rest, language)
 
 
-@cache  # num2words takes 0.1 ms a number; whole thousands and what is below them are only 1,998
+@cache  # num2words takes 0.1 ms per number; whole thousands and numbers below 1,000 are only 1,998
 def _spell(number: int, language: str) -> str:
     from num2words import num2words
 
@@ -173,7 +173,7 @@ def _weekday_names(language: str) -> dict[int, str]:
 
 
 def english_dates(day: date) -> tuple[str, str, str]:
-    """The three ways a date is said; a target language has one answer to each."""
+    """Three ways to write a date; a target language has one translation for each."""
     month, weekday = _month_names("en")[day.month], _weekday_names("en")[day.weekday()]
     return (
         f"{weekday}, {month} {day.day}, {day.year}",
@@ -193,7 +193,7 @@ def german_dates(day: date) -> tuple[str, str, str]:
 
 def thai_dates(day: date) -> tuple[str, str, str]:
     month, weekday = _month_names("th")[day.month], _weekday_names("th")[day.weekday()]
-    year = day.year + BUDDHIST_YEARS  # Babel knows no Buddhist calendar
+    year = day.year + BUDDHIST_YEARS  # Babel has no Buddhist calendar
     return (
         f"{weekday}ที่ {day.day} {month} {year}",
         f"{day.day} {month} {year}",
@@ -208,7 +208,7 @@ def _number_or_date_pair(
         day = FIRST_DAY + timedelta(days=int(generator.integers(DAYS)))
         form = generator.integers(3)
         return english_dates(day)[form], dates(day)[form]
-    digits = int(generator.integers(1, MOST_DIGITS + 1))  # first, so that small numbers are as frequent as large
+    digits = int(generator.integers(1, MOST_DIGITS + 1))  # first, so that small numbers are as frequent as large ones
     number = int(generator.integers(10 ** (digits - 1), 10**digits))
     return spell_number(number, "en"), spell_number(number, language)
 

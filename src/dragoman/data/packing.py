@@ -1,7 +1,7 @@
 """Packed batches: sentences end to end in rows of a token budget, no padding between. Knows nothing of models.
 
-On CUDA every batch has the same shape, so that a compiled model is compiled once: what the sentences leave of the
-budget is filled with sentences of padding, which nothing else sees and no loss counts.
+On CUDA every batch has the same shape, so a model is compiled only once: the rest of the budget is filled with
+sentences of padding, which nothing attends to and no loss counts.
 
 Shapes: N packed tokens, B sentences, L longest sentence, G blocks, P places of all rows.
 """
@@ -21,7 +21,7 @@ from dragoman.text.vocabulary import VOCABULARY
 
 Ids = npt.NDArray[np.int64]
 
-LIKE_LENGTH = 16  # lengths are rounded up to a multiple of it to find sentences of like length
+LIKE_LENGTH = 16  # lengths are rounded up to a multiple of this to bucket sentences by length
 
 
 @dataclass(frozen=True)
@@ -31,29 +31,29 @@ class Shape:
     source_tokens: int
     target_tokens: int
     sentences: int
-    whole: int  # tokens up to which the kernel does a sentence whole
-    block: int  # tokens of a block of a longer one
+    whole: int  # up to this many tokens, the kernel processes a sentence in one go
+    block: int  # tokens per block of a longer sentence
 
     def blocks(self, tokens: int) -> int:
-        """Room for the blocks of any batch's long sentences on a side with so many tokens."""
+        """Upper bound on the blocks of a batch's long sentences, on a side with this many tokens."""
         long_sentences = (self.source_tokens + self.target_tokens) // (self.whole + 1)
         return tokens // self.block + long_sentences
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Teacher forcing, packed: the decoder is fed <s> y1 .. yn and must answer y1 .. yn </s>."""
+    """Teacher forcing, packed: the decoder is fed <s> y1 .. yn and must predict y1 .. yn </s>."""
 
     rows: Ids
     source_ids_N: Tensor
     target_input_N: Tensor
-    target_output_N: Tensor  # `pad` where there is nothing to answer
+    target_output_N: Tensor  # `pad` where there is nothing to predict
     source: Segments
     target: Segments
     num_tokens: int
 
     def tensors(self) -> list[Tensor]:
-        """All that a CUDA graph has to be given, in an order that is always the same."""
+        """All inputs of a CUDA graph, always in the same order."""
         parts = (self.source_ids_N, self.target_input_N, self.target_output_N, *self.source, *self.target)
         return [part for part in parts if isinstance(part, Tensor)]
 
@@ -62,7 +62,7 @@ class PackedBatch:
         return batch._map(lambda part: part.to(device, non_blocking=True))
 
     def pinned(self) -> "PackedBatch":
-        """In memory that a GPU can read on its own."""
+        """A copy in pinned memory, which a GPU can read directly."""
         return self._map(lambda part: part.pin_memory())
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
@@ -84,19 +84,19 @@ class PackedBatch:
 
 
 class PackingPlan:
-    """Which pairs make which batch: in random order, as many as fit. A pure function of (seed, epoch, index)."""
+    """Assigns pairs to batches: in random order, as many as fit. A pure function of (seed, epoch, index)."""
 
     def __init__(self, store: Store, *, source_tokens: int, target_tokens: int, sentences: int, seed: int) -> None:
-        # </s> on either side; one token is kept free for the padding sentence
+        # </s> on either side; one token is reserved for the padding sentence
         self._sizes = np.stack((store.source_lengths, store.target_lengths), axis=1) + 1
         self._budget = np.array([source_tokens - 1, target_tokens - 1])
         self._sentences = sentences - 1
         self._seed = seed
 
     def epoch(self, epoch: int, rows: Ids | None = None, part: int = 0) -> list[Ids]:
-        """Every batch of an epoch, as row numbers: each pair exactly once.
+        """Return every batch of an epoch, as row numbers: each pair exactly once.
 
-        With `rows`, of these pairs only: what is left of an epoch once `part` parts of it were batched otherwise.
+        With `rows`, use only these pairs: the rest of an epoch after `part` parts of it were batched differently.
         """
         rows = np.arange(len(self._sizes)) if rows is None else rows
         return self._cut(rows[part_generator(self._seed, epoch, part).permutation(len(rows))])
@@ -116,14 +116,14 @@ class PackingPlan:
 
 
 def pack(store: Store, rows: Ids, shape: Shape | None = None) -> PackedBatch:
-    """The pairs of one batch; with `shape`, filled up to it and with the kernel's blocks."""
+    """Pack the pairs of one batch; with `shape`, filled up to it and with the kernel's blocks."""
     return _pack(rows, *store.gather_source(rows), *store.gather_target(rows), shape)
 
 
 def pack_sentences(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], shape: Shape | None
 ) -> PackedBatch:
-    """The same from ids in lists."""
+    """Like `pack`, from lists of ids."""
     flat = [np.array([token for ids in side for token in ids], dtype=np.int64) for side in (sources, targets)]
     lengths = [np.array(list(map(len, side)), dtype=np.int64) for side in (sources, targets)]
     return _pack(np.arange(len(sources)), flat[0], lengths[0], flat[1], lengths[1], shape)
@@ -155,23 +155,23 @@ def _pack(
 
 
 def _padding_sentences(fills: tuple[int, int], shape: Shape | None, count: int) -> list[Ids]:
-    """What is left of the budget as sentences short enough to cost nothing; one long one would cost its square."""
+    """Split the unused budget into sentences short enough to cost nothing; a single long one has quadratic cost."""
     if shape is None:
         return [np.zeros(0, dtype=np.int64)] * 2
     wanted = max(1, -(-max(fills) // shape.whole))
     pieces = min(wanted, shape.sentences - count)
-    return [(fill + np.arange(pieces)) // pieces for fill in fills]  # as even as can be; they sum to `fill`
+    return [(fill + np.arange(pieces)) // pieces for fill in fills]  # as even as possible; they sum to `fill`
 
 
 def _interleave(ids: Ids, lengths: Ids, extra: int, fill: int, *, at_end: bool) -> Ids:
-    """Each sentence with one more id at its end or start, then padding."""
+    """Add one id at the end or start of each sentence, then padding."""
     starts = np.cumsum(lengths) - lengths
     places = starts + lengths if at_end else starts
     return np.concatenate((np.insert(ids, places, extra), np.full(fill, VOCABULARY.pad, dtype=np.int64)))
 
 
 def _segments(lengths: Ids, other_lengths: Ids, shape: Shape | None, count: int) -> Segments:
-    """Of one side, `count` sentences and the padding after them; the other side's lengths tell which pairs are long."""
+    """Segments of one side: `count` sentences, then padding; both sides' lengths determine which pairs are long."""
     ends = np.cumsum(lengths)
     starts = ends - lengths
     positions = np.arange(ends[-1]) - np.repeat(starts, lengths)
@@ -179,11 +179,11 @@ def _segments(lengths: Ids, other_lengths: Ids, shape: Shape | None, count: int)
         all_starts = np.append(0, ends).astype(np.int32)
         rows = _rows(starts, lengths, other_lengths)
         return Segments(torch.from_numpy(positions), torch.from_numpy(all_starts), rows=rows)
-    positions[ends[count - 1] :] = 0  # of the padding: nobody looks there, and it may be longer than any sentence
+    positions[ends[count - 1] :] = 0  # of the padding: never attended to, and it may be longer than any sentence
     all_starts = np.full(shape.sentences + 1, ends[-1], dtype=np.int32)
     all_starts[: len(lengths)] = starts
     longer = np.maximum(lengths, other_lengths)
-    long = np.argsort(-longer, kind="stable")[: int((longer > shape.whole).sum())]  # the longest take longest: first
+    long = np.argsort(-longer, kind="stable")[: int((longer > shape.whole).sum())]  # longest first: they take most time
     counts = -(-lengths[long] // shape.block)
     sentence = np.repeat(long, counts)
     blocks = np.full((shape.blocks(int(ends[-1])), 2), -1, dtype=np.int32)
@@ -193,7 +193,7 @@ def _segments(lengths: Ids, other_lengths: Ids, shape: Shape | None, count: int)
 
 
 def _rows(starts: Ids, lengths: Ids, other_lengths: Ids) -> Rows:
-    """Each sentence a row, in a table with those of like length; the other side's tables hold the same sentences."""
+    """One row per sentence, in tables bucketed by length; the other side's tables hold the same sentences."""
     classes = (np.maximum(lengths, other_lengths) - 1) // LIKE_LENGTH
     tokens, reals = [], []
     for each in np.unique(classes):

@@ -1,4 +1,4 @@
-"""Batches made ahead of time in threads of their own. Knows nothing of what a batch is."""
+"""Prefetches batches in background threads. Knows nothing of what a batch is."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -13,11 +13,11 @@ Made = TypeVar("Made")
 def prefetch(
     items: Iterable[T], make: Callable[[T], Made], workers: int, depth: int = 4
 ) -> Generator[tuple[T, Made], None, None]:
-    """Each item with what `make` makes of it, in the items' order, however many threads make them.
+    """Yield each item with the result of `make(item)`, in the items' order, regardless of the number of threads.
 
-    Up to `depth` are in the making while the last one is in use; without workers each is made when it is asked for.
-    `items` is only ever read by the caller's thread. An error is raised where its item would have come, and ends the
-    iteration. Closing the iterator waits for what is being made, and ends the threads.
+    Up to `depth` results are prefetched while the last one is in use; without workers each is made on demand. Only the
+    caller's thread reads `items`. An error is raised when its item is due and ends the iteration. Closing the iterator
+    waits for calls in progress and ends the threads.
     """
     if not workers:
         for item in items:
@@ -44,7 +44,7 @@ def _started(
     try:
         for item in items:
             yield pool.submit(both, item)
-    except Exception as error:  # of `items` itself: what came before it goes first
+    except Exception as error:  # from `items` itself: earlier results are yielded first
         failed: Future[tuple[T, Made]] = Future()
         failed.set_exception(error)
         yield failed

@@ -1,7 +1,7 @@
-"""The training pairs of one epoch, segmented anew at random. Knows nothing of batches.
+"""The training pairs of one epoch, resegmented at random. Knows nothing of batches.
 
-What a pair becomes is a pure function of (seed, epoch, its index): however many processes work on it, and whether or
-not earlier epochs were ever made. An epoch is a store like any other, with lengths known before batches are planned.
+A pair's segmentation is a pure function of (seed, epoch, its index), regardless of the number of processes and of
+whether earlier epochs were ever made. An epoch is an ordinary store, with lengths known before batches are planned.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ from dragoman.text.normalize import Normalization
 from dragoman.text.sampling import make_sampler
 from dragoman.text.tokenizer import Tokenizer
 
-SAMPLING = 1  # of the way segmentations are drawn; part of the key
-CHUNK_PAIRS = 1_000  # the work of a fraction of a second
+SAMPLING = 1  # version of how segmentations are drawn; part of the key
+CHUNK_PAIRS = 1_000  # takes a fraction of a second
 PREFIX = "sampled-"
 
 Rows = list[list[int]]
 
 
 class Recipe(NamedTuple):
-    """All that decides what a pair becomes, as plain values that any process can be given."""
+    """Everything that determines a pair's segmentation, as plain values that can be sent to any process."""
 
     source_model: bytes
     target_model: bytes
@@ -48,7 +48,7 @@ class Recipe(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Pairs in a row, from the index `first` on."""
+    """Consecutive pairs, starting at index `first`."""
 
     first: int
     sources: Rows
@@ -68,10 +68,10 @@ def sampled_store(
     workers: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Store:
-    """The pairs of `store` under a segmentation drawn for this epoch, opened if `directory` has it, else made.
+    """Return the pairs of `store` with a segmentation drawn for this epoch; opened if `directory` has it, else made.
 
-    A pair that would have more than `max_length` pieces on a side, EOS among them, keeps the segmentation it has.
-    With `workers` of two or more, as many processes share the work. Other epochs are removed from `directory`.
+    A pair that would have more than `max_length` pieces on a side, including EOS, keeps its current segmentation. With
+    two or more `workers`, that many processes share the work. Other epochs are removed from `directory`.
     """
     recipe = Recipe(
         source_tokenizer.to_bytes(), target_tokenizer.to_bytes(),
@@ -101,7 +101,7 @@ def _key(store: Store, recipe: Recipe) -> str:
 
 
 def _remove_others(place: Path) -> None:
-    """Other epochs, and what a killed process left of them. One still in use stays readable until it is closed."""
+    """Remove other epochs and what killed processes left of them. One in use stays readable until it is closed."""
     for other in place.parent.glob(f"*{PREFIX}*"):
         if other.name.lstrip(".").startswith(PREFIX) and place.name not in other.name:
             shutil.rmtree(other, ignore_errors=True)
@@ -114,19 +114,19 @@ def _chunks(store: Store) -> Iterator[Chunk]:
 
 
 def generator(seed: int, epoch: int, index: int, side: int) -> Random:
-    """The chance of one side of one pair: each has its own, in whatever order they are made."""
+    """The RNG for one side of one pair: each has its own, so the order of processing does not matter."""
     return Random(seed << 128 | epoch << 64 | index << 1 | side)
 
 
 class Segmenter:
-    """Segments chunks anew."""
+    """Resegments chunks."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         source = Tokenizer.from_bytes(recipe.source_model, recipe.source_normalization)
         target = Tokenizer.from_bytes(recipe.target_model, recipe.target_normalization)
         self._tokenizers = (source, target)
-        sampler = make_sampler(source)  # one for both where both are one: it remembers the words it has seen
+        sampler = make_sampler(source)  # shared if both tokenizers are the same: it caches words
         self._samplers = (sampler, sampler if source.digest == target.digest else make_sampler(target))
 
     def segment(self, chunk: Chunk) -> Chunk:
@@ -140,7 +140,7 @@ class Segmenter:
         return (source, target) if too_long else drawn
 
     def _side(self, side: int, index: int, ids: list[int]) -> list[int]:
-        if self._tokenizers[side].vocabulary.unk in ids:  # without byte fallback: the text cannot be known from the ids
+        if self._tokenizers[side].vocabulary.unk in ids:  # without byte fallback: the ids do not determine the text
             return ids
         recipe, text = self._recipe, self._tokenizers[side].decode(ids)
         random = generator(recipe.seed, recipe.epoch, index, side)
@@ -148,13 +148,13 @@ class Segmenter:
 
 
 def _segmented(chunks: Iterable[Chunk], recipe: Recipe, workers: int) -> Generator[Chunk, None, None]:
-    """The chunks in their order, segmented here or in processes that end with the iteration."""
+    """Yield the chunks in order, segmented here or in processes that end with the iteration."""
     if workers < 2:
         yield from map(Segmenter(recipe).segment, chunks)
         return
-    # Spawned, not forked: a fork of a process in which torch runs threads may hang.
+    # Spawned, not forked: a fork of a process that runs torch threads may hang.
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, (recipe,))
-    # A thread for each process, which only waits for it.
+    # One thread per process, which only waits for it.
     made = prefetch(chunks, lambda chunk: pool.submit(_work, chunk).result(), workers, 2 * workers)
     try:
         for _, chunk in made:
@@ -168,7 +168,7 @@ def _segmented(chunks: Iterable[Chunk], recipe: Recipe, workers: int) -> Generat
         pool.shutdown(cancel_futures=True)
 
 
-_segmenter: Segmenter | None = None  # of a worker process
+_segmenter: Segmenter | None = None  # set in worker processes
 
 
 def _start_worker(recipe: Recipe) -> None:
@@ -179,7 +179,7 @@ def _start_worker(recipe: Recipe) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot tell its workers to stop, and they would wait for it for ever."""
+    """Exit when the parent does: a killed parent cannot stop its workers, and they would wait for it forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

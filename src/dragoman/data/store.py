@@ -1,8 +1,8 @@
 """Encoded pairs on disk, memory-mapped. Knows nothing of batches or epochs.
 
-A store is a directory named by what went into it: the corpus files, the tokenizers, the limits. It is written beside
-its place and renamed into it, so that it is whole or absent; `meta.json` holds the SHA-256 of every file, and one that
-fails the check is built again.
+A store is a directory named by a hash of its inputs: the corpus files, the tokenizers, the limits. It is written next
+to its final path and then renamed, so it is complete or absent. `meta.json` holds the SHA-256 of every file; a store
+that fails the check is rebuilt.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from dragoman.data.corpus import CorpusReport, Dropped, OnBadLine, Pair, content
 from dragoman.errors import DataError, DiskError
 from dragoman.text.tokenizer import Tokenizer
 
-FORMAT = 1  # of the files below; part of the key
+FORMAT = 1  # version of the files below; part of the key
 CHUNK_PAIRS = 10_000
 CHUNK_CHARACTERS = 1 << 24  # long lines make shorter chunks, so that memory stays bounded
 SIDES = ("source", "target")
@@ -34,7 +34,7 @@ Row = Sequence[int]
 
 
 class Store:
-    """Pairs of ids without BOS or EOS. `build_store` is the way in."""
+    """Pairs of ids without BOS or EOS. Create one with `build_store`."""
 
     def __init__(self, directory: Path, meta: dict[str, Any], files: Sequence[Path]) -> None:
         self.key: str = meta["key"]
@@ -55,7 +55,7 @@ class Store:
         return self._row(1, index)
 
     def gather_source(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Lengths]:
-        """The ids of many pairs end to end, and how many each has."""
+        """The concatenated source ids of several pairs, and the length of each."""
         return self._gather(0, rows)
 
     def gather_target(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Lengths]:
@@ -69,7 +69,7 @@ class Store:
 
     @property
     def lines(self) -> npt.NDArray[np.int64]:
-        """Of every pair, which file it came from, from 0, and the line within it, from 1."""
+        """For every pair, the file it came from, from 0, and the line within it, from 1."""
         return self._lines
 
     def line(self, index: int) -> int:
@@ -98,9 +98,9 @@ def build_store(
     on_bad_line: OnBadLine = "fail",
     progress: Callable[[int], None] | None = None,
 ) -> Store:
-    """The store of these files, opened if `directory` has it whole, else built; `progress` gets the pairs read so far.
+    """Open the store of these files, or build it if missing or damaged; `progress` gets the number of pairs read.
 
-    A pair with more than `max_length` pieces on a side, the EOS that training adds among them, is left out and counted.
+    A pair with more than `max_length` pieces on a side, including the EOS that training adds, is dropped and counted.
     """
     key = _key(source_paths, target_paths, source_tokenizer, target_tokenizer, max_length, on_bad_line)
     tokenizers = (source_tokenizer, target_tokenizer)
@@ -148,7 +148,7 @@ def find_or_fill(
     tokenizers: tuple[Tokenizer, Tokenizer],
     fill: Callable[["StoreWriter"], CorpusReport],
 ) -> dict[str, Any]:
-    """What a store says of itself, found whole at `place` or else filled; for ids of these two tokenizers."""
+    """Return the metadata of the store at `place`, built by `fill` if not valid; for ids of these two tokenizers."""
     meta = _read_meta(place, key)
     if meta is None:
         with _building(place, key) as building:
@@ -168,7 +168,7 @@ class StoreWriter:
         self._lines: list[npt.NDArray[np.int64]] = []
 
     def add(self, sources: Sequence[Row], targets: Sequence[Row], lines: npt.NDArray[np.int64]) -> None:
-        """Pairs by their ids, and their (file, line)s."""
+        """Append pairs as ids, with the (file, line) of each."""
         for side, rows in enumerate((sources, targets)):
             lengths = np.array([len(row) for row in rows], np.int64)
             ids = np.fromiter(chain.from_iterable(rows), self._dtypes[side], int(lengths.sum()))
@@ -212,7 +212,7 @@ def _key(
 
 
 def _chunks(pairs: Iterable[Pair]) -> Iterator[tuple[int, list[Pair]]]:
-    """Chunks with the number of pairs up to their end."""
+    """Yield chunks, each with the number of pairs up to its end."""
     chunk: list[Pair] = []
     count = characters = 0
     for pair in pairs:
@@ -227,7 +227,7 @@ def _chunks(pairs: Iterable[Pair]) -> Iterator[tuple[int, list[Pair]]]:
 
 
 def _read_meta(place: Path, key: str) -> dict[str, Any] | None:
-    """What a whole store says of itself; None if it is missing, another's, or damaged."""
+    """The metadata of a complete store; None if it is missing, damaged, or has another key."""
     try:
         meta: dict[str, Any] = json.loads((place / "meta.json").read_bytes())
         whole = all(_digest(place / name) == digest for name, digest in meta["files"].items())
@@ -237,7 +237,7 @@ def _read_meta(place: Path, key: str) -> dict[str, Any] | None:
 
 
 def _report(values: dict[str, Any], files: Sequence[Path]) -> CorpusReport:
-    """The report as written, with the files' names of today: the key knows their contents only."""
+    """The saved report with the files' current names: the key depends only on their contents."""
     dropped = {
         name: Dropped(value["count"], [(part, line) for part, line in value["first"]])
         for name, value in values.items()
@@ -257,13 +257,13 @@ def _digest(path: Path) -> str:
 
 @contextmanager
 def _building(place: Path, key: str) -> Iterator[Path]:
-    """A directory beside `place` to fill, put in its place at the end; on any failure nothing of it stays."""
+    """Yield a temporary directory next to `place`, renamed to it at the end; removed on any failure."""
     building = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
         yield building
-        if _read_meta(place, key) is None:  # else another process was quicker
+        if _read_meta(place, key) is None:  # otherwise another process was faster
             shutil.rmtree(place, ignore_errors=True)
             building.rename(place)
     except OSError as error:

@@ -29,10 +29,10 @@ class _Chain(NamedTuple):
 
 
 def best_combinations(choices: Sequence[Sequence[Hypothesis]], count: int) -> list[list[Hypothesis]]:
-    """The `count` best ways to take one hypothesis of each piece; as in search, finished ones first, then by score.
+    """Return the `count` best ways to pick one hypothesis per piece; as in search, finished ones first, then by score.
 
-    The choices are in that order too, so that of two pieces the combination of number i and number j, from 0, has at
-    least (i + 1) * (j + 1) - 1 others before it: of n * n only about n log n can be among the n best.
+    The choices are in the same order. For two pieces, the combination of choices i and j (from 0) therefore has at
+    least (i + 1) * (j + 1) - 1 others before it: of n * n, only about n log n can be among the n best.
     """
     chains = [_Chain(0, 0.0)]
     for hypotheses in choices:

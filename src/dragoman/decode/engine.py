@@ -1,6 +1,6 @@
-"""Runs a model on a device for search: source ids in, a batch in decoding out. Knows nothing of text.
+"""Runs a model on a device for search: takes source ids, returns a Decoding. Knows nothing of text.
 
-Shapes: B sentences, N rows in decoding, S source positions, T target positions, M width of a state, V vocabulary,
+Shapes: B sentences, N rows being decoded, S source positions, T target positions, M width of a state, V vocabulary,
 L layers, H heads.
 """
 
@@ -26,7 +26,7 @@ LOGITS_AT_ONCE = 1 << 24  # numbers, 64 MiB in float32: 512 positions with 32,76
 
 
 class EngineDecoding:
-    """One batch in decoding (search's Decoding protocol): the model and its cache. Ids and rows come on the CPU."""
+    """One batch being decoded (search's Decoding protocol): the model and its cache. Ids and rows are on the CPU."""
 
     def __init__(self, model: Any, cache: Any, device: torch.device) -> None:
         self._model = model
@@ -42,18 +42,19 @@ class EngineDecoding:
 
 
 class Engine:
-    """A model in evaluation on one device. Sources come as ids that end in </s>."""
+    """A model in evaluation mode on one device. Sources are ids that end in </s>."""
 
     def __init__(self, model: Model, device: torch.device, precision: str = "float32") -> None:
         self.device = device
-        # either architecture: both have encode, start, step
+        # Any: either architecture; both have encode, start, step
         self._model: Any = in_precision(model.to(device), device, precision)
         self._head_mask: HeadMask | None = None
 
     def masked(self, head_mask: HeadMask) -> Self:
-        """The same engine without some heads; one row of the mask serves any batch, several one batch of as many.
+        """Return the same engine without some heads.
 
-        It shares the model, which stays as it is: both engines can run at the same time. What was masked stays so.
+        A mask with one row applies to any batch, one with several rows to a batch of that size. The engines share the
+        model, which does not change, and can run at the same time. Heads that were already masked stay masked.
         """
         head_mask = HeadMask(*(part_LBH.to(self.device) for part_LBH in head_mask))
         if self._head_mask is not None:
@@ -63,7 +64,7 @@ class Engine:
         return engine
 
     def _masking(self, rows: int) -> dict[str, HeadMask]:
-        """What a batch's passes get besides its ids; nothing without a mask, which a recurrent model does not know."""
+        """Extra arguments for a batch's passes; empty without a mask, because a recurrent model does not accept one."""
         if self._head_mask is None:
             return {}
         return {"head_mask": HeadMask(*(part_LBH.expand(-1, rows, -1) for part_LBH in self._head_mask))}
@@ -77,7 +78,7 @@ class Engine:
     def token_log_probs(self, batch: Batch) -> Tensor:
         """log P of every target token given the source and the tokens before it: [B, T], 0 in padding.
 
-        Real tokens only go through the output projection, a bounded number of logits at a time.
+        Only real tokens go through the output projection, with a bounded number of logits at a time.
         """
         batch = batch.to(self.device)
         masking = self._masking(len(batch.source_ids))
@@ -90,10 +91,10 @@ class Engine:
         return log_probs_BT
 
     def _log_probs_of(self, ids_N: Tensor, states_NM: Tensor) -> Tensor:
-        """log P of each id in the state that it is to follow."""
+        """log P of each id given the state that predicts it."""
         rows = max(1, LOGITS_AT_ONCE // self._model.config.target_vocabulary)
         parts = [slice(start, start + rows) for start in range(0, len(ids_N), rows)]
-        # one expression: a variable would hold the logits of one part while the next are computed
+        # one expression: a variable would keep the logits of one part alive while the next are computed
         chosen = [
             self._model.output(states_NM[part]).float().log_softmax(dim=-1).gather(1, ids_N[part, None])[:, 0]
             for part in parts
@@ -101,18 +102,18 @@ class Engine:
         return torch.cat(chosen)
 
     def log_probs(self, source_ids: Sequence[int], target_input: Sequence[int]) -> Tensor:
-        """log P of everything that might follow each token fed to the decoder, for one sentence: [T, V]."""
+        """log P of every possible next token after each token fed to the decoder, for one sentence: [T, V]."""
         source = torch.tensor([source_ids], device=self.device)
         target = torch.tensor([target_input], device=self.device)
         return self._model(source, target, **self._masking(1))[0].float().log_softmax(dim=-1)
 
     @property
     def model(self) -> Model:
-        """What runs: in int8 or bfloat16 a copy of the model that was given."""
+        """The model that runs; for int8 and bfloat16, a copy of the one passed in."""
         return self._model
 
     def attention(self, source_ids: Sequence[int], target_input: Sequence[int]) -> AttentionWeights:
-        """What each head looked at, for one sentence and the target fed to the decoder."""
+        """The attention weights of each head, for one sentence and the target fed to the decoder."""
         source = torch.tensor([source_ids], device=self.device)
         target = torch.tensor([target_input], device=self.device)
         _, weights = self._model(source, target, need_weights=True, **self._masking(1))
@@ -120,7 +121,7 @@ class Engine:
 
 
 def in_precision(model: Model, device: torch.device, precision: str) -> Model:
-    """The model itself for float32; for others a copy, the given model keeps its weights."""
+    """Return the model itself for float32, otherwise a converted copy; the given model keeps its weights."""
     require_choice("precision", precision, PRECISIONS)
     if precision == "int8" and device.type == "mps":
         raise ConfigError("precision: 'int8' is not supported on MPS; use float32, or the device cpu")

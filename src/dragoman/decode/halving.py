@@ -1,4 +1,4 @@
-"""A batch that may not fit in memory: tried whole, then in halves. Knows nothing of models or text."""
+"""Runs a batch that may not fit in memory: whole first, then in halves. Knows nothing of models or text."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -17,19 +17,19 @@ def in_halves(
     too_big: Callable[[Item], Result],
     device: torch.device,
 ) -> list[Result]:
-    """`work(items)`; out of memory, half of them at a time; `too_big` decides on one that does not fit alone.
+    """Return `work(items)`; if out of memory, retry in halves; call `too_big` for an item that does not fit alone.
 
-    What `work` allocates must be held by its own variables only: they go with the exception, so that the halves find
-    the memory free.
+    Only local variables of `work` may hold what it allocates: they are freed with the exception, so the halves can use
+    that memory.
     """
     try:
         return work(items)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-    # after the except clause, which frees the exception, its traceback and all variables of `work`
+    # after the except clause, whose end frees the exception, its traceback and all variables of `work`
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # in blocks of the failed sizes, which the halves may not fit
+        torch.cuda.empty_cache()  # cached blocks have the sizes that failed, which may not suit the halves
     if len(items) == 1:
         return [too_big(items[0])]
     half = len(items) // 2

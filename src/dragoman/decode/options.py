@@ -4,7 +4,7 @@ from typing import Literal, TypedDict
 
 
 class DecodeOptions(TypedDict, total=False):
-    """The fields of `dragoman.config.DecodeConfig`, where they are explained; a test keeps the two equal."""
+    """The fields of `dragoman.config.DecodeConfig`, which documents them; a test keeps the two in sync."""
 
     beam: int
     n_best: int

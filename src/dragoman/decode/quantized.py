@@ -1,8 +1,8 @@
-"""A model with int8 linear layers, for inference. Knows nothing of devices asked for, search or text.
+"""A model with int8 linear layers, for inference. Knows nothing of device selection, search or text.
 
-Weights are scaled per output row, once; activations per row, as they come. The product of the integers is exact, so a
-row's result does not depend, to the last bit, on the rows beside it. Embeddings, norms, attention itself and recurrent
-cells stay float32.
+Weights are scaled once, per output row; activations per row, at run time. The integer product is exact, so a row's
+result is bit-identical whatever other rows are in the batch. Embeddings, norms, attention itself and recurrent cells
+stay float32.
 
 Shapes, as suffixes of names: N rows, I inputs, O outputs (both padded to a multiple of 8).
 """
@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from dragoman.int8 import LEVELS, quantize_rows
 
-MULTIPLE = 8  # CUDA's int8 product takes widths in eights only
-FEWEST_ROWS = 32  # and refuses 16 rows or fewer
+MULTIPLE = 8  # CUDA's int8 product only takes widths that are multiples of 8
+FEWEST_ROWS = 32  # it also refuses 16 rows or fewer
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def quantized(model: AnyModule) -> AnyModule:
-    """A copy whose every nn.Linear is int8. The model given stays as it is; what stays float32 is shared with it.
+    """Return a copy with every nn.Linear in int8. The original is unchanged; float32 weights are shared with it.
 
-    Move it to its device before: moving the copy would move the shared embeddings from under the other.
+    Move the model to its device first: moving the copy would also move the embeddings it shares with the original.
     """
     replaced: dict[int, Any] = {id(weight): weight for weight in model.parameters()}
     replaced |= {id(part): QuantizedLinear(part) for part in model.modules() if isinstance(part, nn.Linear)}
@@ -34,7 +34,7 @@ def quantized(model: AnyModule) -> AnyModule:
 
 
 class QuantizedLinear(nn.Module):
-    """x W^T + b with int8 weights and, within, int8 activations; float32 in, float32 out."""
+    """x W^T + b with int8 weights and, internally, int8 activations; float32 in, float32 out."""
 
     weight_OI: Tensor
     scale_O: Tensor
@@ -73,9 +73,9 @@ def _int_mm(x_NI: Tensor, weight_OI: Tensor) -> Tensor:
 
 @functools.cache
 def _int_mm_is_exact(device: torch.device) -> bool:
-    """Whether this machine's int8 product can be relied on, by trying the largest numbers once.
+    """Whether the int8 product on this device is exact, tested once with the largest values.
 
-    x86 processors without VNNI add pairs of products in 16 bits, which saturate, and nothing is raised.
+    x86 processors without VNNI add pairs of products in 16 bits, which saturate without an error.
     """
     most_NI = torch.full((FEWEST_ROWS, 64), LEVELS, dtype=torch.int8, device=device)
     try:
@@ -86,5 +86,5 @@ def _int_mm_is_exact(device: torch.device) -> bool:
 
 
 def _pad(x: Tensor, columns: int = 0, rows: int = 0) -> Tensor:
-    """Zeros on the right and below: they add nothing to a product."""
+    """Pad with zeros on the right and below; they add nothing to a product."""
     return F.pad(x, (0, columns, 0, rows)) if columns or rows else x

@@ -1,14 +1,14 @@
 """Greedy search, beam search and sampling over a small step protocol.
 
-Owns: which ids follow which. Refuses to know: text, tokenizers, model classes. A Transformer with a cache, a recurrent
-network or a table of numbers decode alike, as long as they can `step` and `select`.
+Owns the choice of the next ids. Knows nothing of text, tokenizers or model classes. A Transformer with a cache, a
+recurrent network or a table of numbers can be decoded in the same way, as long as it can `step` and `select`.
 
-The heavy part, a look at every log-probability, happens where the model is; the best few of each row then come over in
-one transfer, and the bookkeeping is plain NumPy on arrays a few hundred numbers large.
+The expensive part, a pass over every log-probability, runs on the model's device. The best few of each row are then
+copied in one transfer, and the bookkeeping is plain NumPy on arrays of a few hundred numbers.
 
 Shape suffixes
     B  sentences still in the batch      V  vocabulary
-    W  live hypotheses a sentence        C  candidates, best first
+    W  live hypotheses per sentence      C  candidates, best first
     N  rows of the decoding (B * W)      T  tokens chosen so far
 """
 
@@ -26,46 +26,46 @@ from dragoman.config import DecodeConfig
 
 Array: TypeAlias = NDArray[Any]
 
-NEVER = -np.inf  # the log-probability of what must not happen
+NEVER = -np.inf  # the log-probability of an impossible choice
 PAPER = DecodeConfig()
 
 
 class BeamStep(NamedTuple):
-    """One step of beam search, for who wants to see it: what was considered, and what it went on with."""
+    """One step of beam search, for observers: the candidates, and which of them were kept."""
 
-    sentence_B: Array  # which of the sentences are still in the batch
+    sentence_B: Array  # indices of the sentences still in the batch
     score_BC: Array  # of candidates, best first
-    parent_BC: Array  # the place, in the step before, of the hypothesis that a candidate continues
+    parent_BC: Array  # index, in the previous step, of the hypothesis that a candidate continues
     id_BC: Array
-    ends_BC: Array  # whether it ends here and was offered to the finished, which keep the best few
-    kept_BC: Array  # whether it is gone on with, and in which place: -1 if not
+    ends_BC: Array  # whether it ends here and was offered to the finished list, which keeps the best few
+    kept_BC: Array  # its index among the hypotheses that continue; -1 if it does not continue
 
 
 class Decoding(Protocol):
-    """A batch of sentences being decoded, N rows in step with each other; at first one row a sentence.
+    """A batch of sentences being decoded, N rows in lockstep; initially one row per sentence.
 
-    `ids_N` and `rows_N` are int64 tensors on the CPU, for a decoding to move to where it computes.
+    `ids_N` and `rows_N` are int64 tensors on the CPU; the decoding moves them to its device.
     """
 
     def step(self, ids_N: Tensor) -> Tensor:
-        """Feed one id a row; the log-probabilities [N, V] of the next. The search may overwrite them."""
+        """Feed one id per row; return log-probabilities [N, V] of the next id. The search may overwrite them."""
         ...
 
     def select(self, rows_N: Tensor) -> None:
-        """Keep, repeat or reorder rows: row n becomes what row rows_N[n] was."""
+        """Keep, repeat or reorder rows: row n becomes a copy of row rows_N[n]."""
         ...
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     ids: tuple[int, ...]  # without the end symbol
-    score: float  # total log-probability, the end symbol's included when finished
-    normalized_score: float  # what ranks
-    finished: bool  # False: stopped at its length limit, or where no id was possible
+    score: float  # total log-probability, including the end symbol when finished
+    normalized_score: float  # used for ranking
+    finished: bool  # False: stopped at the length limit, or because no id was possible
 
 
 def length_penalty(length: int, alpha: float, form: Literal["gnmt", "power"]) -> float:
-    """What divides a score, so that longer is not worse by itself. `length` counts the end symbol."""
+    """The divisor of a score, so that longer hypotheses are not worse per se. `length` counts the end symbol."""
     base = (5.0 + length) / 6.0 if form == "gnmt" else float(length)
     return float(base**alpha)
 
@@ -80,7 +80,7 @@ def search(
     end: int,
     forbidden: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
-    """What `options` ask for: sampling, greedy search (beam 1) or beam search; best first for each sentence."""
+    """Run sampling, greedy search (beam 1) or beam search as `options` say; best first for each sentence."""
     if options.sampling:
         return sample(decoding, max_lengths, options, keys, start=start, end=end, forbidden=forbidden)
     if options.beam == 1:
@@ -98,7 +98,7 @@ def greedy(
     end: int,
     forbidden: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """The most probable id at every step; of equals the lowest. `options` give the length penalty only."""
+    """Take the most probable id at every step, the lowest of ties. `options` only supply the length penalty."""
 
     def most_probable(log_prob_NV: Tensor, path_N: Array, step: int) -> Tensor:
         return _best(log_prob_NV, 1)[1]
@@ -116,10 +116,10 @@ def sample(
     end: int,
     forbidden: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
-    """`n_best` independent samples a sentence, the best normalized score first.
+    """Draw `n_best` independent samples per sentence, sorted by normalized score, best first.
 
-    A draw depends on (seed, the sentence's key, number of the sample, step) and nothing else, so that a sentence
-    gives the same samples in any company. Scores are the model's own, before temperature, top-k and top-p.
+    A draw depends only on (seed, the sentence's key, sample number, step), so a sentence gets the same samples in any
+    batch. Scores are the model's own, before temperature, top-k and top-p.
     """
     assert len(keys) == len(max_lengths)
     if not max_lengths:
@@ -149,22 +149,22 @@ def beam_search(
     forbidden: Sequence[int] = (),
     watch: Callable[[BeamStep], None] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` hypotheses of each sentence: finished ones first, each kind by normalized score.
+    """Return the `n_best` hypotheses of each sentence: finished ones first, each kind by normalized score.
 
-    Unfinished ones only fill up what is missing, when a sentence stops at its limit or where no id is possible. With
-    a beam wider than there are sequences a sentence may have fewer than `n_best`, but never none.
+    Unfinished ones only fill the remaining places, when a sentence stops at its limit or no id is possible. If
+    the beam is wider than the number of possible sequences, there may be fewer than `n_best`, but at least one.
     """
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
     results: list[list[Hypothesis]] = [[] for _ in max_lengths]
     sentence_B = np.arange(len(max_lengths))
     limit_B = np.asarray(max_lengths)
-    worst_B = np.full(len(max_lengths), NEVER)  # normalized score of the last one, once the finished list is full
+    worst_B = np.full(len(max_lengths), NEVER)  # normalized score of the last entry, once the finished list is full
     live = _Live(
         np.zeros((len(max_lengths), 1)),
         np.zeros((len(max_lengths), 1, 0), dtype=np.int64),
         np.full((len(max_lengths), 1), start),
     )
-    for length in itertools.count(1):  # of a hypothesis that ends in this step, end symbol counted
+    for length in itertools.count(1):  # length of a hypothesis that ends in this step, including the end symbol
         if not sentence_B.size:
             return results
         log_prob_NV = _forbid(decoding.step(torch.from_numpy(live.id_BW.reshape(-1))), forbidden)
@@ -197,21 +197,21 @@ def beam_search(
 
 
 class _Live(NamedTuple):
-    """What beam search goes on with, best first; a place that nothing fills has the score NEVER."""
+    """The hypotheses that beam search extends, best first; an empty slot has the score NEVER."""
 
     score_BW: Array
     ids_BWT: Array
-    id_BW: Array  # the last of them: what the decoding is fed next
+    id_BW: Array  # the last id of each: fed to the decoding next
 
 
 class _Candidates(NamedTuple):
     score_BC: Array
-    parent_BC: Array  # the live hypothesis it continues
+    parent_BC: Array  # index of the live hypothesis it continues
     id_BC: Array
 
 
 def _expand(log_prob_NV: Tensor, score_BW: Array, count: int) -> _Candidates:
-    """The best `count` continuations of each sentence, over all its live hypotheses."""
+    """Return the best `count` continuations of each sentence, over all its live hypotheses."""
     value_NC, id_NC = _to_host(*_best(log_prob_NV, count))
     sentences, each = len(score_BW), id_NC.shape[1]
     score_BC = (score_BW.reshape(-1, 1) + value_NC).reshape(sentences, -1)
@@ -224,7 +224,7 @@ def _expand(log_prob_NV: Tensor, score_BW: Array, count: int) -> _Candidates:
 
 
 def _continue(live: _Live, candidates: _Candidates, end: int, beam: int) -> tuple[Array, Array, _Live]:
-    """The best `beam` candidates that do not end: their places, and the live hypothesis that each comes from."""
+    """Pick the best `beam` candidates that do not end; return their indices, their parents and the new live set."""
     order_BW = np.argsort(candidates.id_BC == end, axis=1, kind="stable")[:, :beam]
     score_BW, parent_BW, id_BW = (np.take_along_axis(array, order_BW, axis=1) for array in candidates)
     ids_BWT = np.take_along_axis(live.ids_BWT, parent_BW[..., np.newaxis], axis=1)
@@ -233,7 +233,7 @@ def _continue(live: _Live, candidates: _Candidates, end: int, beam: int) -> tupl
 
 
 def _admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> float:
-    """Add one to the finished list, which keeps the best `beam`; the normalized score to beat from now on."""
+    """Add one to the finished list, which keeps the best `beam`; return the normalized score to beat from now on."""
     finished.append(hypothesis)
     finished.sort(key=_rank)
     del finished[beam:]
@@ -241,7 +241,7 @@ def _admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> flo
 
 
 def _unfinished(live: _Live, row: int, ended: Array, options: DecodeConfig) -> list[Hypothesis]:
-    """The live hypotheses of one sentence but those that `ended` just now; they are in order already."""
+    """The live hypotheses of one sentence except those that just `ended`; they are already in order."""
     places = [place for place in np.flatnonzero(live.score_BW[row] > NEVER).tolist() if place not in ended]
     return [_hypothesis(live.ids_BWT[row, place], live.score_BW[row, place], False, options) for place in places]
 
@@ -258,7 +258,7 @@ def _single_paths(
     end: int,
     forbidden: Sequence[int],
 ) -> list[Hypothesis]:
-    """One path a row: `choose(log_prob_NV, path_N, step)` gives the id [N, 1] that each row takes."""
+    """Follow one path per row: `choose(log_prob_NV, path_N, step)` returns the next id of each row, [N, 1]."""
     results: list[Hypothesis] = [_hypothesis(np.zeros(0), 0.0, False, options)] * len(max_lengths)
     path_N = np.arange(len(max_lengths))
     limit_N = np.asarray(max_lengths)
@@ -287,9 +287,9 @@ def _single_paths(
 
 
 def _draw(log_prob_NV: Tensor, uniform_N: Tensor, options: DecodeConfig) -> Tensor:
-    """One id a row [N, 1] by inverse CDF, after temperature, then top-k, then top-p."""
+    """Draw one id per row, [N, 1], by inverse CDF, after temperature, then top-k, then top-p."""
     value_NC, id_NC = log_prob_NV, None
-    if options.top_k > 0 or options.top_p < 1.0:  # only then is an order needed
+    if options.top_k > 0 or options.top_p < 1.0:  # only these need sorted values
         value_NC, id_NC = _best(log_prob_NV, options.top_k or log_prob_NV.shape[1])
     prob_NC = torch.softmax(value_NC.float() / options.temperature, dim=1)
     if options.top_p < 1.0:
@@ -297,29 +297,29 @@ def _draw(log_prob_NV: Tensor, uniform_N: Tensor, options: DecodeConfig) -> Tens
         prob_NC = prob_NC.masked_fill(before_NC >= options.top_p, 0.0)
     reached_NC = prob_NC.cumsum(dim=1)
     hit_NC = (reached_NC > uniform_N[:, None] * reached_NC[:, -1:]) & (prob_NC > 0.0)
-    chosen_N1 = hit_NC.to(torch.uint8).argmax(dim=1, keepdim=True)  # the first of them
+    chosen_N1 = hit_NC.to(torch.uint8).argmax(dim=1, keepdim=True)  # the first hit
     return chosen_N1 if id_NC is None else id_NC.gather(1, chosen_N1)
 
 
 def _uniforms(seed: int, key: int, number: int, count: int) -> Array:
-    """The first `count` of a stream in [0, 1) that belongs to (seed, key, number)."""
+    """The first `count` numbers of the random stream in [0, 1) for (seed, key, number)."""
     words = np.array([seed % 2**64, key % 2**64], dtype=np.uint64)
     generator = np.random.Generator(np.random.Philox(key=words, counter=[0, 0, 0, number]))
     return generator.random(count, dtype=np.float32)
 
 
 def _forbid(log_prob_NV: Tensor, forbidden: Sequence[int]) -> Tensor:
-    """In place and not renormalized: a hypothesis keeps the model's own score."""
+    """Rule out ids, in place and without renormalizing: a hypothesis keeps the model's own score."""
     for token in forbidden:
         log_prob_NV[:, token] = NEVER
     return log_prob_NV
 
 
 def _best(value_NV: Tensor, count: int, width: int = 64) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row and their columns, best first, of equals the lower column first.
+    """Return the `count` largest values of each row and their columns, best first, ties by the lower column.
 
-    torch.topk leaves the order of equals open and is slower on a CPU. Here a row is cut into chunks `width` wide: the
-    `count` best numbers can only be in the `count` chunks with the best maxima, or in the rest that fills no chunk.
+    torch.topk leaves the order of ties undefined and is slower on a CPU. Here a row is cut into chunks of `width`: the
+    `count` best values can only be in the `count` chunks with the largest maxima, or in the incomplete last chunk.
     """
     rows, columns = value_NV.shape
     if columns <= 2 * count * width:
@@ -336,14 +336,14 @@ def _best(value_NV: Tensor, count: int, width: int = 64) -> tuple[Tensor, Tensor
 
 
 def _to_host(value_NC: Tensor, id_NC: Tensor) -> tuple[Array, Array]:
-    """Both as NumPy arrays (float64, int64) by one transfer: the values travel as the integers their bits spell."""
+    """Both as NumPy arrays (float64, int64) in one transfer: the values are sent as integers with the same bits."""
     packed = torch.stack([value_NC.float().view(torch.int32), id_NC.to(torch.int32)]).cpu().numpy()
     value = packed[0].view(np.float32).astype(np.float64)
     return np.where(np.isnan(value), NEVER, value), packed[1].astype(np.int64)
 
 
 def _select(decoding: Decoding, parent_BW: Array, width: int, kept_B: Array) -> None:
-    """Leave the decoding with the kept sentences only; nothing to do when every row stays where it is."""
+    """Reduce the decoding to the kept sentences; does nothing if every row stays in place."""
     first_B1 = np.arange(len(parent_BW))[:, np.newaxis] * width
     rows_N = (first_B1 + parent_BW)[kept_B].reshape(-1)
     if rows_N.size and not np.array_equal(rows_N, np.arange(len(parent_BW) * width)):

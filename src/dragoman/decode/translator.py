@@ -34,22 +34,22 @@ from dragoman.text.sentences import sentences
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
-Advance = Callable[[int], None]  # called with a number of lines whenever so many more are done
+Advance = Callable[[int], None]  # called with the number of lines completed since the last call
 
 
 def no_progress(_lines: int) -> None:
-    """Nobody is watching."""
+    """Ignore progress."""
 
 
-SCORED_TOKENS = 8_192  # of a batch, on the longer side, padding counted
+SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
 
 @dataclass(frozen=True)
 class Attention:
-    """What every head looked at while this translation was made: [layer, head, query, key], rows sum to 1.
+    """The attention weights of every head for this translation: [layer, head, query, key]; rows sum to 1.
 
     Encoder and cross keys are `source_tokens`; decoder keys are `input_tokens`, which start with <s>; decoder and
-    cross queries are the translation's own `tokens`, each in the row that produced it.
+    cross queries are the translation's own `tokens`: each row is the one that produced its token.
     """
 
     encoder: Array
@@ -70,12 +70,12 @@ class Attention:
 
     @property
     def alignment_layer(self) -> int:
-        """The layer whose heads agree most on where to look, from 0; a look at the source's </s> is none."""
+        """Index of the layer whose heads agree most on what to attend to, not counting the source's </s>."""
         means = self.cross.mean(axis=1)[:, :, :-1]
         return int(means.max(axis=2, initial=0.0).mean(axis=1).argmax())
 
     def _repr_html_(self) -> str:
-        """In a notebook: the alignment as a picture."""
+        """The alignment as a heatmap, for notebooks."""
         if not len(self.cross):
             return "<p>This model does not look back at the source.</p>"
         return svg_heatmap(
@@ -89,7 +89,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Alternative:
-    """One of the n best."""
+    """One of the n best translations."""
 
     text: str
     score: float
@@ -99,7 +99,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Translation:
-    """One line's translation. `score` is its total log-probability with </s>; `normalized_score` is what ranked it."""
+    """One line's translation. `score` is its total log-probability with </s>; `normalized_score` ranks it."""
 
     source: str
     text: str
@@ -108,12 +108,12 @@ class Translation:
     normalized_score: float = 0.0
     source_tokens: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
-    alternatives: tuple[Alternative, ...] = ()  # best first, this one among them
-    attention: Attention | None = None  # on request
+    alternatives: tuple[Alternative, ...] = ()  # best first, including this one
+    attention: Attention | None = None  # only on request
     reason: str = ""  # why it failed
 
     def __repr__(self) -> str:
-        """Without the tokens: what was translated into what, and what else there is to look at."""
+        """Source, text and status without the tokens, and which other fields are set."""
         parts = [f"{self.source!r} -> {self.text!r}", self.status, f"score={self.score:.4g}"]
         if self.reason:
             parts.append(f"reason={self.reason!r}")
@@ -125,7 +125,7 @@ class Translation:
 
     @property
     def alignment(self) -> list[tuple[int, int]] | None:
-        """(source token, target token) pairs: where each target token looked most, over all heads of one layer."""
+        """(source token, target token) pairs: where each target token attends most, over all heads of one layer."""
         if self.attention is None or not len(self.attention.cross):
             return None
         looks = self.attention.alignment_weights
@@ -157,16 +157,16 @@ class Translation:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A stretch of one line, short enough for the model."""
+    """A part of one line, short enough for the model."""
 
     line: int
     number: int  # among the pieces of its line
     ids: list[int]
-    glue: str  # what joins its translation to the piece before
-    cut: bool  # out of a sentence that was too long
+    glue: str  # joins its translation to that of the previous piece
+    cut: bool  # part of a sentence that was too long
 
 
-Outcome = list[Hypothesis] | str  # or the reason why there is none
+Outcome = list[Hypothesis] | str  # a string is the reason why there are none
 
 
 class PairError(DataError):
@@ -178,7 +178,7 @@ class PairError(DataError):
 
 
 class Translator:
-    """A model ready to translate. `dragoman.load` makes one."""
+    """A model ready to translate. Create one with `dragoman.load`."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class Translator:
         translator._name = os.fspath(model)
         return translator
 
-    @overload  # a string is an Iterable[str] too, and the first that fits is taken
+    @overload  # a string is an Iterable[str] too; the first matching overload wins
     def translate(  # type: ignore[overload-overlap]
         self, text: str, *, attention: bool = False, **options: Unpack[DecodeOptions]
     ) -> Translation: ...
@@ -251,7 +251,7 @@ class Translator:
         threads: CPU threads; 0 takes one a core, and one for a small model.
         """
         if attention:
-            options.setdefault("split", "long")  # attention is of one sequence
+            options.setdefault("split", "long")  # attention covers one sequence
         chosen = self.options(**options)
         if isinstance(text, str):
             return self._translate([text], chosen, attention)[0]
@@ -273,9 +273,9 @@ class Translator:
         start: int = 0,
         advance: Advance = no_progress,
     ) -> Iterator[Translation]:
-        """As many translations as lines, in order. Lines of one window are sorted by length into batches.
+        """Yield one translation per line, in order. Lines of one window are bucketed by length into batches.
 
-        `start` is how many lines of the same job came before: what is sampled depends on a line's number.
+        `start` is the number of earlier lines in the same job: samples depend on a line's number.
         """
         for window in windows:
             yield from self._translate(window, options or self.config.decode, attention, start, advance)
@@ -290,9 +290,9 @@ class Translator:
     def score(
         self, sources: str | Iterable[str], targets: str | Iterable[str], batch_size: int | None = None
     ) -> float | list[float]:
-        """log P(target, </s> | source) of each pair; one that is no text, or too long, is a PairError.
+        """Return log P(target, </s> | source) of each pair; raise PairError for one that is not valid text or too long.
 
-        Two strings give one number, two lists a list.
+        Two strings give one number, two lists give a list.
         """
         if isinstance(sources, str) and isinstance(targets, str):
             return self.score([sources], [targets], batch_size)[0]
@@ -304,7 +304,7 @@ class Translator:
 
     @contextmanager
     def inference(self, threads: int | None = None) -> Iterator[None]:
-        """Whatever runs the engine runs in here: without gradients, on so many CPU threads (None: decode.threads)."""
+        """Context for running the engine: no gradients, `threads` CPU threads (None: decode.threads)."""
         asked = self.config.decode.threads if threads is None else threads
         count = choose_threads(asked, self.config.model.d_model)
         with torch.inference_mode(), cpu_threads(count):
@@ -313,7 +313,7 @@ class Translator:
     # From pairs to scores
 
     def _encoded_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """The ids of pairs, without specials, each checked to be text that the model can hold."""
+        """The ids of pairs, without special ids; each is checked to be valid text that fits the model."""
         lines = {"source": [text_line(text) for text in sources], "target": [text_line(text) for text in targets]}
         for side, own in lines.items():
             for number, line in enumerate(own, start=1):
@@ -329,7 +329,7 @@ class Translator:
         return pairs
 
     def _score(self, pairs: list[tuple[list[int], list[int]]], batch_size: int) -> list[float]:
-        """In batches of like length, of so many pairs and tokens at most."""
+        """Score in batches bucketed by length, of at most `batch_size` pairs and SCORED_TOKENS tokens."""
 
         def total_log_probs(rows: Sequence[int]) -> list[float]:
             sources, targets = zip(*(pairs[row] for row in rows), strict=True)
@@ -361,7 +361,7 @@ class Translator:
         start: int = 0,
         advance: Advance = no_progress,
     ) -> list[Translation]:
-        """One window of lines; `start` is the number of the first among all lines of the job."""
+        """Translate one window of lines; `start` is the number of its first line within the job."""
         results: dict[int, Translation] = {}
         pieces: list[_Piece] = []
         texts: list[str] = []
@@ -386,7 +386,7 @@ class Translator:
     def _search_all(
         self, pieces: list[_Piece], options: DecodeConfig, start: int, advance: Advance = no_progress
     ) -> list[Outcome]:
-        """Batches of like length, their outcomes in the order the pieces came."""
+        """Search in batches bucketed by length; return outcomes in the order of the pieces."""
         by_length = sorted(range(len(pieces)), key=lambda index: len(pieces[index].ids))
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
@@ -400,7 +400,7 @@ class Translator:
         return [outcomes[index] for index in range(len(pieces))]
 
     def _pieces(self, number: int, line: str, options: DecodeConfig) -> list[_Piece]:
-        """A line as the model gets it: whole or sentence by sentence, and what is too long in parts."""
+        """Split a line into the model's inputs: whole or by sentence, with anything too long cut into parts."""
         pieces: list[_Piece] = []
         for sentence in sentences(line) if options.split == "sentences" else [line]:
             (first, _), *rest = self._split(sentence)
@@ -409,7 +409,7 @@ class Translator:
         return pieces
 
     def _split(self, line: str) -> list[tuple[list[int], str]]:
-        """The ids of a line, in as many pieces as the model's longest input makes necessary, and what stood between."""
+        """Split a line into as many pieces as the model's longest input requires: their ids, and what joins them."""
         ids = self.tokenizers.source.encode(line)
         if len(ids) < self._longest_source or len(line) < 2:
             return [([*ids, self.tokenizers.source.vocabulary.eos], "")]
@@ -422,7 +422,7 @@ class Translator:
         return [*self._split(first), (ids, glue), *rest]
 
     def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig) -> list[Outcome]:
-        """Hypotheses of each source; out of memory, half the batch at a time; alone and still too big, the reason."""
+        """Return the hypotheses of each source, or why it has none; if out of memory, retry in halves."""
 
         def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
             limits = [self.limit(len(source), options) for source, _ in jobs]
@@ -440,7 +440,7 @@ class Translator:
         return in_halves(found, list(zip(sources, keys, strict=True)), too_big, self.engine.device)
 
     def limit(self, source_length: int, options: DecodeConfig) -> int:
-        """The most tokens that the translation of a source may have; </s> is counted in the source only."""
+        """Maximum number of tokens in a translation; </s> is counted in the source only."""
         return min(source_length - 1 + options.max_extra, (self.config.model.longest or sys.maxsize) - 1)
 
     def _assemble(
@@ -475,7 +475,7 @@ class Translator:
         )
 
     def _alternative(self, pieces: list[_Piece], hypotheses: list[Hypothesis]) -> Alternative:
-        """One hypothesis for each piece, joined."""
+        """Join one hypothesis per piece."""
         target = self.tokenizers.target
         texts = (
             piece.glue + target.decode(list(hypothesis.ids))
@@ -493,7 +493,7 @@ class Translator:
         )
 
     def attention(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> Attention:
-        """What every head looked at, for ids that end in </s> and those that were made of them."""
+        """The attention weights of every head, for source ids that end in </s> and the ids produced from them."""
         target_input = [self.tokenizers.target.vocabulary.bos, *target_ids[:-1]]
         with self.inference():
             weights = self.engine.attention(source_ids, target_input)
@@ -508,14 +508,14 @@ class Translator:
 
 
 def _stacked(layers: Sequence[torch.Tensor]) -> Array:
-    """[layer, head, query, key] of the one sentence; without any layer where a model has no such attention."""
+    """[layer, head, query, key] of the single sentence; zero layers if the model has no such attention."""
     if not layers:
         return np.zeros((0, 0, 0, 0), dtype=np.float32)
     return torch.stack(list(layers))[:, 0].float().cpu().numpy()
 
 
 def _languages(data: DataConfig) -> str:
-    """`en to de`, where the files that a model learned from tell, as train.en.gz does; nothing where they do not."""
+    """Return `en to de` if the training files' names give the languages, as train.en.gz does; otherwise nothing."""
     sides = []
     for paths in (data.source, data.target):
         parts = {part for path in paths for part in Path(path).name.split(".")[1:]}
@@ -525,7 +525,7 @@ def _languages(data: DataConfig) -> str:
 
 
 def _texts(name: str, given: Iterable[str]) -> list[str]:
-    """What was given under a name as a list of texts, if it is one."""
+    """Return the argument `name` as a list of strings, or raise if it is not one."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise ConfigError(f"{name}: is {type(given).__name__}; give a list of strings")
     texts = list(given)
@@ -536,14 +536,14 @@ def _texts(name: str, given: Iterable[str]) -> list[str]:
 
 
 def windows(lines: Iterable[T], batch_size: int) -> Iterator[list[T]]:
-    """Lines in stretches long enough to sort well by length, short enough to see results come."""
+    """Group lines into windows long enough to bucket well by length, short enough to show results early."""
     rest = iter(lines)
     while window := list(itertools.islice(rest, 16 * batch_size)):
         yield window
 
 
 def produced(hypothesis: Hypothesis, eos: int) -> list[int]:
-    """All its ids, with </s> if it finished."""
+    """All ids of a hypothesis, with </s> if it is finished."""
     return [*hypothesis.ids, eos] if hypothesis.finished else list(hypothesis.ids)
 
 
@@ -555,7 +555,7 @@ _BOUNDARIES = (
 
 
 def _middle(line: str) -> int:
-    """Where to cut a line that is too long: at the sentence end, else the clause, else the space nearest its middle."""
+    """Where to cut a line that is too long: the sentence end, else clause end, else space nearest to its middle."""
     for boundary in _BOUNDARIES:
         places = [match.end() for match in boundary.finditer(line) if len(line) // 8 < match.end() < len(line)]
         if places:

@@ -1,13 +1,14 @@
-"""The one normalisation every text passes through. Knows nothing of vocabularies.
+"""The normalisation that every text goes through. Knows nothing of vocabularies.
 
-In this order: Unicode NFC (or NFKC), and lower case, if asked for; U+2581, sentencepiece's own mark for a space,
-becomes an underscore; every run of white space and control characters, line and paragraph separators among them,
-becomes one space; the ends are stripped.
+The steps, in order: Unicode NFC (or NFKC); lower case, if requested; U+2581, sentencepiece's mark for a space, becomes
+an underscore; every run of white space and control characters, including line and paragraph separators, becomes one
+space; both ends are stripped.
 Normalising twice changes nothing.
 
-The forms with `nbsp` keep every no-break space (U+00A0, U+2007, U+202F) inside a text as it is; a run of other white
-space still becomes one space, and the ends are stripped of all. There is none for NFKC, which makes plain spaces of
-them. The word joiner U+2060 and U+FEFF have no width and are no white space to Unicode: every form keeps them.
+The forms with `nbsp` keep every no-break space (U+00A0, U+2007, U+202F) inside a text; a run of other white space still
+becomes one space, and both ends are stripped of all white space. NFKC has no such form, because it turns no-break
+spaces into plain ones. The word joiner U+2060 and U+FEFF have no width and are not white space in Unicode: every form
+keeps them.
 """
 
 import re
@@ -19,20 +20,20 @@ Normalization = Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase", "nfc-n
 SPACE_MARK = "\u2581"
 _GAP = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")  # \s is str.isspace; the rest is category Cc
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_BREAKING_SPACE = re.compile(r"[^\S\u00a0\u2007\u202f]+")  # white space but for no-break spaces
+_BREAKING_SPACE = re.compile(r"[^\S\u00a0\u2007\u202f]+")  # white space except no-break spaces
 
 
 def normalize(text: str, form: Normalization = "nfc") -> str:
     composition: Literal["NFKC", "NFC"] = "NFKC" if form.startswith("nfkc") else "NFC"
     text = unicodedata.normalize(composition, text)
     if is_lowercase(form):
-        # composed first, since NFKC makes capitals of letters that have no lower case, as \U0001d56c; and again,
-        # since some capitals have a lower case of two characters
+        # compose first, because NFKC turns letters without a lower case, such as \U0001d56c, into capitals; and again,
+        # because the lower case of some capitals is two characters
         text = unicodedata.normalize(composition, text.lower())
     text = _CONTROL.sub(" ", text.replace(SPACE_MARK, "_"))
     if keeps_no_break_spaces(form):
         return _BREAKING_SPACE.sub(" ", text).strip()
-    # split and join, which take white space as _GAP does, are several times as fast as a substitution
+    # split and join treat white space as _GAP does and are several times as fast as a substitution
     return " ".join(text.split())
 
 
@@ -45,5 +46,5 @@ def keeps_no_break_spaces(form: Normalization) -> bool:
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of `text` is left once normalised, found without normalising it."""
+    """Whether nothing is left of `text` once normalised, decided without normalising it."""
     return not text or _GAP.fullmatch(text) is not None

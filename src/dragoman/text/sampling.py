@@ -1,12 +1,12 @@
-"""Random segmentations of a text with a trained vocabulary. Knows nothing of corpora or epochs; all chance is given.
+"""Random segmentations of a text with a trained vocabulary. Callers pass the RNG. Knows nothing of corpora or epochs.
 
-BPE: BPE-dropout (Provilkov et al., 2020). At every step each possible merge is left out with probability `strength`,
-the best of the others is done, and the end is a step with none left; 0 is `encode`, 1 gives single characters.
-Unigram (Kudo, 2018): a segmentation comes with probability proportional to P(segmentation) ** `strength`; 0 makes all
-equally likely, 1 draws from the model, and the larger the nearer to `encode`.
+BPE: BPE-dropout (Provilkov et al., 2020). At every step each possible merge is dropped with probability `strength` and
+the best of the others is applied, until a step has none left; 0 equals `encode`, 1 gives single characters.
+Unigram (Kudo, 2018): a segmentation is drawn with probability proportional to P(segmentation) ** `strength`; 0 makes
+all equally likely, 1 samples from the model, and larger values come closer to `encode`.
 
-A text falls into stretches that no piece of the vocabulary crosses: words, as a rule, and most signs by themselves.
-Each is segmented alone, as the papers do with words, and what chance has no part in is kept for the next time.
+A text is divided into stretches that no piece of the vocabulary crosses: usually words, and most symbols on their own.
+Each is segmented separately, as the papers do with words, and the parts that do not depend on the RNG are cached.
 """
 
 import math
@@ -21,15 +21,15 @@ from dragoman.text.normalize import SPACE_MARK, normalize
 from dragoman.text.tokenizer import Tokenizer
 
 UNKNOWN_PENALTY = 10.0  # sentencepiece's: an unknown character is this much worse than the worst piece
-# What is kept holds the frequent words of a corpus, and takes some 100 MB.
+# The cache holds the frequent words of a corpus and takes about 100 MB.
 WORDS_KEPT = 1 << 15
-LONGEST_KEPT = 24  # characters; a longer stretch hardly ever comes again
-NO_PIECE = math.inf  # the rank of what is no piece
+LONGEST_KEPT = 24  # characters; longer stretches hardly ever recur
+NO_PIECE = math.inf  # the rank of a string that is not a piece
 
 
 class Sampler(Protocol):
     def sample(self, text: str, strength: float, random: Random) -> list[int]:
-        """Ids of `text`, without BOS or EOS, that decode to the same text as `encode`'s."""
+        """Return ids of `text`, without BOS or EOS, that decode to the same text as those of `encode`."""
 
 
 def make_sampler(tokenizer: Tokenizer) -> Sampler:
@@ -50,12 +50,12 @@ class _Pieces:
         self.ids, self.scores, self._byte_ids = tokenizer.piece_table()
         self._unk = tokenizer.vocabulary.unk
         self._neighbours = {pair for piece in self.ids for pair in pairwise(piece)}
-        # Not so in a vocabulary that was trained across spaces.
+        # False for a vocabulary that was trained across spaces.
         self._spaces_divide = all(right != SPACE_MARK for _, right in self._neighbours)
         self._divide = lru_cache(WORDS_KEPT)(self._divided)
 
     def stretches(self, text: str) -> list[str]:
-        """The parts of a text that no piece crosses."""
+        """Split a text into the parts that no piece crosses."""
         normalized = normalize(text, self._normalization)
         if not normalized:
             return []
@@ -64,26 +64,26 @@ class _Pieces:
         return [stretch for word in normalized.split(" ") for stretch in self._divide(SPACE_MARK + word)]
 
     def _divided(self, text: str) -> list[str]:
-        """Cut between any two characters that no piece has side by side."""
+        """Cut between any two characters that are adjacent in no piece."""
         cuts = [place for place, pair in enumerate(pairwise(text), 1) if pair not in self._neighbours]
         return [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
 
     def spell(self, piece: str) -> list[int]:
-        """The ids of a piece, or of one character that is none."""
+        """The ids of a piece, or of a single character that is not a piece."""
         known = self.ids.get(piece)
         if known is not None:
             return [known]
         return [self._byte_ids[byte] for byte in piece.encode()] if self._byte_ids else [self._unk]
 
     def finish(self, ids: list[int]) -> list[int]:
-        """As sentencepiece has it: without byte fallback, unknown characters in a row are one unknown id."""
+        """As in sentencepiece: without byte fallback, consecutive unknown characters become one unknown id."""
         if self._byte_ids or self._unk not in ids:
             return ids
         return [index for index, run in groupby(ids) for index in ([self._unk] if index == self._unk else run)]
 
 
 class _Decisions:
-    """Whether each merge, in turn, is left out. Draws once for each that is: how many are kept before it."""
+    """Decides for each merge in turn whether to drop it. Draws once per dropped merge: how many are kept before it."""
 
     def __init__(self, probability: float, random: Random) -> None:
         self._random = random
@@ -97,7 +97,7 @@ class _Decisions:
         return math.log(1.0 - self._random.random()) // self._log_kept
 
     def all_kept(self, count: int) -> bool:
-        """Whether the next so many are all kept; if so they are decided, else none is yet."""
+        """Whether the next `count` merges are all kept; if so they are consumed, otherwise none is."""
         if self._kept < count:
             return False
         self._kept -= count
@@ -112,11 +112,11 @@ class _Decisions:
 
 
 class BpeDropout:
-    """`strength` is the probability that a merge is left out."""
+    """`strength` is the probability that a merge is dropped."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._pieces = _Pieces(tokenizer)
-        # sentencepiece merges whatever two neighbours spell a piece, however that piece was learned
+        # sentencepiece merges any two neighbours that spell a piece, however that piece was learned
         self._ranks = {piece: -score for piece, score in self._pieces.scores.items()}
         self._certain = lru_cache(WORDS_KEPT)(self._without_chance)
 
@@ -130,12 +130,12 @@ class BpeDropout:
     def _segment(self, stretch: str, decisions: _Decisions) -> list[int]:
         if len(stretch) <= LONGEST_KEPT:
             ids, merges = self._certain(stretch)
-            if decisions.all_kept(merges):  # so it is most often, and there is nothing to work out
+            if decisions.all_kept(merges):  # the usual case: nothing to compute
                 return ids
         return self._spelled(self._merge(stretch, decisions))
 
     def _without_chance(self, stretch: str) -> tuple[list[int], int]:
-        """The ids when no merge is left out, and the number of merges."""
+        """The ids when no merge is dropped, and the number of merges."""
         pieces = self._merge(stretch, _Decisions(0.0, Random(0)))
         return self._spelled(pieces), len(stretch) - len(pieces)
 
@@ -156,7 +156,7 @@ class BpeDropout:
 
 
 def _choose(ranks: list[float], decisions: _Decisions) -> int | None:
-    """The place of the best merge that is not left out, the leftmost of several; None if there is none."""
+    """Index of the best merge that is not dropped, the leftmost of ties; None if there is none."""
     possible = ranks
     while possible and (best := min(possible)) < NO_PIECE:
         place = possible.index(best)
@@ -172,19 +172,19 @@ class _Piece(NamedTuple):
     score: float
 
 
-_Arc = tuple[int, _Piece]  # a piece in a lattice, after its start
-# For each end: the cumulative probabilities of the pieces that end there, given that one does; and the pieces.
+_Arc = tuple[int, _Piece]  # a piece in a lattice, with its start
+# For each end: the cumulative probabilities of the pieces that end there, given that one does, and those pieces.
 _Lattice = list[tuple[list[float], list[_Arc]]]
 
 
 class UnigramSampler:
-    """`strength` is the power that probabilities are raised to; the smaller, the more varied."""
+    """`strength` is the exponent on probabilities; smaller values give more varied segmentations."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._pieces = _Pieces(tokenizer)
         ids, scores = self._pieces.ids, self._pieces.scores
         self._unknown = min(scores.values(), default=0.0) - UNKNOWN_PENALTY
-        # Every beginning of a piece, () where it is none itself: a search stops at the first miss.
+        # Every prefix of a piece, () if it is not a piece itself: a search stops at the first miss.
         self._index: dict[str, _Piece | tuple[()]] = {piece[:end]: () for piece in ids for end in range(1, len(piece))}
         self._index.update({piece: _Piece([ids[piece]], scores[piece]) for piece in ids})
         self._lattice = lru_cache(WORDS_KEPT)(self._make_lattice)
@@ -209,7 +209,7 @@ class UnigramSampler:
         return lattice
 
     def _arcs(self, stretch: str) -> list[list[_Arc]]:
-        """The pieces that end at each place. Every character counts as one, so that every place is reached."""
+        """The pieces that end at each position. Every character counts as one, so every position is reachable."""
         beginning, places = self._index.get, range(1, len(stretch) + 1)
         arriving: list[list[_Arc]] = [[] for _ in range(len(stretch) + 1)]
         for start, character in enumerate(stretch):
@@ -225,7 +225,7 @@ class UnigramSampler:
 
 
 def _draw(lattice: _Lattice, random: Random) -> list[int]:
-    """From the end back, each piece with the probability that a segmentation has it there."""
+    """Draw backward from the end, each piece with the probability that a segmentation has it there."""
     drawn: list[list[int]] = []
     end = len(lattice) - 1
     while end:

@@ -1,10 +1,10 @@
-"""Where the sentences of a line end. Knows nothing of models; keeps every character.
+"""Splits a line into sentences. Keeps every character. Knows nothing of models.
 
-A full stop, question or exclamation mark ends a sentence where white space and then a capital, a digit or a letter
-without case follows, or at once in Chinese and Japanese. A full stop does not after an abbreviation, an initial, or a
-number of one or two digits, which may be an ordinal: joining two sentences does less harm than cutting one.
+A full stop, question or exclamation mark ends a sentence if it is followed by white space and then a capital, a digit
+or a letter without case; Chinese and Japanese need no white space. A full stop after an abbreviation, an initial, or a
+number of one or two digits, which may be an ordinal, does not: joining two sentences does less harm than cutting one.
 
-The scan is linear in the length of the line, whatever the line holds.
+The scan is linear in the length of the line, whatever its content.
 """
 
 import itertools
@@ -24,13 +24,13 @@ _BEFORE_WORD = _OPENING - set("¿¡")
 
 
 def sentences(line: str) -> list[str]:
-    """The line in stretches of one sentence each, which together are the line again."""
+    """Split a line into sentences; joined, they are the line again."""
     starts = [0, *_ends(line), len(line)]
     return [line[start:end] for start, end in itertools.pairwise(starts) if start < end]
 
 
 def _ends(line: str) -> Iterator[int]:
-    """Where the next sentence begins. No skipped run holds a stop, so the scan goes on after it and stays linear."""
+    """Yield where each next sentence starts. Skipped runs hold no stop, so the scan resumes after them: linear time."""
     place = 0
     while place < len(line):
         first = place
@@ -51,7 +51,7 @@ def _ends(line: str) -> Iterator[int]:
 
 
 def _skip(line: str, place: int, characters: Set[str]) -> int:
-    """The first place from `place` on that holds none of `characters`."""
+    """The first index from `place` on that holds none of `characters`."""
     while place < len(line) and line[place] in characters:
         place += 1
     return place
@@ -66,7 +66,7 @@ def _skip_space(line: str, place: int) -> int:
 def _is_abbreviation(line: str, stop: int) -> bool:
     """Whether the stop at `stop` is a single full stop that belongs to the word before it.
 
-    Only asked where a word follows the stop, so the word before each stop is looked at once.
+    Only called where a word follows the stop, so the word before each stop is examined once.
     """
     if line[stop] != "." or line[stop + 1] == ".":
         return False

@@ -1,7 +1,7 @@
 """Text to ids and back, over sentencepiece. Knows nothing of files, pairs or models.
 
-The promise, with byte fallback: `decode(encode(text)) == normalize(text)` for any Unicode text, without one unknown
-id, and no text spells a special id. Whatever the ids, `decode` returns one normalised line.
+With byte fallback, `decode(encode(text)) == normalize(text)` for any Unicode text, without unknown ids, and no text
+encodes to a special id. Whatever the ids, `decode` returns one normalised line.
 """
 
 import hashlib
@@ -20,37 +20,37 @@ from dragoman.text.normalize import SPACE_MARK, Normalization, normalize
 from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
 NUM_BYTES = 256
-# Fixed, not the machine's: unigram sums floats thread by thread, so another number is another vocabulary.
+# Fixed, not the machine's: unigram sums floats per thread, so a different number gives a different vocabulary.
 TRAINING_THREADS = 8
-# Longer lines are learned from in stretches: sentencepiece skips lines over a limit in silence, and its BPE trainer
-# aborts the process at 65,536 characters without a space.
+# Longer lines are cut for training: sentencepiece silently skips lines over a limit, and its BPE trainer aborts the
+# process at 65,536 characters without a space.
 LONGEST_STRETCH = 4096
-TRAINERS_OWN = "\u2585"  # marks unknown characters inside the trainer, which skips whole lines that hold it
-# The rarest characters of a large alphabet (Chinese, Japanese) would fill the vocabulary; in bytes they are still
-# exact. Without byte fallback they would be lost, so then every character is kept.
+TRAINERS_OWN = "\u2585"  # marks unknown characters in the trainer, which skips whole lines that contain it
+# The rarest characters of a large alphabet (Chinese, Japanese) would fill the vocabulary; as bytes they are still
+# exact. Without byte fallback they would be lost, so every character is kept.
 COVERAGE_WITH_BYTES = 0.9999
 
 Kind = Literal["unigram", "bpe", "word", "char"]
-# Places and values in sentencepiece's model file, a protocol buffer; the processor does not tell its own kind.
+# Field numbers and values in sentencepiece's model file, a protocol buffer; the processor does not expose its kind.
 TRAINER_SPEC, MODEL_TYPE = 2, 3
 KINDS: dict[int, Kind] = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
 class PieceTable(NamedTuple):
-    """The pieces that text can be made of."""
+    """The pieces that text can consist of."""
 
-    ids: dict[str, int]  # of the pieces that text can spell, as sentencepiece writes them
-    scores: dict[str, float]  # of the same: the higher, the sooner merged (BPE); log-probabilities (unigram)
+    ids: dict[str, int]  # of pieces that occur in text, as sentencepiece writes them
+    scores: dict[str, float]  # of the same pieces: higher is merged earlier (BPE); log-probabilities (unigram)
     byte_ids: list[int]  # of the 256 bytes; empty without byte fallback
 
 
 class Tokenizer:
-    """One trained vocabulary. `requested_size` is what training was asked for, `size` what the text supported."""
+    """One trained vocabulary. `requested_size` is the size asked for in training, `size` what the text supported."""
 
     def __init__(self, model: bytes, normalization: Normalization = "nfc", requested_size: int | None = None) -> None:
         self._model = model
         self._processor = _load(model)
-        self.vocabulary = VOCABULARY  # as `_load` has checked
+        self.vocabulary = VOCABULARY  # checked by `_load`
         self.normalization: Normalization = normalization
         self.size = int(self._processor.get_piece_size())
         self.requested_size = requested_size or self.size
@@ -74,32 +74,32 @@ class Tokenizer:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything that decides which ids a text gets."""
+        """SHA-256 of everything that determines a text's ids."""
         return hashlib.sha256(self.normalization.encode() + b"\0" + self._model).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`, without BOS or EOS."""
+        """Return the ids of `text`, without BOS or EOS."""
         ids: list[int] = self._processor.encode(normalize(text, self.normalization))
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text, on all cores."""
+        """Encode each text, on all cores."""
         rows: list[list[int]] = self._processor.encode([normalize(text, self.normalization) for text in texts])
         return rows
 
     def decode(self, ids: Iterable[int]) -> str:
-        """One line of text; bytes that are not UTF-8 become U+FFFD."""
+        """Return one line of text; bytes that are not UTF-8 become U+FFFD."""
         text: str = self._processor.decode([piece for piece in map(int, ids) if piece not in self.vocabulary.textless])
-        # A word model spells the mark itself in bytes, and a model may emit the bytes of a line break.
+        # A word model spells the mark as bytes, and a model may emit the bytes of a line break.
         return normalize(text.replace(SPACE_MARK, " "), self.normalization)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The pieces as sentencepiece writes them: `▁` for a space before, `<0xE2>` for a byte, `</s>` for EOS."""
+        """The pieces as sentencepiece writes them: `▁` for a preceding space, `<0xE2>` for a byte, `</s>` for EOS."""
         return [str(self._processor.id_to_piece(int(piece))) for piece in ids]
 
     @property
     def kind(self) -> Kind:
-        """What `text.model` was in training."""
+        """The value of `text.model` in training."""
         spec = _field(self._model, TRAINER_SPEC)
         model_type = _field(spec, MODEL_TYPE) if isinstance(spec, bytes) else None
         return KINDS[model_type] if isinstance(model_type, int) else "unigram"  # the format's default
@@ -130,7 +130,7 @@ def _load(model: bytes) -> Any:
 
 
 def _field(message: bytes, number: int) -> int | bytes | None:
-    """The last field of that number in a protocol buffer message, a number or bytes; None if there is none."""
+    """The last field `number` of a protocol buffer message, as an int or bytes; None if there is none."""
     found, place = None, 0
     value: int | bytes
     while place < len(message):
@@ -138,7 +138,7 @@ def _field(message: bytes, number: int) -> int | bytes | None:
         if tag & 7 == 0:
             value, place = _varint(message, place)
         else:
-            size = {1: 8, 5: 4}.get(tag & 7)  # fixed, else told
+            size = {1: 8, 5: 4}.get(tag & 7)  # fixed, else stored
             if size is None:
                 size, place = _varint(message, place)
             value, place = message[place : place + size], place + size
@@ -148,7 +148,7 @@ def _field(message: bytes, number: int) -> int | bytes | None:
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:
-    """A number in groups of seven bits, the lowest first, and the place after it."""
+    """Read an integer in groups of seven bits, lowest first; return it and the position after it."""
     value = shift = 0
     while message[place] & 0x80:
         value |= (message[place] & 0x7F) << shift
@@ -157,7 +157,7 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
 
 
 def _sample(lines: Iterable[str], size: int) -> list[str]:
-    """At most `size` lines, each as likely as any other, the same ones every time (reservoir sampling)."""
+    """Pick at most `size` lines, all equally likely, the same ones every time (reservoir sampling)."""
     generator = random.Random(0)
     kept: list[str] = []
     for index, line in enumerate(lines):
@@ -171,7 +171,7 @@ def _sample(lines: Iterable[str], size: int) -> list[str]:
 
 
 def _stretches(lines: Iterable[str]) -> Iterator[str]:
-    """The lines as the trainer can take them, none of it skipped."""
+    """Cut the lines so that the trainer skips none of them."""
     for line in lines:
         learnable = line.replace(TRAINERS_OWN, " ")
         for start in range(0, len(learnable), LONGEST_STRETCH):
@@ -180,7 +180,7 @@ def _stretches(lines: Iterable[str]) -> Iterator[str]:
 
 def _train_model(lines: list[str], config: TextConfig, vocab_size: int) -> bytes:
     model = io.BytesIO()
-    raised: list[BaseException] = []  # while lines were read, by a signal say: sentencepiece makes its own of it
+    raised: list[BaseException] = []  # while reading lines, e.g. by a signal: sentencepiece replaces it with its own
 
     def stretches() -> Iterator[str]:
         try:
@@ -198,7 +198,7 @@ def _train_model(lines: list[str], config: TextConfig, vocab_size: int) -> bytes
             hard_vocab_limit=False,  # shrinks to what the text supports
             byte_fallback=config.byte_fallback,
             character_coverage=COVERAGE_WITH_BYTES if config.byte_fallback else 1.0,
-            normalization_rule_name="identity",  # ours comes first
+            normalization_rule_name="identity",  # dragoman's comes first
             remove_extra_whitespaces=False,
             add_dummy_prefix=True,
             split_digits=True,
@@ -216,7 +216,7 @@ def _train_model(lines: list[str], config: TextConfig, vocab_size: int) -> bytes
 
 
 def _explain(error: str, config: TextConfig, vocab_size: int) -> ConfigError | DataError:
-    """sentencepiece's failure in our words: nearly always a vocabulary below bytes plus alphabet."""
+    """Translate sentencepiece's error: nearly always a vocabulary smaller than bytes plus alphabet."""
     alphabet = re.search(r"required_chars\. \d+ vs (\d+)", error)
     smallest = int(alphabet[1]) if alphabet else NUM_SPECIAL + NUM_BYTES * config.byte_fallback + 1
     if vocab_size >= smallest:

@@ -1,4 +1,4 @@
-"""The special ids of a vocabulary: one object, which goes with its tokenizer. Knows nothing of text."""
+"""The special ids of a vocabulary: one object, held by its tokenizer. Knows nothing of text."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ NUM_SPECIAL = 4
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Which ids are special. The defaults are those of every tokenizer trained here; imported models have others."""
+    """Which ids are special. Every tokenizer trained by dragoman has the defaults; imported models have others."""
 
-    pad: int = 0  # fills up short rows
-    unk: int = 1  # text that no piece spells
-    bos: int = 2  # what the decoder is fed first
+    pad: int = 0  # fills short rows
+    unk: int = 1  # text that no piece covers
+    bos: int = 2  # the decoder's first input
     eos: int = 3  # ends every source and every target
 
     @property
     def textless(self) -> frozenset[int]:
-        """Ids that stand for no text."""
+        """Ids that represent no text."""
         return frozenset({self.pad, self.bos, self.eos})
 
     @property
@@ -25,4 +25,4 @@ class Vocabulary:
         return (self.pad, self.unk, self.bos)
 
 
-VOCABULARY = Vocabulary()  # of what is trained here
+VOCABULARY = Vocabulary()  # of tokenizers trained by dragoman
