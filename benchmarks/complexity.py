@@ -1,12 +1,12 @@
-"""Self-attention, recurrence and convolution side by side: what the table of the paper (its section 4) says, measured.
+"""Self-attention, recurrence and convolution side by side: the table in section 4 of the paper, measured.
 
     python benchmarks/complexity.py [--quick] [--out docs/images] [--json]
 
-Over length n and width d, one sequence at a time: the time of forward and backward, the bytes kept for the backward,
-the longest chain of operations that wait for each other, and how many steps lie between the first input and the last
-output. Then whole models: training speed of a Transformer and of an LSTM with attention, of like size, as sentences
-grow: at a constant number of tokens a batch, and one sentence at a time. "ratios" are the Transformer's target tokens
-a second over the LSTM's.
+Over length n and width d, one sequence at a time: the time of forward and backward, the bytes saved for backward, the
+longest chain of dependent operations, and the number of steps between the first input and the last output. Then whole
+models: training speed of a Transformer and of an LSTM with attention, of similar size, as sentences grow: at a constant
+number of tokens per batch, and one sentence at a time. "ratios" are the Transformer's target tokens per second over the
+LSTM's.
 
 Shapes: B sequences, N positions, D width.
 """
@@ -37,7 +37,7 @@ KERNEL = 3
 HEADS = 8
 IMAGE = 3_072  # a CIFAR image as a sequence: 32 x 32 pixels of three colours
 PER_LAYER = ("plain attention", "fused attention", "multi-head attention", "RNN", "LSTM", "convolution")
-TEXTBOOK = {  # the powers of length and width that time and memory grow with
+TEXTBOOK = {  # the powers of length and width by which time and memory grow
     "plain attention": {"time": (2, 1), "memory": (2, 0)},
     "fused attention": {"time": (2, 1), "memory": (1, 1)},
     "multi-head attention": {"time": (2, 1), "memory": (1, 1)},
@@ -54,7 +54,7 @@ Grid = dict[str, dict[tuple[int, int], float]]  # by layer, then by length and w
 
 
 def layer(name: str, width: int) -> tuple[nn.Module | None, Callable[[Tensor], Tensor]]:
-    """A layer of this width and what it does to [B, N, D]. Bare attention has no parameters: q = k = v = x."""
+    """A layer of this width and its function on [B, N, D]. Bare attention has no parameters: q = k = v = x."""
     if name in ("plain attention", "fused attention"):
         plain = name == "plain attention"
         return None, lambda x_BND: attend(*(x_BND[:, None],) * 3, need_weights=plain)[0]
@@ -69,7 +69,7 @@ def layer(name: str, width: int) -> tuple[nn.Module | None, Callable[[Tensor], T
 
 
 def seconds(name: str, length: int, width: int, budget: float) -> float:
-    """Forward and backward: the median of as many runs as the budget allows, three to thirty, after one to warm up."""
+    """Forward and backward: the median of as many runs as the budget allows, three to thirty, after one warm-up run."""
     _, apply = layer(name, width)
     x_BND = torch.randn(1, length, width, requires_grad=True)
     times: list[float] = []
@@ -81,7 +81,7 @@ def seconds(name: str, length: int, width: int, budget: float) -> float:
 
 
 def kept_bytes(name: str, length: int, width: int) -> float:
-    """What forward keeps for backward, parameters aside; each stretch of memory counted once."""
+    """Bytes that forward saves for backward, without parameters; each storage is counted once."""
     module, apply = layer(name, width)
     parameters = {} if module is None else {p.untyped_storage().data_ptr() for p in module.parameters()}
     kept: dict[int, int] = {}
@@ -113,7 +113,7 @@ def sequential_steps(name: str, length: int, width: int = 8) -> int:
 
 
 def longest_chain(last: Node | None) -> int:
-    """Nodes on the longest way down from here. Without recursion: a long sentence is deeper than Python allows."""
+    """Nodes on the longest path down from here. Not recursive: a long sentence is deeper than Python allows."""
     lengths: dict[Node | None, int] = {None: 0}
     waiting = [last]
     while waiting:
@@ -128,11 +128,11 @@ def longest_chain(last: Node | None) -> int:
     return lengths[last]
 
 
-# How far the last output is from the first input
+# The distance between the first input and the last output
 
 
 def path_length(name: str, length: int) -> int:
-    """Steps until the last position has a gradient by the first: layers, or for the recurrent one applied cells."""
+    """Steps until the last position has a gradient by the first: layers, or applied cells for the recurrent one."""
     x_ND = torch.full((length, 1), 0.01, dtype=torch.float64, requires_grad=True)  # float64: 3^-128 is not 0
     h_ND = torch.zeros_like(x_ND) if name == "recurrent" else x_ND
     for step in range(length):
@@ -144,7 +144,7 @@ def path_length(name: str, length: int) -> int:
 
 
 def one_step(name: str, x_ND: Tensor, h_ND: Tensor, step: int) -> Tensor:
-    """Every position moves on by one layer or one cell, with all weights positive so that no gradient cancels."""
+    """Advance every position by one layer or one cell, with all weights positive so that no gradient cancels."""
     if name == "attention":
         h_11ND = h_ND[None, None]
         return attend(h_11ND, h_11ND, h_11ND)[0][0, 0]
@@ -156,11 +156,11 @@ def one_step(name: str, x_ND: Tensor, h_ND: Tensor, step: int) -> Tensor:
     return F.conv1d(padded_1DN, weight_DDK, dilation=dilation)[0].mT
 
 
-# What the numbers say
+# Analysis
 
 
 def exponent(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of a straight line through the upper half of the points, on two log axes."""
+    """The slope of a line fitted to the upper half of the points, on log-log axes."""
     upper = np.log(np.array(sorted(points)[-max(3, len(points) // 2) :]))
     return float(np.polyfit(upper[:, 0], upper[:, 1], 1)[0])
 
@@ -173,7 +173,7 @@ def along(grid: Mapping[tuple[int, int], float], *, length: int | None = None, w
 
 
 def crossover(attention: Sequence[tuple[int, float]], recurrent: Sequence[tuple[int, float]]) -> float | None:
-    """The length at which attention begins to take longer; None when it does not within these lengths."""
+    """The length at which attention becomes slower; None if it does not within these lengths."""
     gaps = [(n, math.log(ours / theirs)) for (n, ours), (_, theirs) in zip(attention, recurrent, strict=True)]
     if gaps[0][1] >= 0:
         return float(gaps[0][0])
@@ -187,7 +187,7 @@ def crossover(attention: Sequence[tuple[int, float]], recurrent: Sequence[tuple[
 
 
 def whole_models(quick: bool) -> dict[str, Model]:
-    """Like widths and like parameter counts: the LSTM's cells have no feed-forward part, so it has more layers."""
+    """Similar widths and parameter counts: the LSTM's cells have no feed-forward part, so it has more layers."""
     vocab_size, width = (100, 32) if quick else (4_000, 256)
     transformer = TransformerConfig(vocab_size=vocab_size, num_layers=3, d_model=width, d_ff=4 * width, num_heads=4)
     recurrent = RecurrentConfig(vocab_size=vocab_size, num_layers=5, d_model=width)
@@ -195,7 +195,7 @@ def whole_models(quick: bool) -> dict[str, Model]:
 
 
 def training_speed(model: Model, length: int, sentences: int, repeats: int) -> float:
-    """Target tokens a second: forward, backward and optimiser."""
+    """Target tokens per second: forward, backward and optimiser."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     ids_BN = torch.randint(4, model.config.vocab_size, (sentences, length))
     times: list[float] = []

@@ -1,10 +1,10 @@
-"""Recall over a growing distance: the target is the first symbol of the source, with others behind it.
+"""Recall over a growing distance: the target is the first symbol of the source, which is followed by others.
 
     python benchmarks/long_range.py [--quick] [--steps 400] [--seeds 1] [--out docs/images] [--json]
 
-An RNN, an LSTM, an LSTM with attention and a Transformer, of like parameter counts, are trained for equally many steps
-at each distance and tested on sequences they have not seen. The other symbols are drawn from the same alphabet, so a
-model has to know which came first, not only what it looks like. "ratios" are accuracies over chance, at the greatest
+An RNN, an LSTM, an LSTM with attention and a Transformer, of similar parameter counts, are trained for the same number
+of steps at each distance and tested on held-out sequences. The other symbols are drawn from the same alphabet, so a
+model has to know which came first, not only what it looks like. "ratios" are accuracies over chance, at the largest
 distance.
 
 Shapes: B sequences, S source positions.
@@ -38,7 +38,7 @@ SCHEDULE = TrainConfig(learning_rate=2e-3, warmup_steps=50)
 
 
 def configurations() -> dict[str, ModelConfig]:
-    """Of like parameter counts: an LSTM has four times the matrices of an RNN, which may be twice as wide for that."""
+    """Similar parameter counts: an LSTM has four times the matrices of an RNN, which may therefore be twice as wide."""
     vocab_size = FIRST + SYMBOLS
     lstm = RecurrentConfig(vocab_size=vocab_size, d_model=WIDTH, dropout=0.0)
     return {
@@ -52,7 +52,7 @@ def configurations() -> dict[str, ModelConfig]:
 
 
 def draw_batch(rows: int, distance: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Sources of 1 + distance symbols, what the decoder is fed, what it should say: the first symbol and the end."""
+    """Sources of 1 + distance symbols, the decoder's input, its expected output: the first symbol and the end."""
     source_BS = torch.randint(FIRST, FIRST + SYMBOLS, (rows, 1 + distance), generator=random)
     first_B1 = source_BS[:, :1]
     fed_B2 = torch.cat((torch.full_like(first_B1, BOS), first_B1), dim=1)
@@ -77,7 +77,7 @@ def train(model: Model, distance: int, steps: int, seed: int) -> None:
 
 @torch.no_grad()
 def accuracy(model: Model, distance: int, seed: int) -> float:
-    """How often the first symbol said is right, on sequences drawn from another seed than training's."""
+    """How often the first output symbol is right, on sequences drawn with a different seed than in training."""
     source, fed, goal = draw_batch(HELD_OUT, distance, torch.Generator().manual_seed(1_000_000 + seed))
     model.eval()
     said = model(source, fed)[:, 0].argmax(-1)
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the plot into this folder")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # models so small gain nothing from more, and sums do not depend on the cores
+    torch.set_num_threads(1)  # models this small gain nothing from more, and sums do not depend on the number of cores
     if arguments.quick:
         results = measure([2, 24], steps=80, seeds=1)
     else:

@@ -3,7 +3,7 @@
     python -m benchmarks.memory [--presets tiny small base] [--tokens 2048 8192] [--layouts padded packed]
         [--precision auto|float32|bfloat16] [--json]
 
-Each row is a process of its own: steps over WMT-like sentences, Adam among it, then the peak that the operating system
+Each row is a separate process: steps over WMT-like sentences, including Adam, then the peak that the operating system
 (CPU) or PyTorch (CUDA) counted; two steps over a packed batch, which has one shape, or over 16 groups of padded ones.
 The ratio is predicted / measured.
 """
@@ -28,11 +28,11 @@ from dragoman.model.transformer import Transformer
 from dragoman.training.gradients import PackedLoss, PaddedLoss
 from dragoman.training.memory import measured_peak, predicted_peak
 
-PASSES = 16  # of padded groups: each has its own shape, and freed memory of others may not fit it
+PASSES = 16  # of padded groups: each has its own shape, which the freed memory of others may not fit
 
 
 class Lengths(Store):
-    """As much of a store as the prediction looks at."""
+    """The part of a store that the prediction reads."""
 
     def __init__(self, sentences: int) -> None:
         made = make_sentences(sentences)
@@ -42,7 +42,7 @@ class Lengths(Store):
 
 
 def one(preset: str, layout: str, tokens: int, precision_name: str) -> dict[str, float]:
-    """Two steps in this process, which keeps freed memory as the training loop does."""
+    """Run two steps in this process, which keeps freed memory as the training loop does."""
     device = choose_device("auto")
     precision = choose_precision(precision_name, device)
     size = TransformerConfig.preset(preset, vocab_size=VOCABULARY)

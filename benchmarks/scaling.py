@@ -1,21 +1,21 @@
-"""What a second process gives: training on two CPU ranks of one thread each against one process with one thread.
+"""The gain from a second process: training on two CPU ranks of one thread each against one process with one thread.
 
     python -m benchmarks.scaling [--presets small base] [--rounds 20] [--json]
 
-Every step is the training loop's own: the padded layout's loss and gradients, their norm, the loss summed over ranks,
+Every step is that of the training loop: the padded layout's loss and gradients, their norm, the loss summed over ranks,
 fused Adam. Two measures:
 
     same global batch    one process does both batches of a step (train.accumulate=2), two ranks one each
     same batch a rank    one process steps after every batch, two ranks after two: twice the global batch
 
-Counted are real target tokens a second in wall-clock time. All take turns, a step each, and the best of many rounds
-counts, the one that other programs disturbed least; medians are given too. The ideal is 2. What the machine itself
-allows is measured beside it: the same two processes, each for itself, sending nothing ("two apart"). What lies between
-that and 2 is the machine's doing; what lies below it is communication and waiting for the slower rank.
+The measure is real target tokens per second of wall-clock time. All systems take turns of one step, and the best of
+many rounds counts, the one least disturbed by other programs; medians are given too. The ideal is 2. The limit of the
+machine itself is measured in the same run: the same two processes, each on its own, sending nothing ("two apart"). The
+gap between that and 2 is due to the machine; the gap below it is communication and waiting for the slower rank.
 
-"By CPU time" is the same from the processor time that each process used, its communication threads with it: other
-programs do not count in it. A step takes as long as its busiest rank; waiting for a message costs nothing. The
-gradients' all-reduce is also timed alone, with nothing to hide behind.
+"By CPU time" is the same from the CPU time that each process used, including its communication threads: other programs
+do not count in it. A step takes as long as its busiest rank; waiting for a message costs nothing. The gradients'
+all-reduce is also timed alone, with nothing to overlap it.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from dragoman.training.distributed import Ranks, gradient_norm, shard
 from dragoman.training.gradients import Padded
 
 RANKS = 2
-TOKENS = {"tiny": 256, "small": 2_048, "base": 512}  # of a batch, padding counted
+TOKENS = {"tiny": 256, "small": 2_048, "base": 512}  # per batch, padding counted
 ONE, DDP, FSDP = "one process", "two ranks, ddp", "two ranks, fsdp"
 
 
@@ -60,7 +60,7 @@ class Options:
 
 
 def make_batches(options: Options) -> list[Batch]:
-    """Those of one step, the same in every process: of like size, as all batches are on average."""
+    """The batches of one step, the same in every process: of similar size, as all batches are on average."""
     made = make_sentences(30_000)
     vocabulary = options.model.vocab_size
     source, target = (
@@ -97,7 +97,7 @@ class Worker:
             shard(model, self.ranks)
         settings = Config.build(options.preset).train
         self.layout = Padded(settings, no_store, LONGEST + 1, model, torch.device("cpu"), torch.float32, self.ranks)
-        # the same weights with nobody to wait for
+        # the same weights with no other rank to wait for
         self.apart = Padded(settings, no_store, LONGEST + 1, model, torch.device("cpu"), torch.float32, Ranks())
         self.parameters = list(model.parameters())
         self.message = torch.zeros(sum(parameter.numel() for parameter in self.parameters))
@@ -115,22 +115,22 @@ class Worker:
         self.step(self.layout, self.ranks, own, sum(batch.num_tokens for batch in self.batches))
 
     def one_by_one(self) -> None:
-        """In a process alone: a step after every batch."""
+        """In a single process: a step after every batch."""
         for batch in self.batches:
             self.step(self.layout, self.ranks, [batch], batch.num_tokens)
 
     def two_apart(self) -> None:
-        """Every rank steps for itself on its own batch: nothing is sent."""
+        """Every rank steps on its own batch: nothing is sent."""
         own = self.batches[self.ranks.rank]
         self.step(self.apart, Ranks(), [own], own.num_tokens)
 
     def all_reduce(self) -> None:
-        """The gradients of a step in one message, with nothing to hide behind."""
+        """All-reduce the gradients of a step in one message, with nothing to overlap it."""
         dist.all_reduce(self.message)
 
 
 def serve(system: str, rank: int, options: Options, line: Connection) -> None:
-    """Warm up, then do what is asked until nothing is; answer with seconds, of the clock and of the processor."""
+    """Warm up, then run what is requested until the requests end; answer with seconds of wall-clock and CPU time."""
     worker = Worker(system, rank, options)
     for _ in range(2):
         worker.together()
@@ -152,8 +152,8 @@ class System:
         context = multiprocessing.get_context("spawn")
         self._lines: list[Connection] = []
         self._processes = []
-        self.seconds: dict[str, list[float]] = {}  # by the clock
-        self.used: dict[str, list[float]] = {}  # by the processor
+        self.seconds: dict[str, list[float]] = {}  # wall-clock time
+        self.used: dict[str, list[float]] = {}  # CPU time
         for rank in range(1 if name == ONE else RANKS):
             line, other = context.Pipe()
             process = context.Process(target=serve, args=(name, rank, options, other), daemon=True)

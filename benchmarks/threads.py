@@ -1,9 +1,9 @@
-"""What OpenMP's waiting policy and the number of threads do, on idle cores and beside another job on the same ones.
+"""The effect of OpenMP's waiting policy and thread count, on idle cores and beside another job on the same cores.
 
     python -m benchmarks.threads [--cores 2] [--json]
 
-Each measurement is a process of its own, since OpenMP reads its settings once. The other job keeps every core busy.
-"Ratios" are of the speed with OpenMP's defaults in the same run: idle_passive_train_tiny of 1.02 means 2 % faster.
+Each measurement is a separate process, since OpenMP reads its settings once. The other job keeps every core busy.
+"Ratios" are relative to OpenMP's defaults in the same run: idle_passive_train_tiny of 1.02 means 2 % faster.
 """
 
 import argparse
@@ -34,7 +34,7 @@ LONG_LINE = (
 
 
 def train_speed(preset: str) -> float:
-    """Target tokens a second, without the first steps."""
+    """Target tokens per second, without the first steps."""
     from dragoman.config import Config
     from dragoman.training.loop import train
     from dragoman.training.reports.log import read_log
@@ -48,7 +48,7 @@ def train_speed(preset: str) -> float:
 
 
 def translate_speed(lines: list[str]) -> float:
-    """Lines a second, beam 4, with the bundled model."""
+    """Lines per second, beam 4, with the bundled model."""
     import dragoman
 
     translator = dragoman.load("en-de", "cpu")
@@ -68,7 +68,7 @@ WORK: dict[str, Callable[[], float]] = {
 
 @contextmanager
 def other_job(cores: int) -> Iterator[None]:
-    """A process for each core that never waits."""
+    """One process per core that never waits."""
     jobs = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(cores)]
     try:
         yield
@@ -112,7 +112,7 @@ def main() -> None:
     for load in options.load:
         for work in options.work:
             row: dict[str, list[float]] = {name: [] for name in SETTINGS}
-            for _ in range(options.repeat):  # in turns, so that a slow minute is everybody's
+            for _ in range(options.repeat):  # in turns, so that a slow minute affects all of them
                 for name, speeds in row.items():
                     if load == "busy":
                         with other_job(options.cores):

@@ -3,11 +3,11 @@
     python -m benchmarks.time_to_quality --data FOLDER [--minutes 4] [--looks 12]
         [--recipe recipes/tatoeba-en-de.toml] [--set SECTION.KEY=VALUE ...] [--svg FILE] [--json]
 
-Both have the recipe's sizes, vocabulary, loss and Adam, and the paper's schedule, which knows no end: one that falls
-towards a last step would favour whoever comes near it in the time. They take the same pairs in the same order: batches
-of like length, which leave a padded model hardly any padding. Ours runs them packed where the kernels run; the peer
-runs as its library does it, eager, in the same precision. The clock stops while BLEU is measured (greedy, on the first
-validation sentences), and runs while ours compiles.
+Both have the recipe's sizes, vocabulary, loss and Adam, and the paper's schedule, which has no end: one that decays
+towards a last step would favour whichever gets closer to it in the time. They take the same pairs in the same order, in
+batches bucketed by length, which leave a padded model hardly any padding. Ours runs them packed where the kernels run;
+the peer runs as its library does, eager, in the same precision. The clock stops while BLEU is measured (greedy, on the
+first validation sentences), and runs while ours compiles.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from dragoman.training.reports.provenance import describe
 
 EOS = VOCABULARY.eos
 
-SENTENCES = 500  # translated at each look
+SENTENCES = 500  # translated at each validation
 OURS, PEER = "dragoman", "Hugging Face Marian"
 
 
@@ -53,10 +53,10 @@ class Racer(Protocol):
     def model(self) -> nn.Module: ...
 
     def backward(self, rows: Ids) -> None:
-        """Gradients of the mean loss of these pairs."""
+        """Compute the gradients of the mean loss of these pairs."""
 
     def translate(self, sources: list[str]) -> list[str]:
-        """Greedy."""
+        """Translate by greedy search."""
 
 
 class Ours:
@@ -127,7 +127,7 @@ class Peer:
 def race(
     name: str, racer: Racer, prepared: PreparedData, device: torch.device, minutes: float, looks: int
 ) -> list[Any]:
-    """(minutes of training, BLEU, steps, target tokens) at each look."""
+    """(minutes of training, BLEU, steps, target tokens) at each validation."""
     settings, store = prepared.config.train, prepared.train
     optimizer = torch.optim.Adam(
         racer.model.parameters(), lr=0.0, betas=(settings.adam_beta1, settings.adam_beta2), eps=settings.adam_epsilon,
@@ -145,7 +145,7 @@ def race(
             step += 1
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, settings, prepared.config.model.d_model)
-            if not (isinstance(racer, Ours) and device.type == "cuda"):  # a CUDA graph writes gradients over
+            if not (isinstance(racer, Ours) and device.type == "cuda"):  # a CUDA graph overwrites gradients
                 optimizer.zero_grad(set_to_none=True)
             racer.backward(rows)
             if settings.clip_norm:
@@ -178,7 +178,7 @@ def _batches(prepared: PreparedData) -> Iterator[Ids]:
 
 
 def reached(curve: list[Any], bleu: float) -> float | None:
-    """The first minute at which a curve was as high."""
+    """The first minute at which a curve reached this BLEU."""
     return next((point["minutes"] for point in curve if point["bleu"] >= bleu), None)
 
 

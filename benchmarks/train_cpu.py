@@ -1,21 +1,21 @@
-"""Training speed on the CPU: the paper's base model here and in other libraries; the same sentences, loss, optimiser.
+"""Training speed on the CPU: the paper's base model here and in other libraries; same sentences, loss and optimiser.
 
     OMP_NUM_THREADS=2 python -m benchmarks.train_cpu [--preset base] [--tokens 2000] [--steps 4] [--rounds 3]
         [--precision float32|bfloat16] [--peers-keep-memory] [--only NAME ...] [--json]
 
 The sentences: 10,000 of WMT-like lengths, sorted by length and cut where the real target tokens reach the budget;
-`--steps` of these batches, one from the middle of each equal part of the tokens. Padded systems get these batches, in
-which hardly any place is padding; "packed" gets the same sentences shuffled and cut by the same budget, as the training
-loop does; "packed, like lengths" the same batches as the padded systems. Compiled systems see each batch's shape in
-the warm-up: as many shapes as steps, compiled exactly, no padding added for it.
+`--steps` of these batches, one from the middle of each equal part of the tokens. Padded systems get these batches,
+which have hardly any padding; "packed" gets the same sentences shuffled and cut by the same budget, as in the training
+loop; "packed, like lengths" gets the same batches as the padded systems. Compiled systems see each batch's shape during
+warm-up: as many shapes as steps, compiled exactly, with no padding added.
 
-Systems take turns, each turn in a process of its own, one at a time: a round takes the matrix product and every system
-once, through all sentences, first to warm up and then measured. Counted are real target tokens a second, the median of
-the rounds. Model FLOPs: six for every parameter that a real token meets, and attention's products; their share is of
-the best rate of a large matrix product in the same run, precision and number of threads. The same by CPU time (of all
-threads) is given too: with one thread, others on the machine move it less than the clock. Peak memory is that of the
-whole process (the kernel's high-water mark), Python and its libraries among it. Our systems run as in the training
-loop, which keeps freed memory (`keep_freed_memory`); `--peers-keep-memory` gives the others the same.
+Systems take turns, one at a time, each turn in a separate process: a round runs the matrix product and every system
+once, through all sentences, first as a warm-up and then measured. The measure is real target tokens per second, the
+median of the rounds. Model FLOPs: six for every parameter that a real token meets, and attention's products; their
+share is of the best rate of a large matrix product in the same run, precision and number of threads. The same by CPU
+time (of all threads) is given too: with one thread, other programs affect it less than wall-clock time. Peak memory is
+that of the whole process (the kernel's high-water mark), including Python and its libraries. Our systems run as in the
+training loop, which keeps freed memory (`keep_freed_memory`); `--peers-keep-memory` gives the others the same.
 """
 
 import argparse
@@ -55,7 +55,7 @@ from dragoman.training.loss import projected_cross_entropy, smoothed_cross_entro
 
 MATRIX = "matrix product"
 SENTENCES = 10_000
-LONGEST = 121  # tokens of the longest sentence, </s> among them
+LONGEST = 121  # tokens of the longest sentence, including </s>
 PEERS: dict[str, Callable[[TransformerConfig], nn.Module]] = {
     "torch.nn.Transformer": TorchTransformer,
     "Hugging Face Marian": Marian,
@@ -86,11 +86,11 @@ class Options:
         return torch.float32 if self.precision == "float32" else torch.bfloat16
 
 
-# ---- the sentences, and what a step of them costs
+# ---- the sentences, and the cost of a step over them
 
 
 def bucket_by_length(sentences: Sentences, tokens: int, count: int) -> list[list[int]]:
-    """Rows of `count` batches: sorted by length, about `tokens` real target tokens each, spread over all lengths."""
+    """Rows of `count` batches, sorted by length, about `tokens` real target tokens each, spread over all lengths."""
     sizes = np.array([[len(t), len(s)] for s, t in zip(sentences.source, sentences.target, strict=True)]) + 1
     order = np.argsort(sizes.max(axis=1), kind="stable")
     ends = np.cumsum(sizes[order, 0])
@@ -111,7 +111,7 @@ def shuffled(batches: list[list[int]], sentences: Sentences) -> list[list[int]]:
 
 
 def model_flops(config: TransformerConfig, pairs: list[tuple[int, int]]) -> float:
-    """Of a training step on these lengths, </s> counted: forward once, backward twice."""
+    """FLOPs of a training step on these lengths, </s> counted: forward once, backward twice."""
     counts = parameter_counts(config)
     encoder = sum(count for part, count in counts.items() if part.startswith("encoder"))
     decoder = sum(count for part, count in counts.items() if part.startswith("decoder"))
@@ -185,7 +185,7 @@ def prepare(name: str, options: Options) -> tuple[Callable[[Any], None], list[An
 
 
 def matrix_rate(dtype: torch.dtype) -> dict[str, float]:
-    """FLOP/s of a large product, the best of a few, here and now; by the clock and by the CPU's time."""
+    """FLOP/s of a large product, the best of a few, measured now; by wall-clock and by CPU time."""
     best = {"rate": 0.0, "cpu_rate": 0.0}
     for size in (1024, 2048):
         a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
@@ -200,7 +200,7 @@ def matrix_rate(dtype: torch.dtype) -> dict[str, float]:
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds by the clock, and of all this process's threads."""
+    """Seconds of wall-clock time, and of CPU time of all this process's threads."""
     clock, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - clock, time.process_time() - cpu
@@ -210,7 +210,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def serve(name: str, options: Options, line: Connection) -> None:
-    """One turn of one system, in a process of its own."""
+    """One turn of one system, in a separate process."""
     try:
         if name == MATRIX:
             line.send({"threads": torch.get_num_threads(), **matrix_rate(options.dtype)})
@@ -229,7 +229,7 @@ def serve(name: str, options: Options, line: Connection) -> None:
 
 
 def peak_memory() -> float:
-    """The high-water mark of this process in GiB. Not getrusage's: that one starts from the parent's."""
+    """The high-water mark of this process in GiB. Not getrusage's, which starts from the parent's."""
     status = Path("/proc/self/status")
     if not status.exists():
         return 0.0
@@ -237,7 +237,7 @@ def peak_memory() -> float:
 
 
 def take_turn(name: str, options: Options) -> dict[str, Any]:
-    """One system at a time, so that one model at a time is in memory; the compiler's results stay on disk."""
+    """One system at a time, so that only one model is in memory; the compiler's results stay on disk."""
     context = multiprocessing.get_context("spawn")
     line, other = context.Pipe()
     process = context.Process(target=serve, args=(name, options, other))
@@ -252,7 +252,7 @@ def take_turn(name: str, options: Options) -> dict[str, Any]:
 
 
 def take_turns(names: list[str], options: Options, rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """All systems, one after the other, round after round; one that fails is told and left out."""
+    """Run all systems in turn, round after round; one that fails is reported and left out."""
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in (MATRIX, *names)}
     for number in range(rounds):
         for name in list(turns):

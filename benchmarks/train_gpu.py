@@ -2,10 +2,10 @@
 
     python benchmarks/train_gpu.py [--preset base] [--tokens 25600] [--steps 40] [--only NAME ...] [--json]
 
-The same loss, fused Adam, bfloat16 autocast. Ours takes sentences of WMT-like lengths (made here) as they come. Peers
-get the same sentences, padded in batches of like length: eager, and compiled for any shape. They also get what would
-serve them best: compiled for one single shape, sentences of 25 to 31 tokens padded to 32, hardly any waste. The best
-of all these counts. Counted are real target tokens a second, after a warm-up; also model FLOP/s as a share of the
+The same loss, fused Adam, bfloat16 autocast. Ours takes sentences of WMT-like lengths (generated here) as they come.
+Peers get the same sentences, padded in batches bucketed by length: eager, and compiled for any shape. They also get
+their best case: compiled for a single shape, sentences of 25 to 31 tokens padded to 32, hardly any waste. The best of
+all these counts. The measure is real target tokens per second, after a warm-up; also model FLOP/s as a share of the
 matrix rate measured in the same run, and peak memory.
 """
 
@@ -42,7 +42,7 @@ WARM_UP = 12
 
 
 def packed_batches(sentences: Sentences, tokens: int, count: int) -> list[PackedBatch]:
-    """As the training loop makes them: random order, filled up to one shape."""
+    """As in the training loop: random order, filled up to one shape."""
     from dragoman.model.kernels import BLOCK, LONGEST_WHOLE
 
     shape = Shape(tokens, tokens, tokens // 16, LONGEST_WHOLE, BLOCK)
@@ -78,7 +78,7 @@ def padded_step(model: nn.Module, compiled: bool, any_shape: bool = False) -> Ca
 
 
 def packed_step(model: Transformer, compiled: bool, example: PackedBatch | None = None) -> Callable[[Any], None]:
-    """As the training loop does it: compiled, and with an example of the batches as a CUDA graph."""
+    """As in the training loop: compiled, and, given an example of the batches, as a CUDA graph."""
     packed = PackedTransformer(model, 128)
     run = torch.compile(packed, dynamic=False) if compiled else packed
     update = optimiser(model)
@@ -105,7 +105,7 @@ def packed_step(model: Transformer, compiled: bool, example: PackedBatch | None 
 
 
 def measure(step: Callable[[Any], None], batches: list[Any], steps: int) -> dict[str, float]:
-    """Tokens a second over `steps` after the warm-up; batches lie on the GPU already for everyone."""
+    """Tokens per second over `steps` after the warm-up; batches are already on the GPU for every system."""
     moved = [batch.to(torch.device("cuda")) for batch in batches]
     started = time.perf_counter()
     for number in range(WARM_UP):
@@ -128,7 +128,7 @@ def measure(step: Callable[[Any], None], batches: list[Any], steps: int) -> dict
 
 
 def matrix_rate() -> float:
-    """bf16 FLOP/s of a large product, here and now."""
+    """bf16 FLOP/s of a large product, measured now."""
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     for _ in range(3):
         a @ b
@@ -143,7 +143,7 @@ def matrix_rate() -> float:
 def systems(
     config: TransformerConfig, example: PackedBatch
 ) -> Iterator[tuple[str, Callable[[], Callable[[Any], None]], str]]:
-    """Name, how to make its step, and which batches it takes."""
+    """Name, how to build its step, and which batches it takes."""
     yield "dragoman", lambda: packed_step(Transformer(config).cuda(), True, example), "packed"
     yield "dragoman, no CUDA graph", lambda: packed_step(Transformer(config).cuda(), True), "packed"
     yield "dragoman, eager", lambda: packed_step(Transformer(config).cuda(), False), "packed"

@@ -1,7 +1,7 @@
-"""What the training benchmarks share: made sentences, batches of them, and the same model as other libraries have it.
+"""What the training benchmarks share: generated sentences, batches of them, and the same model in other libraries.
 
 Every peer is a module (source [B, S], target [B, T], allowed [B, S]) -> logits [B, T, V], its library imported when it
-is made. JoeyNMT and OpenNMT-py are optional: a benchmark that lacks a library says so and goes on.
+is built. JoeyNMT and OpenNMT-py are optional: a benchmark that lacks a library says so and continues.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ LONGEST = 120  # tokens of a sentence
 
 @dataclass(frozen=True)
 class Sentences:
-    """A made corpus: lengths of a WMT-like distribution, mean 27, source and target alike but not equal."""
+    """A generated corpus: lengths of a WMT-like distribution, mean 27, source and target similar but not equal."""
 
     source: list[list[int]]
     target: list[list[int]]
@@ -39,7 +39,7 @@ def make_sentences(count: int) -> Sentences:
 
 
 def padded_batches(sentences: Sentences, tokens: int, count: int) -> list[Batch]:
-    """Length-sorted, as the peers' own loaders make them; the same average of lengths as above."""
+    """Sorted by length, as the peers' own loaders do it; the same average length as above."""
     source_lengths, target_lengths = (np.array(list(map(len, side))) for side in (sentences.source, sentences.target))
     plan = BatchPlan(source_lengths, target_lengths, batch_tokens=tokens, seed=1)
     return [
@@ -61,7 +61,7 @@ def uniform_batches(tokens: int, count: int) -> list[Batch]:
 
 
 class TorchTransformer(nn.Module):
-    """What a person would write around torch.nn.Transformer: shared embeddings, sinusoids, a causal mask."""
+    """A typical model around torch.nn.Transformer: shared embeddings, sinusoids, a causal mask."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class JoeyNMT(nn.Module):
     def forward(self, source: Tensor, target: Tensor, allowed: Tensor) -> Tensor:
         mask = allowed[:, None, :]
         memory, _ = self.encoder(self.embedding(source), None, mask)
-        # its look-ahead mask hides padding from all that is real
+        # its look-ahead mask hides padding from all real tokens
         everything = torch.ones_like(target, dtype=torch.bool)[:, None, :]
         logits: Tensor = self.decoder(self.embedding(target), memory, None, mask, None, None, everything)[0]
         return logits
@@ -163,7 +163,7 @@ class OpenNMT(nn.Module):
             tables[1], 0, 0, False, False, 0, 0, add_qkvbias=True,
         )  # fmt: skip
         self.body = NMTModel(encoder, decoder)
-        for weight in self.body.parameters():  # its layers come without values
+        for weight in self.body.parameters():  # its layers are uninitialised
             if weight is not tables[0].word_lut.weight:
                 nn.init.xavier_uniform_(weight) if weight.dim() > 1 else nn.init.zeros_(weight)
         for module in self.body.modules():
@@ -179,7 +179,7 @@ class OpenNMT(nn.Module):
 
 
 def drop_as_the_paper(model: nn.Module) -> nn.Module:
-    """Dropout on embeddings and sub-layer outputs alone: some peers drop attention weights and inner values too."""
+    """Restrict dropout to embeddings and sub-layer outputs: some peers also drop attention weights and inner values."""
     for module in model.modules():
         needless: nn.Module | None = None
         if isinstance(module, nn.MultiheadAttention):
@@ -194,7 +194,7 @@ def drop_as_the_paper(model: nn.Module) -> nn.Module:
 
 
 def flops_per_token(config: TransformerConfig) -> float:
-    """Six for each parameter that a target token (and, alike, a source token) meets; attention's own not counted."""
+    """Six for each parameter that a target token (and likewise a source token) meets, without attention itself."""
     counts = parameter_counts(config)
     layers = sum(count for part, count in counts.items() if part.startswith(("encoder", "decoder")))
     return 6.0 * (layers + config.target_vocabulary * config.decoder.d_model)

@@ -1,10 +1,10 @@
-"""Table 3 of the paper at a size that fits: a small Transformer and what changes it, the recurrent ancestors beside it.
+"""Table 3 of the paper at a smaller scale: variants of a small Transformer, and its recurrent ancestors.
 
     python recipes/ablations.py --data FOLDER [--out runs/ablations] [--only NAME ...] [--jobs N] [--set KEY=VALUE ...]
 
-Every row is a `dragoman train recipes/ablations.toml` of its own with the settings of its row, and has its run in
-OUT/NAME; `--jobs` of them run side by side. The same command again goes on where it stopped. docs/lab/results.md holds
-what was measured.
+Every row is a separate `dragoman train recipes/ablations.toml` with the settings of its row, and has its run in
+OUT/NAME; `--jobs` of them run in parallel. The same command resumes where it stopped. docs/lab/results.md has the
+results.
 """
 
 import json
@@ -24,7 +24,7 @@ from dragoman.training.reports.results import RESULT
 RECIPE = Path(__file__).with_suffix(".toml")
 RECURRENT = ("model.architecture=rnn", "model.num_layers=2", "model.d_model=512")
 
-# A row: what is set apart from recipes/ablations.toml. Letters are the paper's; rows without one are not in its table.
+# A row: its settings that differ from recipes/ablations.toml. Letters are the paper's; other rows are not in its table.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "base": (),
     "A-heads-1": ("model.num_heads=1",),
@@ -87,7 +87,7 @@ def ablations(
 
 
 def _train(name: str, data: Path, run: Path, settings: list[str]) -> int:
-    """A process of its own, whose output goes to NAME.log."""
+    """Train in a separate process, whose output goes to NAME.log."""
     here = Path.cwd()
     recipe = RECIPE.relative_to(here) if RECIPE.is_relative_to(here) else RECIPE  # the command is kept with its result
     chosen = [word for setting in (*VARIANTS[name], *settings) for word in ("--set", setting)]

@@ -3,10 +3,10 @@
     python recipes/back_translation.py --source F --target F --valid-source F --valid-target F --monolingual F --out DIR
         [--preset small] [--set train.max_steps=500 ...] [--repeat N] [--sample]
 
-1. DIR/reverse: a model from the target language to the source language, trained on the real pairs turned round.
-2. DIR/synthetic: its translation of the monolingual text, with which that text makes pairs: a machine's source, a
-   person's target.
-3. DIR/model: the model that was wanted, trained on the real pairs and these.
+1. DIR/reverse: a model from the target language to the source language, trained on the real pairs reversed.
+2. DIR/synthetic: its translation of the monolingual text. Together they form pairs: a machine's source, a person's
+   target.
+3. DIR/model: the final model, trained on the real pairs and these.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ def command(
     max_ratio: steps.MaxRatio = 4.0,
     repeat: Annotated[int, typer.Option(min=1, help="How many times the real pairs count.")] = 1,
 ) -> None:
-    """Train a model on real pairs and on monolingual text of the target language, translated back."""
+    """Train a model on real pairs and on back-translated monolingual text of the target language."""
     if sample and beam is not None:
         raise ConfigError("--beam: --sample draws in place of beam search; give one or the other")
     if top_k is not None and not sample:

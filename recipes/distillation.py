@@ -1,4 +1,4 @@
-"""Sequence-level knowledge distillation: a small model learns what a larger one says (Kim & Rush 2016).
+"""Sequence-level knowledge distillation: a small model learns from the output of a larger one (Kim & Rush 2016).
 
     python recipes/distillation.py --source F --target F --valid-source F --valid-target F --out DIR
         [--teacher DIR | --teacher-preset small] [--student-preset tiny] [--set train.max_steps=500 ...] [--keep-real]

@@ -1,6 +1,6 @@
 """What the recipe scripts share: options, training, translating a text in parts, choosing pairs, errors as one line.
 
-Every step may be started again. What lies there is used if it is what the step would make, which its content decides:
+Every step can be restarted. Existing output is reused if it is what the step would produce, judged by its content:
 a run by its own checkpoints, a part of a translation by its SHA-256 and by the model, settings and lines it came from.
 """
 
@@ -28,8 +28,8 @@ from dragoman.data.corpus import TOO_LONG, Line, content_hash, read_lines
 from dragoman.text.normalize import is_blank
 from dragoman.training.loop import train
 
-FORMAT = 1  # of a part; belongs to its key
-PART_LINES = 1024  # translated at a time; at most so many are lost when a run is killed
+FORMAT = 1  # of a part; included in its key
+PART_LINES = 1024  # translated at a time; at most this many are lost when a run is killed
 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, of every training.")
@@ -49,7 +49,7 @@ MaxRatio = Annotated[
 
 
 def run_command(command: Callable[..., None]) -> None:
-    """Run a script's command; an error is one line on stderr, and its exit code tells its kind, as in `dragoman`."""
+    """Run a script's command. An error is one line on stderr, and its exit code gives its kind, as in `dragoman`."""
     name = Path(sys.argv[0]).stem
 
     @functools.wraps(command)
@@ -85,7 +85,7 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Corpora:
-    """The files of a training; the names are those of the settings in [data]."""
+    """The files of a training run; the names are those of the settings in [data]."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -96,13 +96,13 @@ class Corpora:
         return Corpora(self.target, self.source, self.valid_target, self.valid_source)
 
     def require_all(self) -> None:
-        """Whether every file is there, asked before hours of work."""
+        """Check that every file exists, before hours of work."""
         for entry in fields(self):
             content_hash([Path(path) for path in getattr(self, entry.name)])
 
 
 def build_config(preset: str, corpora: Corpora, *given: list[str] | None) -> Config:
-    """`given` are lists of `section.key=value`, later ones winning; None is an option left out."""
+    """`given` are lists of `section.key=value`, later ones win; None is an omitted option."""
     settings = [setting for some in given for setting in some or ()]
     for setting in settings:
         name = setting.partition("=")[0].strip()
@@ -112,19 +112,19 @@ def build_config(preset: str, corpora: Corpora, *given: list[str] | None) -> Con
 
 
 def train_model(config: Config, run: Path) -> None:
-    """Train into `run`, go on with the run it holds, or find it finished."""
+    """Train into `run`, resume the run it holds, or return if it is finished."""
     with TrainingReporter() as reporter:
         result = train(config, run, reporter)
     say(f"    {result.describe()}")
 
 
 def provide_model(what: str, given: Path | None, config: Config, place: Path) -> Path:
-    """The model directory of the first step: the one that was given, else `place`, trained."""
+    """The model directory of the first step: the given one, else `place`, after training."""
     if given is None:
         say(f"1/3 training {what} in {place}")
         train_model(config, place)
         return place
-    load_config(given)  # refused here if it is none
+    load_config(given)  # fails here if it is not a model
     say(f"1/3 {what} is {given}")
     return given
 
@@ -133,7 +133,7 @@ def provide_model(what: str, given: Path | None, config: Config, place: Path) ->
 
 
 def check_text(paths: Sequence[str], config: Config) -> int:
-    """The number of lines to translate, all files together; what cannot be read is refused before hours of work."""
+    """Count the lines to translate in all files; what cannot be read is rejected before hours of work."""
     lines = blank = 0
     for path in paths:
         for line in read_lines(Path(path)):
@@ -152,21 +152,21 @@ def check_text(paths: Sequence[str], config: Config) -> int:
 
 
 class Translated(NamedTuple):
-    """What became of one line."""
+    """The result for one line."""
 
     source: str
     text: str
     status: str
-    source_pieces: int  # </s> among them, here and below
+    source_pieces: int  # including </s>, here and below
     pieces: int
 
 
 def translate_text(
     model: Path, paths: Sequence[str], folder: Path, *, device: str = "auto", **options: Any
 ) -> Iterator[Translated]:
-    """Every line of the files by `model`, in order; what parts in `folder` hold already is taken from there.
+    """Translate every line of the files by `model`, in order; parts that exist in `folder` are reused.
 
-    `options` are those of DecodeConfig; one that is None is the model's own.
+    `options` are those of DecodeConfig; None means the model's own.
     """
     translator = load(str(model), device)
     chosen = translator.options(**{name: value for name, value in options.items() if value is not None})
@@ -184,7 +184,7 @@ def translate_text(
             part = list(itertools.islice(lines, PART_LINES))
             if not part:
                 break
-            # a part starts to count its lines at 0: only another seed makes it draw other numbers
+            # a part counts its lines from 0: only a different seed makes it draw different numbers
             settings = replace(chosen, seed=(chosen.seed << 32) + number)
             path = folder / f"part-{number:06d}.jsonl"
             key = _key(identity, settings, part)
@@ -205,14 +205,14 @@ def translate_text(
 
 
 def _key(identity: dict[str, Any], settings: DecodeConfig, lines: Sequence[Line]) -> str:
-    """SHA-256 of all that decides what a part holds; how many sentences make a batch does not."""
+    """SHA-256 of everything that determines a part's content; the number of sentences per batch does not."""
     decode = {name: value for name, value in asdict(settings).items() if name != "batch_size"}
     whole = json.dumps([identity, decode, [[line.text, line.problem] for line in lines]], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()
 
 
 def _write_part(path: Path, key: str, translated: Sequence[Translated]) -> None:
-    """One object a line, and before them one with the key of the part and the SHA-256 of the lines."""
+    """Write one object per line, after one with the key of the part and the SHA-256 of the lines."""
     body = "".join(json.dumps(line._asdict(), ensure_ascii=False) + "\n" for line in translated)
     head = {"key": key, "sha256": hashlib.sha256(body.encode()).hexdigest()}
     with replacing(path) as stream:
@@ -220,7 +220,7 @@ def _write_part(path: Path, key: str, translated: Sequence[Translated]) -> None:
 
 
 def _read_part(path: Path, key: str, lines: Sequence[Line]) -> list[Translated] | None:
-    """What a part holds; None if it is not there, damaged, or the translation of something else."""
+    """The content of a part; None if it is missing, damaged, or the translation of something else."""
     try:
         head, _, body = path.read_bytes().partition(b"\n")
         if json.loads(head) != {"key": key, "sha256": hashlib.sha256(body).hexdigest()}:
@@ -236,7 +236,7 @@ def _read_part(path: Path, key: str, lines: Sequence[Line]) -> list[Translated] 
 
 
 def fault(line: Translated, max_ratio: float) -> str:
-    """Why a line and its translation are no pair to learn from; empty if they are one."""
+    """Why a line and its translation are not a pair to learn from; empty if they are."""
     if line.status == "empty":
         return "blank"
     if line.status in ("failed", "truncated"):
@@ -249,7 +249,7 @@ def fault(line: Translated, max_ratio: float) -> str:
 
 
 def write_pairs(lines: Iterable[Translated], sources: Path, translations: Path, max_ratio: float) -> None:
-    """The lines that can be learned from and their translations, as two files; the others are counted."""
+    """Write the lines that can be learned from and their translations to two files; count the others."""
     left_out: Counter[str] = Counter()
     kept = 0
     with ExitStack() as stack:
@@ -270,7 +270,7 @@ def write_pairs(lines: Iterable[Translated], sources: Path, translations: Path, 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """A file that takes its name once it is whole: a failure or a kill leaves what was there."""
+    """A file that gets its name once it is complete: a failure or a kill leaves the old file."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""The smaller claims about the Transformer, one short experiment each; docs/why-attention.md tells what they show.
+"""The smaller claims about the Transformer, one short experiment each; docs/why-attention.md says what they show.
 
     python -m benchmarks.claims [--quick] [--out docs/images] [--json]
 
-"ratios" are the norm of the gradient below 24 layers over that above them, for each way to build the layers.
+"ratios" are the gradient norm below 24 layers over that above them, for each way to build the layers.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the plot into this folder")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # models so small gain nothing from more, and sums do not depend on the cores
+    torch.set_num_threads(1)  # models this small gain nothing from more, and sums do not depend on the number of cores
     results = measure(arguments.quick)
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Residual connections, norms and the scaling of scores: the gradient through depth without them, and the training.
+"""Residual connections, norms and the scaling of scores: gradients through depth, and training, without them.
 
 Shapes: B sentences, T positions, M width.
 """
@@ -29,7 +29,7 @@ LEFT_OUT = {
 
 
 class Bare(nn.Module):
-    """In place of a residual connection: only what the sub-layer says."""
+    """A replacement for a residual connection: only the output of the sub-layer."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -52,14 +52,14 @@ def without(module: nn.Module, left_out: tuple[str, ...]) -> nn.Module:
                     setattr(parent, name, Bare(child.layer_norm))
             if isinstance(child, MultiHeadAttention) and "scale" in left_out:
                 root = (child.query.out_features / child.num_heads) ** 0.5
-                # undoes the division of the scores
+                # undoes the scaling of the scores
                 child.query.register_forward_hook(lambda _, __, q_BTM, root=root: q_BTM * root)
     return module
 
 
 def gradients(quick: bool) -> dict[str, Any]:
-    """As drawn, before any training: the norm of the gradient below each layer, relative to that above the last; and
-    how alike the tokens of a sentence have become after six layers (mean cosine of two of them, drawn independent).
+    """At initialisation: the gradient norm below each layer, relative to that above the last; and how similar the
+    tokens of a sentence have become after six layers (mean cosine of two of them, drawn independently).
     """
     width = 64 if quick else 256
     config = TransformerConfig(num_layers=DEPTH, d_model=width, d_ff=4 * width, num_heads=4, dropout=0.0)
@@ -70,7 +70,7 @@ def gradients(quick: bool) -> dict[str, Any]:
     for name, (variant, left_out) in variants.items():
         torch.manual_seed(0)
         layers = nn.ModuleList(EncoderLayer(variant) for _ in range(DEPTH)).apply(initialise)
-        without(layers, left_out).double()  # float32 is not wide enough for what comes
+        without(layers, left_out).double()  # float32 does not have enough range here
         x_BTM = torch.randn(8, 16, width, dtype=torch.float64, requires_grad=True)
         states = [x_BTM]
         for layer in layers:
@@ -86,7 +86,7 @@ def gradients(quick: bool) -> dict[str, Any]:
 
 
 def training_without(quick: bool) -> dict[str, Any]:
-    """Validation loss on `reverse` of four layers a side, each way."""
+    """Validation loss on `reverse` with four layers per side, for each variant."""
     pairs, valid = letters(2_000 if quick else 20_000)
     layers, steps = (1, 5) if quick else (4, 400)
     config = replace(SMALL, vocab_size=NUM_SPECIAL + len(SYMBOLS), num_layers=layers, num_heads=1)

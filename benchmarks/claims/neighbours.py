@@ -1,4 +1,4 @@
-"""Neighbours in a learned embedding: are words of one kind near each other?
+"""Neighbours in a learned embedding: are words of one kind close to each other?
 
 Shapes: N words, M width.
 """
@@ -30,7 +30,7 @@ GERMAN = (
 
 
 def neighbours(model: Transformer, source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
-    """The English embedding, which is read only, and the German one, which is the output projection too."""
+    """The English embedding, which is input only, and the German one, which is also the output projection."""
     torch.manual_seed(0)
     drawn = Transformer(model.config)
     sides = (
@@ -46,7 +46,7 @@ def neighbours(model: Transformer, source: Tokenizer, target: Tokenizer) -> dict
 
 
 def kinship(tokenizer: Tokenizer, kinds: Sequence[Sequence[str]], table: Tensor) -> dict[str, Any]:
-    """The nearest word, by cosine, of every number word and name that is one piece; how often they are of one kind."""
+    """The nearest word by cosine of every number word and name that is one piece; how often both are of one kind."""
     pieces = tokenizer.pieces(range(tokenizer.size))
     kind_of = {f"▁{word}": kind for kind, words in enumerate(kinds) for word in words}
     known = [index for index, piece in enumerate(pieces) if piece in kind_of]

@@ -22,7 +22,7 @@ PAD = VOCABULARY.pad
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Over all tokens of the batch, padding among them, as a picture's channels are normed over its pixels."""
+    """Over all tokens of the batch, including padding, as an image's channels are normalised over its pixels."""
 
     def forward(self, x_BTM: Tensor) -> Tensor:
         return super().forward(x_BTM.flatten(0, 1)).view_as(x_BTM)
@@ -37,7 +37,7 @@ def with_batch_norm(model: Transformer) -> Transformer:
 
 
 def numbers(size: int) -> tuple[tuple[Tokenizer, Tokenizer], list[Ids], list[Ids]]:
-    """numbers-de in pieces, one vocabulary a language so that English has an embedding of its own."""
+    """numbers-de in pieces, one vocabulary per language so that English has its own embedding."""
     splits = generate("numbers-de", size)
     text = TextConfig(vocab_size=400, byte_fallback=False)
     source, target = (Tokenizer.train([pair[side] for pair in splits.train], text) for side in (0, 1))
@@ -46,7 +46,7 @@ def numbers(size: int) -> tuple[tuple[Tokenizer, Tokenizer], list[Ids], list[Ids
 
 
 def seen_ahead(model: nn.Module, pairs: Sequence[Ids]) -> float:
-    """How far the first position's logits move when the last target token is another one. With a mask: not at all."""
+    """How far the first position's logits move when the last target token changes. With a mask: not at all."""
     source, fed, _ = batch_of(pairs)
     other = fed.clone()
     other[:, -1] = NUM_SPECIAL
@@ -56,7 +56,7 @@ def seen_ahead(model: nn.Module, pairs: Sequence[Ids]) -> float:
 
 
 def norms(quick: bool) -> tuple[dict[str, Any], Transformer, Tokenizer, Tokenizer]:
-    """Validation loss of either norm under several conditions; and the model with layer norm, with its tokenizers."""
+    """Validation loss of each norm under several conditions; and the model with layer norm, with its tokenizers."""
     (source, target), pairs, valid = numbers(1_000 if quick else 20_000)
     valid = valid[: 64 if quick else 512]
     steps = 10 if quick else 600
@@ -77,7 +77,7 @@ def norms(quick: bool) -> tuple[dict[str, Any], Transformer, Tokenizer, Tokenize
             "short sentences": mean_loss(model, [pair for pair in valid if len(pair[1]) <= middle]),
             "long sentences": mean_loss(model, [pair for pair in valid if len(pair[1]) > middle]),
         }
-        model.train()  # batch norm takes the statistics of the batch at hand; layer norm does as before
+        model.train()  # batch norm uses the statistics of the current batch; layer norm is unchanged
         results[name] |= {
             "statistics of 64 sentences": mean_loss(model, valid),
             "statistics of 1 sentence": mean_loss(model, valid, rows=1),

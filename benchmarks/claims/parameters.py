@@ -9,7 +9,7 @@ from dragoman.model.footprint import parameter_counts
 
 
 def parameters() -> dict[str, Any]:
-    """The feed-forward share: of all parameters, of the layers' (embeddings aside), of the encoder's, the decoder's."""
+    """The feed-forward share of all parameters, of the layers' (no embeddings), of the encoder's, of the decoder's."""
     results = {}
     for name, vocab_size in (("base", 37_000), ("big", 37_000), ("base", 8_000)):
         counts = parameter_counts(TransformerConfig.preset(name, vocab_size=vocab_size))

@@ -1,4 +1,4 @@
-"""What tells the model where a token stands: sinusoids, learned vectors, the bare rank, nothing.
+"""How a model can know a token's position: sinusoids, learned vectors, the raw index, nothing.
 
 Shapes: B sentences, T positions, M width.
 """
@@ -18,14 +18,14 @@ from dragoman.text.vocabulary import NUM_SPECIAL
 
 
 class RawIndex(nn.Module):
-    """The rank itself, added to every dimension."""
+    """The index itself, added to every dimension."""
 
     def forward(self, x_BTM: Tensor, start: int = 0) -> Tensor:
         return x_BTM + torch.arange(start, start + x_BTM.size(1))[None, :, None]
 
 
 class OneRawIndex(nn.Module):
-    """The rank in the first dimension alone: a layer norm cannot take it off as part of the mean."""
+    """The index in the first dimension only: a layer norm cannot remove it as part of the mean."""
 
     def forward(self, x_BTM: Tensor, start: int = 0) -> Tensor:
         rank_T = torch.arange(start, start + x_BTM.size(1), dtype=x_BTM.dtype)
@@ -33,7 +33,7 @@ class OneRawIndex(nn.Module):
 
 
 class CountedFrom(nn.Module):
-    """The same positions with a number above 0 for the first: a sentence late in a long text."""
+    """The same positions, starting above 0: a sentence late in a long text."""
 
     def __init__(self, first: int, positions: nn.Module) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def letters(size: int) -> tuple[list[Ids], list[Ids]]:
 
 
 def positions(quick: bool) -> tuple[dict[str, Any], Transformer, list[Ids]]:
-    """Exact match on `reverse` of each; and the model with sinusoids, with its validation pairs."""
+    """Exact match on `reverse` for each; and the model with sinusoids, with its validation pairs."""
     pairs, valid = letters(2_000 if quick else 20_000)
     config = replace(SMALL, vocab_size=NUM_SPECIAL + len(SYMBOLS), decoder_num_layers=1)
     kinds: dict[str, Callable[[], nn.Module]] = {

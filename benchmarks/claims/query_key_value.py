@@ -1,4 +1,4 @@
-"""What query, key and value stand for: moved one at a time in a trained model.
+"""The roles of query, key and value: each is moved in turn in a trained model.
 
 Shapes: B sentences, S source positions, T target positions.
 """
@@ -13,17 +13,17 @@ from benchmarks.claims.training import Ids, batch_of
 from dragoman.model.attention import AttentionWeights, KeysValues
 from dragoman.model.transformer import DecoderLayer, Transformer
 
-PLACES = 3  # by how many everything is moved
-LENGTH = 8  # letters in the sentences looked at
+PLACES = 3  # by how many to move
+LENGTH = 8  # letters in the sentences used
 
 
 @torch.no_grad()
 def query_key_value(model: Transformer, valid: Sequence[Ids]) -> dict[str, Any]:
-    """The decoder's one look at the source of `reverse`, with values, keys, both or queries moved by three places.
+    """The decoder's one cross-attention on `reverse`, with values, keys, both or queries moved by three places.
 
-    For each: the share of positions with the word as before and with the right word, how much of the weights moved,
-    and the shares that look at the letter to be said or three places behind it, and that say the letter three places
-    before or behind it.
+    For each: the share of positions with the same output as before and with the right output, how much of the weights
+    moved, and the shares that attend to the letter to output or three places after it, and that output the letter three
+    places before or after it.
     """
     source, fed, goal = batch_of([pair for pair in valid if len(pair[0]) == LENGTH])
     layer: DecoderLayer = model.decoder.layers[0]  # type: ignore[assignment]
@@ -63,6 +63,6 @@ def share(true: Tensor) -> float:
 
 
 def looks_at(weights_BTS: Tensor) -> Tensor:
-    """True where the largest weight is on the letter to be said: reversed, with </s> last on both sides."""
+    """True where the largest weight is on the letter to output: reversed, with </s> last on both sides."""
     own_T = torch.arange(weights_BTS.size(1) - 1).flip(0)
     return weights_BTS[:, :-1].argmax(-1) == own_T

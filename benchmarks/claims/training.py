@@ -1,4 +1,4 @@
-"""A Transformer trained in a few words on pairs of ids: what the experiments share.
+"""A minimal training loop for a Transformer on pairs of ids, shared by the experiments.
 
 Shapes: B sentences, S source positions, T target positions.
 """
@@ -27,7 +27,7 @@ def padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def batch_of(pairs: Sequence[Ids]) -> tuple[Tensor, Tensor, Tensor]:
-    """Source, what the decoder is fed, what it should say."""
+    """The source, the decoder's input, and its expected output."""
     source = padded([[*source, EOS] for source, _ in pairs])
     return (
         source,
@@ -37,7 +37,7 @@ def batch_of(pairs: Sequence[Ids]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def loss_of(model: nn.Module, pairs: Sequence[Ids]) -> Tensor:
-    """Cross-entropy a target token."""
+    """Cross-entropy per target token."""
     source, fed, goal = batch_of(pairs)
     return smoothed_cross_entropy(model(source, fed, source != PAD), goal, 0.0) / (goal != PAD).sum()
 
@@ -59,7 +59,7 @@ def train(model: nn.Module, pairs: Sequence[Ids], steps: int, rows: int = BATCH)
 
 @torch.no_grad()
 def mean_loss(model: nn.Module, pairs: Sequence[Ids], rows: int = BATCH) -> float:
-    """Over all target tokens, in batches of this many sentences."""
+    """The mean over all target tokens, in batches of this many sentences."""
     batches = [pairs[start : start + rows] for start in range(0, len(pairs), rows)]
     tokens = [sum(len(target) + 1 for _, target in batch) for batch in batches]
     losses = [float(loss_of(model, batch)) for batch in batches]
@@ -68,7 +68,7 @@ def mean_loss(model: nn.Module, pairs: Sequence[Ids], rows: int = BATCH) -> floa
 
 @torch.no_grad()
 def exact_match(model: nn.Module, pairs: Sequence[Ids]) -> float:
-    """Per cent of sentences with every token right. Fed the truth: the same sentences as greedy search gets right."""
+    """Per cent of sentences with every token right. Teacher forcing: the same sentences as greedy search gets right."""
     source, fed, goal = batch_of(pairs)
     right = (model(source, fed, source != PAD).argmax(-1) == goal) | (goal == PAD)
     return 100 * float(right.all(dim=1).float().mean())

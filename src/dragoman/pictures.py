@@ -1,6 +1,6 @@
 """Numbers as pictures: heat maps for a terminal, heat maps and line plots as SVG.
 
-Knows nothing of models, and takes labels as text it cannot trust.
+Knows nothing of models, and treats labels as untrusted text.
 """
 
 import base64
@@ -17,10 +17,10 @@ from dragoman.errors import ConfigError
 
 NARROWEST = 20  # a terminal with fewer columns has no room for labels and cells
 SHADES = " ░▒▓█"
-CELL = 2  # columns of a cell with a short label or none: about a square
+CELL = 2  # columns of a cell with a short label or none: roughly square
 GAP = " "
 
-# Viridis at 0, 1/4, 1/2, 3/4, 1: even steps to the eye, and to the colour-blind.
+# Viridis at 0, 1/4, 1/2, 3/4, 1: perceptually even steps, also for the colour-blind.
 COLORS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 
 
@@ -34,8 +34,8 @@ def terminal_heatmap(
 ) -> str:
     """A heat map of values in 0..1, at most `width` terminal columns wide.
 
-    Columns stand under their labels; where these do not fit, under numbers, with a legend and in as many blocks as
-    it takes. With `color` cells have a 24-bit background; without, they are shades that a log file keeps.
+    Columns are labelled above; if the labels do not fit, columns are numbered, with a legend, in as many blocks as
+    needed. With `color` cells have a 24-bit background; without, they are shades that a log file keeps.
     """
     _check(weights, row_labels, column_labels, width)
     rows = _aligned_right([_fit(_printable(label), width // 3) for label in row_labels])
@@ -69,7 +69,7 @@ def _check(weights: np.ndarray, row_labels: Sequence[str], column_labels: Sequen
 def _block(
     weights: np.ndarray, rows: Sequence[str], headings: Sequence[str], widths: Sequence[int], color: bool
 ) -> Iterator[str]:
-    """Headings over cells, each row behind its label; `rows` are of one width."""
+    """Headings above cells, each row after its label; all `rows` have the same width."""
     margin = " " * (_columns(rows[0] if rows else "") + len(" │"))
     padded = (_pad(heading, width) for heading, width in zip(headings, widths, strict=True))
     yield (margin + GAP.join(padded)).rstrip()
@@ -89,7 +89,7 @@ def _cell(value: float, width: int, color: bool) -> str:
 
 
 def _color(value: float) -> tuple[int, ...]:
-    """Between the two of COLORS on either side of `value`, itself in 0..1."""
+    """Interpolate between the two of COLORS on either side of `value`, which is in 0..1."""
     position = value * (len(COLORS) - 1)
     index = min(int(position), len(COLORS) - 2)
     sides = zip(COLORS[index], COLORS[index + 1], strict=True)
@@ -109,7 +109,7 @@ def _columns(text: str) -> int:
 
 
 def _printable(label: str) -> str:
-    """`label` with controls and the unseen escaped, and a mark that has no letter on a dotted circle."""
+    """`label` with control and invisible characters escaped, and a mark that has no letter on a dotted circle."""
     text = "".join(
         character if character.isprintable() else repr(character)[1:-1]  # such as \\x1b, \\n, \\u202e
         for character in label
@@ -118,7 +118,7 @@ def _printable(label: str) -> str:
 
 
 def _fit(text: str, width: int) -> str:
-    """`text`, cut to `width` columns; marks stay with their letter."""
+    """`text`, cut to `width` columns; combining marks stay with their letter."""
     if _columns(text) <= width:
         return text
     end = 0
@@ -132,7 +132,7 @@ def _pad(text: str, width: int) -> str:
 
 
 def aligned_left(labels: Sequence[str]) -> list[str]:
-    """Labels made safe to print, and of one width in a terminal's columns."""
+    """Make labels safe to print, and of one width in terminal columns."""
     printable = [_printable(label) for label in labels]
     width = max(map(_columns, printable), default=0)
     return [_pad(label, width) for label in printable]
@@ -156,13 +156,13 @@ def _wrapped(entries: Sequence[str], width: int) -> list[str]:
 
 # Line plots
 
-INK, GREY, GRID = "#1f2328", "#59636e", "#d8dee4"  # on white, which stays white where the page is dark
+INK, GREY, GRID = "#1f2328", "#59636e", "#d8dee4"  # on white, which stays white on a dark page
 # Okabe and Ito's colours without their yellow: the colour-blind can tell them apart.
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
 DASHES = ("", "7 4", "2 4", "9 4 2 4")
 MARKERS = ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.5-3.5h7v7h-7z", "M0-5l5 8.5h-10z", "M0-5l5 5l-5 5l-5-5z")
 MOST_TICKS = 8
-MOST_MARKERS = 40  # a line through more points is drawn without: they would hide it
+MOST_MARKERS = 40  # a line through more points is drawn without markers: they would hide it
 NEAT = (1.0, 2.0, 5.0)  # ticks stand at these, times a power of ten
 LETTER = 7.3  # width of a letter at the font size of a legend, a little more than most
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -179,7 +179,7 @@ def svg_plot(
     width: int = 640,
     height: int = 400,
 ) -> str:
-    """Lines through the points of each series, in the order given, as an SVG that needs nothing else."""
+    """Lines through the points of each series, in the order given, as a self-contained SVG."""
     points = [point for line in series.values() for point in line]
     _check_points(series, log_x, log_y)
     entries, legend_height = _legend(series, width - 48)
@@ -215,7 +215,7 @@ def svg_plot(
 
 
 def svg_panels(pictures: Sequence[str], *, columns: int, width: int, height: int) -> str:
-    """Pictures of one size, `width` by `height`, as one: row after row, `columns` in each."""
+    """Combine pictures of one size, `width` by `height`, into one: row by row, `columns` in each."""
     rows = math.ceil(len(pictures) / columns)
     columns = min(columns, len(pictures))
     placed = [
@@ -244,7 +244,7 @@ class _Axis(NamedTuple):
     log: bool
 
     def place(self, value: float) -> float:
-        """0 at the low end, 1 at the high one."""
+        """0 at the low end, 1 at the high end."""
         return ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
 
 
@@ -263,7 +263,7 @@ def _check_points(series: Mapping[str, Sequence[tuple[float, float]]], log_x: bo
 
 
 def _axis(values: Sequence[float], log: bool) -> _Axis:
-    """From the neat number below the least value to the one above the greatest."""
+    """An axis from the neat number below the smallest value to the one above the largest."""
     low, high = min(values), max(values)
     if log:
         ticks = [
@@ -293,7 +293,7 @@ def _neat_power(tick: float) -> bool:
 
 
 def _number(value: float) -> str:
-    """As people write it: 0.05, 3,000, 10⁻⁵."""
+    """Format a number for reading: 0.05, 3,000, 10⁻⁵."""
     size = abs(value)
     if size and not 1e-4 <= size < 1e6:
         digits, power = f"{value:.2e}".split("e")
@@ -304,7 +304,7 @@ def _number(value: float) -> str:
 
 
 def _legend(series: Mapping[str, Sequence[tuple[float, float]]], room: float) -> tuple[list[str], float]:
-    """A stroke, a marker and a name for each series, in as many rows as it takes; and their height."""
+    """A stroke, a marker and a name for each series, in as many rows as needed; and their height."""
     parts: list[str] = []
     x, y = 24.0, 56.0
     for index, (name, line) in enumerate(series.items()):
@@ -343,13 +343,13 @@ def _escaped(text: str) -> str:
 
 SQUARE = 26  # pixels of a cell
 LONGEST_LABEL = 24  # terminal columns; longer ones are cut
-SLANT = math.sqrt(0.5)  # of column labels, which stand at 45 degrees
+SLANT = math.sqrt(0.5)  # of column labels, which are at 45 degrees
 
 
 def svg_heatmap(
     weights: np.ndarray, row_labels: Sequence[str], column_labels: Sequence[str], *, title: str, caption: str
 ) -> str:
-    """A heat map of values in 0..1 as an SVG that needs nothing else; each cell tells its value when pointed at."""
+    """A heat map of values in 0..1 as a self-contained SVG; each cell shows its value on hover."""
     _check(weights, row_labels, column_labels, NARROWEST)
     rows = [_fit(_printable(label), LONGEST_LABEL) for label in row_labels]
     columns = [_fit(_printable(label), LONGEST_LABEL) for label in column_labels]
@@ -376,7 +376,7 @@ def svg_heatmap(
 
 
 def _longest(labels: Sequence[str]) -> float:
-    """In pixels."""
+    """The width of the longest label in pixels."""
     return LETTER * max(map(_columns, labels), default=0)
 
 
@@ -387,7 +387,7 @@ def _square(x: float, y: float, side: float, value: float, name: str) -> str:
 
 
 def _color_bar(x: float, y: float, low: float = 0.0, high: float = 1.0) -> Iterator[str]:
-    """What the colours mean."""
+    """The legend of the colours."""
     yield _text(x + 8, y + 12, _number(low), anchor="end")
     for step in range(11):
         place = f'x="{x + 14 + 11 * step:.1f}" y="{y:.1f}" width="11" height="15"'
@@ -401,9 +401,9 @@ TILE = 96  # pixels of one heat map of a grid
 
 
 def svg_grid(weights: np.ndarray, names: Sequence[Sequence[str]], *, title: str, caption: str) -> str:
-    """Heat maps [rows, columns, y, x] of values in 0..1 beside and under each other, without labels of their cells.
+    """A grid of heat maps [rows, columns, y, x] of values in 0..1, without cell labels.
 
-    One that is NaN throughout is left blank.
+    A heat map that is all NaN is left blank.
     """
     rows, columns = weights.shape[:2]
     step = TILE + 12
@@ -430,7 +430,7 @@ def svg_grid(weights: np.ndarray, names: Sequence[Sequence[str]], *, title: str,
 def svg_field(
     values: np.ndarray, *, low: float, high: float, title: str, x_label: str, y_label: str, width: int, height: int
 ) -> str:
-    """A table of numbers too large for labels of its own, from `low` to `high`, with counts along its sides."""
+    """A table of numbers too large for cell labels, from `low` to `high`, with counts along its sides."""
     rows, columns = values.shape
     left, top, right, bottom = 64, 60, width - 28, height - 96
     pixels = base64.b64encode(png_pixels((values - low) / (high - low))).decode("ascii")
@@ -453,12 +453,12 @@ def svg_field(
 
 
 def png_pixels(weights: np.ndarray) -> bytes:
-    """A PNG with one pixel for each of the values in 0..1."""
+    """A PNG with one pixel per value in 0..1."""
     palette = np.array([_color(level / 255) for level in range(256)], np.uint8)
     levels = np.rint(np.nan_to_num(np.clip(weights, 0.0, 1.0)) * 255).astype(np.uint8)
     height, width = levels.shape
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), levels], axis=1)  # each begins with its filter: none
-    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)  # 8 bits, by palette
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), levels], axis=1)  # each row begins with its filter: none
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)  # 8 bits, palette
     chunks = (
         (b"IHDR", header),
         (b"PLTE", palette.tobytes()),
@@ -472,10 +472,10 @@ def png_pixels(weights: np.ndarray) -> bytes:
 
 
 def png_of(svg: str, zoom: float = 2.0) -> bytes:
-    """An SVG as a PNG, where resvg is installed."""
+    """Convert an SVG to PNG, if resvg is installed."""
     try:
         import resvg_py
     except ImportError:
         raise ConfigError("--png: needs resvg-py; pip install 'dragoman[png]', or write --svg") from None
-    # few fonts have sentencepiece's mark of a space, and a word would change its font with it
+    # few fonts have sentencepiece's space mark, and it would change the font of its word
     return bytes(resvg_py.svg_to_bytes(svg_string=svg.replace("\u2581", "_"), zoom=zoom))

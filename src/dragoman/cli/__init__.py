@@ -1,1 +1,1 @@
-"""The command line: one file a command. torch is imported only where a command needs it."""
+"""The command line: one file per command. torch is imported only where a command needs it."""

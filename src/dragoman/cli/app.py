@@ -39,4 +39,4 @@ def _options(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Options of every command come before its name: dragoman --debug train ..."""
+    """Global options come before the command's name: dragoman --debug train ..."""

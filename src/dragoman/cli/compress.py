@@ -18,7 +18,7 @@ def command(
     model: Model = DEFAULT_MODEL,
     weights: Annotated[str, typer.Option(help="int8, bfloat16 or float32.")] = "int8",
 ) -> None:
-    """Write a model directory with smaller weights. Every command reads it as it does the one it was made of."""
+    """Write a model directory with smaller weights. Every command reads it like the original."""
     require_choice("--weights", weights, WEIGHTS)
 
     import torch

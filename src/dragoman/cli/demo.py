@@ -1,4 +1,4 @@
-"""`dragoman demo`: what a Transformer does. Never asks a question."""
+"""`dragoman demo`: shows what a Transformer does. Never prompts."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ EVERYDAY = (
     "The committee will vote on the report tomorrow.",
 )
 LOOKED_INTO = "Tom has been living in Boston since October."
-SHOWN = 8  # phrases it never saw
+SHOWN = 8  # held-out phrases
 
 
 def command(
@@ -56,7 +56,7 @@ def _translate() -> None:
     import dragoman
     from dragoman.bundle import BUNDLED_MODELS
 
-    translator = dragoman.load(str(BUNDLED_MODELS / DEFAULT_MODEL))  # whatever has that name here
+    translator = dragoman.load(str(BUNDLED_MODELS / DEFAULT_MODEL))  # even if something here has that name
     print(f"English to German with {DEFAULT_MODEL}, the model that comes with dragoman.\n")
     for result in translator.translate(list(EVERYDAY)):
         print(f"  {result.source}\n  {result.text}\n")
@@ -102,7 +102,7 @@ def _train(run: Path, corpus: str, *, kept: bool) -> None:
 
 
 def _program() -> str:
-    """What to type: dragoman, or where it is while it is not on the path."""
+    """The command to type: dragoman, or its path if it is not on PATH."""
     here = Path(sys.argv[0])
     return "dragoman" if here.name != "dragoman" or shutil.which("dragoman") else os.path.relpath(here)
 
@@ -112,7 +112,7 @@ def _show_attention(translator: "Translator", text: str) -> None:
     print(picture(translator.translate(text, attention=True), sys.stdout))
 
 
-# At most two minutes on two cores, with room to spare on slower ones: 80 seconds where it was measured.
+# At most two minutes on two cores, with a margin for slower ones: measured at 80 seconds.
 SETTINGS = (
     "data.generated_size=20000",
     "text.vocab_size=600",

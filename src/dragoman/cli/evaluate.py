@@ -1,4 +1,4 @@
-"""`dragoman evaluate`: BLEU, chrF and TER with the signatures that make them reproducible, and where they come from."""
+"""`dragoman evaluate`: BLEU, chrF and TER with the signatures that make them reproducible, and their breakdown."""
 
 import json
 import sys
@@ -63,7 +63,7 @@ def command(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Measure translations against references."""
+    """Score translations against references."""
     search = {name: value for name, value in (("beam", beam), ("split", split)) if value is not None}
     if model is None and hypotheses is None:
         model = DEFAULT_MODEL
@@ -87,7 +87,7 @@ def command(
         stream.write(report.to_json(texts, wanted) if as_json else report.to_text())
     for note in report.notes:
         print(f"evaluate: {note}", file=sys.stderr)
-    if sentences is not None:  # last: what is printed already is not lost with it
+    if sentences is not None:  # last: if it fails, the printed results are not lost
         _write_sentences(report.sentences, sentences)
     if texts.failed:
         print(f"evaluate: {texts.failed} lines failed and count as empty", file=sys.stderr)
@@ -96,24 +96,24 @@ def command(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is to be computed, and how."""
+    """What to compute, and how."""
 
     tokenize: str
     lowercase: bool
     paper_language: str | None
     comet: str | None
     worst: int
-    sentences: bool  # each one's scores
+    sentences: bool  # scores of each sentence
     device: str
     precision: str
 
     def settings(self) -> dict[str, Any]:
-        """What decides the scores of given translations, and what they were made on."""
+        """The settings that determine the scores of given translations, and where they are computed."""
         names = ("tokenize", "lowercase", "paper_language", "comet", "device", "precision")
         return {name: getattr(self, name) for name in names}
 
     def check(self) -> None:
-        """What can be known at once to be missing is known before anything is translated."""
+        """Detect what is missing before anything is translated, as far as possible."""
         from dragoman.evaluate import comet, paper
         from dragoman.evaluate.metrics import bleu_metric
 
@@ -126,7 +126,7 @@ class _Wanted:
 
 @dataclass
 class _Texts:
-    """Lines that belong together, and what is known of the model that translated them."""
+    """Lines that belong together, and what is known about the model that translated them."""
 
     references: list[str]
     sources: list[str] | None
@@ -174,7 +174,7 @@ class _Texts:
 
 @dataclass
 class _Report:
-    """All results, and how they are shown."""
+    """All results, and how to show them."""
 
     scores: "Evaluation"
     by_length: "list[LengthBucket]"
@@ -184,7 +184,7 @@ class _Report:
     comet: "Score | None" = None
     against: "dict[str, dict[str, Comparison]]" = field(default_factory=dict)
     sentences: "list[SentenceScore]" = field(default_factory=list)  # all, the worst first
-    worst: "list[SentenceScore]" = field(default_factory=list)  # as many as asked for, none of them right
+    worst: "list[SentenceScore]" = field(default_factory=list)  # as many as requested, without exact matches
 
     def to_json(self, texts: _Texts, wanted: _Wanted) -> str:
         record: dict[str, Any] = {**self.scores.to_dict(), "failed": texts.failed}
@@ -239,7 +239,7 @@ class _Report:
 
     def _length_lines(self) -> Iterator[str]:
         if len(self.by_length) < 2:
-            return  # one bucket says what stands above
+            return  # a single bucket repeats the scores above
         yield ""
         yield f"{self.by_length[0].side + ' tokens':<16}  sentences    BLEU    chrF  length ratio"
         for bucket in self.by_length:
@@ -314,7 +314,7 @@ def _write_sentences(scores: "list[SentenceScore]", path: Path) -> None:
 
 
 def _check_sides(model: Path | None, source: Path | None, hypotheses: Path | None, search: dict[str, Any]) -> None:
-    """Either a model and what it is to translate, or what was translated."""
+    """Require either a model and a text to translate, or finished translations."""
     if hypotheses is not None and model is not None:
         raise ConfigError("--model: give either --model and --source, or --hypotheses")
     if hypotheses is not None and search:

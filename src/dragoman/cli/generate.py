@@ -1,4 +1,4 @@
-"""`dragoman generate`: corpora that the project makes by itself."""
+"""`dragoman generate`: corpora that the project generates itself."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Another seed, another corpus.")] = TrainConfig.seed,
 ) -> None:
-    """Write a generated corpus as text files: train, valid and test, no test sentence in train."""
+    """Write a generated corpus as text files: train, valid and test. No test sentence is in train."""
     from dragoman.data import generated
 
     if name is None:

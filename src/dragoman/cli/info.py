@@ -1,4 +1,4 @@
-"""`dragoman info`: what a model or a preset is made of."""
+"""`dragoman info`: what a model or a preset consists of."""
 
 import json
 from dataclasses import asdict
@@ -24,7 +24,7 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the parameters by part, and every setting."""
+    """Print the number of parameters by part, and every setting."""
     if model is not None and preset is not None:
         raise ConfigError("--model: give either --model or --preset")
     if model is not None:

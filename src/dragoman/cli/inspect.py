@@ -40,7 +40,7 @@ def command(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Look inside a translation: attention of every head, probabilities, the beam. Without --out, in the terminal."""
+    """Inspect a translation: attention of every head, probabilities, the beam. Without --out, print to the terminal."""
     if text and source:
         raise ConfigError("--source: sentences were given as arguments too; give one or the other")
     if not text and not source:
@@ -95,7 +95,7 @@ def command(
 
 
 def _lines(path: Path | None, translator: "Translator") -> list[str]:
-    """The sentences of a file; those too long for the model are left out, and counted."""
+    """The sentences of a file. Those too long for the model are skipped and counted."""
     from dragoman.data.corpus import read_lines, valid_line
     from dragoman.inspect.capture import encoded
     from dragoman.text.normalize import is_blank
@@ -137,7 +137,7 @@ def _print(translator: "Translator", sentences: list[tuple[str, str | None]], ma
 
 
 def _table(found: "Inspection") -> Iterator[str]:
-    """A line for each target token: how likely the model found it, and what else it thought of."""
+    """One line per target token: its probability and the alternatives."""
     from dragoman.pictures import aligned_left
 
     for token, label, step in zip(found.tokens, aligned_left(found.tokens), found.steps, strict=True):

@@ -14,7 +14,7 @@ from dragoman.cli import interrupts
 
 
 def main() -> None:
-    """Run the command; an error is one line on stderr, and its exit code tells its kind."""
+    """Run the command. An error is one line on stderr, and its exit code gives its kind."""
     interrupts.install()
     try:
         _use_utf8()
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    """The command; what it printed is written when this ends, or the error says why not."""
+    """Run the command and flush its output, or raise the error that prevents it."""
     from dragoman.errors import DiskError
 
     try:
@@ -50,7 +50,7 @@ def _run() -> None:
             raise
         _discard_output()
         if error.errno == errno.EPIPE:
-            sys.exit(1)  # its reader has left, which is no fault
+            sys.exit(1)  # the reader has closed the pipe, which is not an error
         raise DiskError(f"standard output: cannot be written ({error.strerror}); choose another place") from error
 
 
@@ -60,7 +60,7 @@ def _outcome(error: BaseException) -> tuple[int, str]:
 
     number = interrupts.received
     if number is not None:
-        # whatever became of the KeyboardInterrupt on its way: typer's exit, an error of the code that it cut short
+        # whatever the KeyboardInterrupt was turned into: typer's exit, or an error of the code it interrupted
         _discard_output()
         return 128 + number, str(error) if isinstance(error, Stopped) else interrupts.describe(number)
     if isinstance(error, DragomanError):
@@ -69,18 +69,18 @@ def _outcome(error: BaseException) -> tuple[int, str]:
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
-    """A warning without the file and the line of code that gave it."""
+    """Format a warning without the file and line that raised it."""
     return f"dragoman: {message}\n"
 
 
 def _use_utf8() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # text is UTF-8 whatever the locale; a newline is what separates lines on every system
+            # text is UTF-8 in every locale; lines are separated by a newline on every system
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def _discard_output() -> None:
-    """Drop what is not written yet: as it ends, Python would try again, and may wait for a reader."""
+    """Discard unwritten output: Python would try to write it again at exit, and may block on the reader."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

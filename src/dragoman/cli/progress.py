@@ -1,4 +1,4 @@
-"""A run as a person sees it: a progress line in a terminal, plain lines in a log. Writes to stderr only."""
+"""The progress of a run: a progress line in a terminal, plain lines in a log. Writes to stderr only."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-SECONDS_BETWEEN_LINES = 10.0  # where there is no terminal to redraw
-SECONDS_BETWEEN_COUNTS = 30.0  # the same, of a job over lines
+SECONDS_BETWEEN_LINES = 10.0  # without a terminal to redraw
+SECONDS_BETWEEN_COUNTS = 30.0  # the same, for a job over lines
 
 
 class TrainingReporter:
-    """train's Reporter on a console."""
+    """The training loop's Reporter, on a console."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(stderr=True, highlight=False, quiet=quiet)
@@ -30,7 +30,7 @@ class TrainingReporter:
         )
         self._task: TaskID | None = None
         self._last_line = time.monotonic()
-        self._first: tuple[int, float] | None = None  # a step and when it was, to tell the time left
+        self._first: tuple[int, float] | None = None  # a step and its time, to estimate the time left
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -87,9 +87,9 @@ class TrainingReporter:
 
 
 class LineProgress:
-    """How far a job over lines has come: a bar on a terminal, a plain line now and then in a log, a last line on both.
+    """Progress of a job over lines: a bar in a terminal, an occasional plain line in a log, a final line in both.
 
-    `done` lines are from an earlier run. Without a `total` there is no time left to tell.
+    `done` lines are from an earlier run. Without a `total` the time left is unknown.
     """
 
     def __init__(self, what: str, total: int | None, done: int = 0) -> None:
@@ -134,7 +134,7 @@ class LineProgress:
 
 @contextmanager
 def counting(what: str, total: int | None, show: bool) -> Iterator[Any]:
-    """A bar for a job that counts lines; calls of the yielded function move it by one."""
+    """A bar for a job that counts lines; each call of the yielded function advances it by one."""
     console = Console(stderr=True)
     with Progress(
         TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,

@@ -1,10 +1,10 @@
-"""An output file that survives an interruption: what is finished stays, and the same command continues there.
+"""An output file that survives an interruption: finished lines are kept, and the same command resumes there.
 
-    .NAME.partial        the finished lines, plain text even where NAME is compressed
-    .NAME.partial.json   what they were made from, how many they are, their SHA-256, and the tally so far
+    .NAME.partial        the finished lines, plain text even if NAME is compressed
+    .NAME.partial.json   what they were made from, their number, their SHA-256, and the tally so far
 
-The second is replaced, by one rename, after each addition to the first has reached the disk: whatever the first holds
-beyond it is dropped when the work continues. Both go when NAME is whole.
+The second is replaced, by one rename, after each addition to the first has reached the disk. Whatever the first holds
+beyond it is dropped on resume. Both are removed once NAME is complete.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from dragoman.errors import ConfigError, DiskError, Stopped
 
 @contextmanager
 def resumable(output: Path, made_from: Mapping[str, Any], total: int) -> Iterator["Resumable"]:
-    """The output, to be added to. It takes its name when the block ends; however it ends, what was added is kept.
+    """Yield the output to append to. It gets its name when the block ends; however it ends, what was added is kept.
 
-    `made_from` is everything that decides what the lines are: work that was made from something else is not continued.
+    `made_from` is everything that determines the lines; work made from anything else is not resumed.
     """
     kept = Resumable(output, made_from, total)
     try:
@@ -52,21 +52,21 @@ def resumable(output: Path, made_from: Mapping[str, Any], total: int) -> Iterato
 
 
 class Resumable:
-    """`resumable` makes one."""
+    """Created by `resumable`."""
 
     def __init__(self, output: Path, made_from: Mapping[str, Any], total: int) -> None:
         self.lines = 0  # finished
-        self.tally: dict[str, Any] = {}  # of the finished lines, as `add` was given it
+        self.tally: dict[str, Any] = {}  # of the finished lines, as given to `add`
         self._output, self._made_from, self._total = output, dict(made_from), total
         self._partial = output.with_name(f".{output.name}.partial")
         self._state = output.with_name(f".{output.name}.partial.json")
         self._packed = output.with_name(f".{output.name}.packed")
-        self._file: IO[bytes] | None = None  # while it is open, and locked
+        self._file: IO[bytes] | None = None  # while open and locked
         self._is_published = False
         self._size, self._digest = 0, hashlib.sha256()  # of the finished lines
 
     def start(self) -> None:
-        """Take up what an earlier run of the same command left, else begin anew."""
+        """Resume what an earlier run of the same command left, else start over."""
         is_new = not self._partial.exists()
         self._file = _open_locked(self._partial, self._output)
         try:
@@ -84,7 +84,7 @@ class Resumable:
             print(f"translate: resuming {self._output} at {place}", file=sys.stderr)
 
     def add(self, text: str, lines: int, tally: dict[str, Any]) -> None:
-        """More finished lines, and the tally with them."""
+        """Append finished lines, and record the tally with them."""
         assert self._file is not None
         content = text.encode()
         self._file.write(content)
@@ -104,7 +104,7 @@ class Resumable:
         self.lines, self.tally = self.lines + lines, tally
 
     def publish(self) -> None:
-        """Give the whole output its name, compressed if the name asks for it."""
+        """Give the complete output its name, compressed if the name asks for it."""
         whole, opener = self._partial, OPENERS.get(self._output.suffix.lower())
         if opener is not None:
             whole = self._packed
@@ -114,7 +114,7 @@ class Resumable:
                 os.fsync(packed.fileno())
         files.after("write", whole)
         if os.name == "nt" and self._file is not None:
-            self._file.close()  # Windows renames no open file
+            self._file.close()  # Windows cannot rename an open file
         files.move_into_place(whole, self._output)
         self._state.unlink(missing_ok=True)
         if whole is not self._partial:
@@ -122,7 +122,7 @@ class Resumable:
         self._is_published = True
 
     def describe(self) -> str:
-        """What is kept, and how to go on."""
+        """Say what is kept, and how to resume."""
         if not self.lines:
             return "no lines were finished"
         return f"{self.lines:,} of {self._total:,} lines kept in {self._partial}; run the same command to continue"
@@ -130,7 +130,7 @@ class Resumable:
     def close(self) -> None:
         if self._file is None:
             return
-        with suppress(OSError):  # a full disk, which is reported already
+        with suppress(OSError):  # a full disk, already reported
             self._file.close()
             self._packed.unlink(missing_ok=True)
             # once published, the name may belong to the next command
@@ -138,7 +138,7 @@ class Resumable:
                 self._partial.unlink(missing_ok=True)
 
     def _take_up(self, file: IO[bytes], state: dict[str, Any]) -> None:
-        """Count as finished what an earlier run recorded, if this command would write the same."""
+        """Count what an earlier run recorded as finished, if this command would write the same."""
         made_from, lines, size = dict(state["made_from"]), int(state["lines"]), int(state["bytes"])
         differing = [name for name in self._made_from if made_from.get(name) != self._made_from[name]]
         if differing:
@@ -164,7 +164,7 @@ def _digest_of(file: IO[bytes], size: int) -> "hashlib._Hash":
 
 
 def _open_locked(partial: Path, output: Path) -> IO[bytes]:
-    """One command at a time; the lock ends with the process, however it ends."""
+    """Allow one command at a time. The lock ends with the process, however it ends."""
     file = partial.open("a+b")
     try:
         import fcntl

@@ -1,4 +1,4 @@
-"""`dragoman score`: how likely a model finds given translations."""
+"""`dragoman score`: the likelihood of given translations under a model."""
 
 import json
 import sys

@@ -48,7 +48,7 @@ def command(
     on_bad_line: Annotated[str | None, typer.Option(help="fail, or skip: drop pairs with invalid text.")] = None,
     threads: Threads = None,
 ) -> None:
-    """Train a translation model. Resumes by itself when the output directory holds a run."""
+    """Train a translation model. Resumes automatically if the output directory holds a run."""
     given = {
         "source": source,
         "target": target,
@@ -70,7 +70,7 @@ def command(
     from dragoman.cli.progress import TrainingReporter
     from dragoman.training.loop import train
 
-    silent = not _alone() and os.environ["RANK"] != "0"  # one of several processes speaks
+    silent = not _alone() and os.environ["RANK"] != "0"  # only one of several processes prints
     with TrainingReporter(quiet=silent) as reporter:
         result = train(built, out, reporter, data_folder=data_folder)
     if silent:
@@ -80,7 +80,7 @@ def command(
 
 
 def _one_voice() -> AbstractContextManager[None]:
-    """Under torchrun an error is told once; a process alone need not wait for torch to tell it."""
+    """Report an error once under torchrun. A single process need not wait for torch to report it."""
     if _alone():
         return nullcontext()
     from dragoman.training.distributed import report_error_once
@@ -100,9 +100,9 @@ def build_config(
     settings: list[str],
     start_from: str | None = None,
 ) -> Config:
-    """What was asked for: on top of the file, else of the run that `out` holds, else of a preset.
+    """Build the requested settings: on top of the file, else of the run in `out`, else of a preset.
 
-    A run that starts from another model has its sizes and vocabulary; the rest is asked for as ever.
+    A run that starts from another model takes its sizes and vocabulary; the rest is set as usual.
     """
     saved = out / "config.toml"
     if preset is None and saved.exists() and (file is None or (file.exists() and file.samefile(saved))):
@@ -115,7 +115,7 @@ def build_config(
 
     from dragoman.bundle import load_config, resolve_model
 
-    # a run that has begun has all it began with, and its starting model may be gone
+    # an existing run has all its settings, and the model it started from may be gone
     before = load_config(out if saved.exists() else resolve_model(start_from))
     if preset is None and file is None:
         asked = Config.build(fitting_preset(before.model), None, settings, data=data)
@@ -141,8 +141,8 @@ def build_config(
 
 
 def fitting_preset(model: ModelConfig) -> str:
-    """The batch and schedule to train a model further with: those of tiny for one no wider, else of the default.
+    """The preset whose batch and schedule train a model further: tiny for a model no wider, else the default.
 
-    Those the model itself was trained with may be a cluster's: the bundled en-de took 51,200 tokens a batch.
+    The model's own settings may be a cluster's: the bundled en-de used 51,200 tokens per batch.
     """
     return "tiny" if model.d_model <= PRESETS["tiny"]["model"]["d_model"] else DEFAULT_PRESET

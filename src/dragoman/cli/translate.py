@@ -70,7 +70,7 @@ def command(
     settings: dict[str, Any] = {
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "batch_size": batch_size, "sampling": sample or None,
-        "split": "long" if attention and split is None else split,  # a picture is of one sequence
+        "split": "long" if attention and split is None else split,  # a picture shows one sequence
     }  # fmt: skip
     import dragoman
 
@@ -91,7 +91,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Job:
-    """What is done with every line, wherever it comes from and goes to."""
+    """What to do with every line, wherever it comes from and goes to."""
 
     translator: "Translator"
     options: "DecodeConfig"
@@ -112,19 +112,19 @@ class _Job:
         return tally
 
     def write_file(self, input: Path, output: Path | None) -> "_Tally":
-        """A file's lines to where they cannot be taken back, such as standard output."""
+        """Translate a file to an output that cannot be taken back, such as standard output."""
         from dragoman.cli.progress import LineProgress
         from dragoman.data.corpus import count_lines, read_lines
 
         total = count_lines(input) if input.is_file() else None
         windows = _with_first(self._windows(read_lines(input)))
-        if output is None and sys.stdout is not None and sys.stdout.isatty():  # a bar would stand between the lines
+        if output is None and sys.stdout is not None and sys.stdout.isatty():  # a bar would appear between the lines
             return self.write(windows, output)
         with LineProgress("translate", total) as progress:
             return self.write(windows, output, progress.advance)
 
     def write_resumably(self, input: Path, output: Path, made_from: dict[str, Any]) -> "_Tally":
-        """A file's lines to a file, window by window: those that are finished survive an interruption."""
+        """Translate a file to a file, window by window: finished lines survive an interruption."""
         from dragoman import __version__
         from dragoman.cli.progress import LineProgress
         from dragoman.cli.resumable import resumable
@@ -167,7 +167,7 @@ class _Job:
 
 
 def _model_hash(model: Path) -> str:
-    """SHA-256 over every file of a model that decides what a translation is."""
+    """SHA-256 over every file of a model that affects its translations."""
     from dragoman.bundle import CONFIG, WEIGHTS, load_config, resolve_model, tokenizer_names
     from dragoman.data.corpus import content_hash
 
@@ -178,11 +178,11 @@ def _model_hash(model: Path) -> str:
 
 @dataclass
 class _Tally:
-    """Counts what did not go plainly, says so on stderr, and gives the exit code."""
+    """Counts lines that were not plainly translated, reports them on stderr, and gives the exit code."""
 
     lines: int = 0
     counts: dict[str, int] = field(default_factory=dict)  # by status
-    first: dict[str, str] = field(default_factory=dict)  # by status, where it was
+    first: dict[str, str] = field(default_factory=dict)  # by status, where it first occurred
 
     def add(self, translation: "Translation") -> None:
         self.lines += 1
@@ -204,7 +204,7 @@ class _Tally:
 
 
 def picture(translation: "Translation", stream: TextIO) -> str:
-    """Where each target token looked in the source."""
+    """Which source tokens each target token attends to."""
     from dragoman.pictures import NARROWEST, terminal_heatmap
 
     if translation.attention is None or not len(translation.attention.cross):
@@ -220,7 +220,7 @@ def picture(translation: "Translation", stream: TextIO) -> str:
 
 @contextmanager
 def opened(output: Path | None) -> Iterator[TextIO]:
-    """stdout, or a file that takes its name once it is whole: a failure leaves what was there."""
+    """stdout, or a file that gets its name once it is complete: a failure leaves the old file."""
     if output is None:
         if sys.stdout is None:
             raise ConfigError("standard output: closed; give --output")
@@ -233,7 +233,7 @@ def opened(output: Path | None) -> Iterator[TextIO]:
     special = _is_special(output)
     place = output if special else output.with_name(f".{output.name}.writing")
     try:
-        # newline="\n": what separates lines is a newline on every system
+        # newline="\n": lines are separated by a newline on every system
         with OPENERS.get(output.suffix.lower(), open)(place, "wt", encoding="utf-8", newline="\n") as stream:
             yield stream
         if not special:
@@ -246,13 +246,13 @@ def opened(output: Path | None) -> Iterator[TextIO]:
 
 
 def _is_special(output: Path) -> bool:
-    """Whether it is a device or a pipe."""
+    """Whether the output is a device or a pipe."""
     return output.exists() and not output.is_file()
 
 
 @contextmanager
 def _ended_by_its_reader() -> Iterator[None]:
-    """`| head -1` ends us quietly, as it does any other filter."""
+    """Exit quietly on `| head -1`, like any other filter."""
     if not hasattr(signal, "SIGPIPE"):  # on Windows
         yield
         return
@@ -264,12 +264,12 @@ def _ended_by_its_reader() -> Iterator[None]:
 
 
 def _with_first(stretches: Iterator[list[Any]]) -> Iterator[list[Any]]:
-    """The same, its first read at once: a missing input is known before the output is opened."""
+    """The same, with the first read at once: a missing input is detected before the output is opened."""
     return itertools.chain([next(stretches, [])], stretches)
 
 
 def _stdin_windows() -> Iterator[list["Line"]]:
-    """All lines that have come so far, at least one: a pipe that is slow gets its answers at once."""
+    """All lines that have arrived so far, at least one: a slow pipe gets its answers at once."""
     from dragoman.data.corpus import split_lines
 
     if sys.stdin is None:
@@ -286,7 +286,7 @@ def _stdin_windows() -> Iterator[list["Line"]]:
 
 
 class _Arriving(io.BufferedIOBase):
-    """Standard input as it arrives, and whether the next line is here already.
+    """Standard input as it arrives, and whether the next line is already available.
 
     No thread reads ahead: an interrupt can leave the lock of a `queue.Queue` in a state from which it does not recover.
     """

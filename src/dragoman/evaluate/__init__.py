@@ -1,1 +1,1 @@
-"""How good translations are, in numbers that anyone can reproduce."""
+"""The quality of translations, in numbers that anyone can reproduce."""

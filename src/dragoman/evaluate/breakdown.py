@@ -1,4 +1,4 @@
-"""Where a score comes from: by length, and sentence by sentence, the worst first. Knows nothing of files."""
+"""Where a score comes from: by length, and sentence by sentence, worst first. Knows nothing of files."""
 
 import json
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import Any, Literal
 from dragoman.evaluate.metrics import bleu_metric, capped, check_lines, is_exact, token_counter
 from dragoman.text.normalize import Normalization
 
-LONGEST = (5, 10, 20, 30, 50)  # tokens; each bucket ends with one of these, the last is open
+LONGEST = (5, 10, 20, 30, 50)  # tokens; each bucket ends at one of these, the last has no limit
 COLUMNS = ("line", "chrf", "bleu", "source", "hypothesis", "reference")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 @dataclass(frozen=True)
 class LengthBucket:
-    """The sentences of like length. BLEU is over the orders they have: of one-word lines, over words alone."""
+    """Sentences of similar length. BLEU is over the n-gram orders they have: of one-word lines, over words alone."""
 
     side: Literal["source", "reference"]  # whose length
     shortest: int
@@ -23,7 +23,7 @@ class LengthBucket:
     count: int
     bleu: float
     chrf: float
-    length_ratio: float | None  # tokens of the hypotheses over those of the references, where these have any
+    length_ratio: float | None  # hypothesis tokens over reference tokens; None if the references have none
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -33,7 +33,7 @@ class LengthBucket:
 class SentenceScore:
     line: int  # from 1
     chrf: float
-    bleu: float  # over the orders that the sentence has
+    bleu: float  # over the n-gram orders that the sentence has
     source: str | None
     hypothesis: str
     reference: str
@@ -59,7 +59,7 @@ def by_length(
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> list[LengthBucket]:
-    """Scores of the buckets that are not empty, by tokens of the source, or of the reference where there is none."""
+    """Scores of the non-empty buckets, by source tokens, or by reference tokens if there is no source."""
     from sacrebleu.metrics.chrf import CHRF
 
     check_lines(hypotheses, references)
@@ -98,7 +98,7 @@ def sentence_scores(
     lowercase: bool = False,
     normalization: Normalization = "nfc",
 ) -> list[SentenceScore]:
-    """Every sentence, the worst by chrF first; those equal to their reference last, a blank one (chrF 0) too."""
+    """Score every sentence, worst chrF first. Those equal to their reference come last, a blank one (chrF 0) too."""
     from sacrebleu.metrics.chrf import CHRF
 
     check_lines(hypotheses, references)

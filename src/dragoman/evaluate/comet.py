@@ -1,4 +1,4 @@
-"""COMET, a learned metric that reads the source too, where unbabel-comet is installed. Knows nothing of our models."""
+"""COMET, a learned metric that also reads the source, if unbabel-comet is installed. Knows nothing of our models."""
 
 import contextlib
 import sys
@@ -9,8 +9,8 @@ from typing import Any
 from dragoman.errors import ConfigError
 from dragoman.evaluate.metrics import BOOTSTRAP_SAMPLES, Score, check_lines
 
-BATCH_SIZE = 16  # COMET's own
-SEED = 12345  # sacrebleu's own
+BATCH_SIZE = 16  # COMET's default
+SEED = 12345  # sacrebleu's default
 
 
 def check_installed() -> None:
@@ -26,7 +26,7 @@ def comet_score(
     device: str = "auto",
     show_progress: bool = False,
 ) -> Score:
-    """The mean over sentences; `checkpoint` is a file, or a name that COMET downloads."""
+    """The mean over sentences. `checkpoint` is a file, or a name that COMET downloads."""
     for lines in (sources, hypotheses):
         check_lines(lines, references)
     comet = _import()
@@ -34,7 +34,7 @@ def comet_score(
         {"src": source, "mt": hypothesis, "ref": reference}
         for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
     ]
-    with contextlib.redirect_stdout(sys.stderr):  # what it and its libraries say is no part of our output
+    with contextlib.redirect_stdout(sys.stderr):  # messages of COMET and its libraries are not part of our output
         model = _load(comet, checkpoint)
         prediction = model.predict(samples, batch_size=BATCH_SIZE, progress_bar=show_progress, **_placement(device))
     version = getattr(comet, "__version__", "unknown")
@@ -65,7 +65,7 @@ def _load(comet: Any, checkpoint: str) -> Any:
 
 
 def _placement(device: str) -> dict[str, Any]:
-    """COMET counts GPUs; Apple's counts as one, and a numbered one is named besides."""
+    """COMET's arguments for a device: it counts GPUs, Apple's counts as one, and a numbered GPU is also named."""
     from dragoman.device import choose_device
 
     chosen = choose_device(device)
@@ -75,7 +75,7 @@ def _placement(device: str) -> dict[str, Any]:
 
 
 def _summary(scores: Sequence[float], signature: str) -> Score:
-    """The mean, and the interval of the mean by the same bootstrap as the other metrics'."""
+    """The mean, and its interval by the same bootstrap as for the other metrics."""
     import numpy as np
     from sacrebleu.significance import estimate_ci
 

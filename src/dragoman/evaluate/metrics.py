@@ -11,7 +11,7 @@ from dragoman.text.normalize import Normalization, normalize
 
 BOOTSTRAP_SAMPLES = 1_000
 MOST_DRAWS = 20_000_000  # samples x lines that sacrebleu holds at once, some 72 bytes each: 1.4 GB
-SHORT_REFERENCES = 4.0  # tokens; BLEU counts runs of up to four
+SHORT_REFERENCES = 4.0  # tokens; BLEU counts n-grams of up to four
 SPLITS_AT_SPACES = ("13a", "intl", "none")  # BLEU's tokenisations that need spaces between words
 WITHOUT_SPACES = {
     "Thai": "\u0e00-\u0e7f",
@@ -26,7 +26,7 @@ Advance = Callable[[], None]  # called after each step of a long job
 
 
 def no_progress() -> None:
-    """Nobody is watching."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def evaluate(
     normalization: Normalization = "nfc",
     advance: Advance = no_progress,
 ) -> Evaluation:
-    """Every metric at once. `tokenize` is BLEU's: 13a for most languages, char for those without spaces.
+    """Compute every metric. `tokenize` is BLEU's: 13a for most languages, char for those without spaces.
 
-    `normalization`, the model's, is that of exact matches; the others compare the lines as they are.
+    `normalization`, the model's, applies to exact matches; the other metrics compare the lines as they are.
     """
     check_lines(hypotheses, references)
     scores = {}
@@ -78,16 +78,16 @@ def evaluate(
 
 
 def corpus_metrics(tokenize: str, *, lowercase: bool = False, force: bool = True) -> dict[str, Any]:
-    """sacrebleu's metrics under our names. Without `force` BLEU warns of text that looks tokenised already."""
+    """sacrebleu's metrics under our names. Without `force` BLEU warns about text that looks tokenised already."""
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
     bleu = bleu_metric(tokenize, lowercase=lowercase, force=force)
-    return {"bleu": bleu, "chrf": CHRF(lowercase=lowercase), "ter": TER()}  # TER takes no notice of case anyway
+    return {"bleu": bleu, "chrf": CHRF(lowercase=lowercase), "ter": TER()}  # TER ignores case anyway
 
 
 def bleu_metric(tokenize: str, **options: Any) -> Any:
-    """sacrebleu's BLEU with this tokenisation, or an error that says which there are."""
+    """sacrebleu's BLEU with this tokenisation, or an error that lists the available ones."""
     from sacrebleu.metrics.bleu import BLEU
 
     require_choice("--tokenize", tokenize, BLEU.TOKENIZERS)
@@ -99,10 +99,10 @@ def bleu_metric(tokenize: str, **options: Any) -> Any:
 
 
 def with_interval(metric: Any, hypotheses: Sequence[str], references: Sequence[str], kind: str = "bleu") -> Score:
-    """The score of a corpus and where 95 % of resampled corpora score; `kind`: bleu, chrf or ter."""
+    """The score of a corpus and the interval of 95 % of resampled corpora; `kind`: bleu, chrf or ter."""
     from sacrebleu.significance import PairedTest
 
-    # The paired test of one system alone: corpus_score(n_bootstrap=) computes the same, but fails where some
+    # The paired test of a single system: corpus_score(n_bootstrap=) computes the same, but fails if some
     # resamples score a plain 0 (blank lines) and others a numpy number.
     samples = max(100, min(BOOTSTRAP_SAMPLES, MOST_DRAWS // len(references)))
     systems: list[tuple[str, Sequence[str]]] = [("ours", list(hypotheses))]
@@ -112,19 +112,19 @@ def with_interval(metric: Any, hypotheses: Sequence[str], references: Sequence[s
 
     score, high = capped(kind, result.score), capped(kind, result.mean + result.ci)
     low = max(0.0, float(result.mean - result.ci))
-    # resamples are summed in 32 bits, and those of a few lines lie askew
+    # resamples are summed in 32 bits, and those of a few lines are skewed
     return Score(score, min(low, score), max(high, score), str(signature))
 
 
 def capped(kind: str, score: float) -> float:
-    """At most 100, where a perfect BLEU is 100.00000000000004; TER has no upper end."""
+    """Cap at 100, since a perfect BLEU is 100.00000000000004. TER has no upper bound."""
     return float(score) if kind == "ter" else min(100.0, float(score))
 
 
 def quick_scores(
     hypotheses: Sequence[str], references: Sequence[str], normalization: Normalization = "nfc"
 ) -> dict[str, float]:
-    """BLEU, in a suitable tokenisation, chrF and exact match as plain numbers: a look at a model in training."""
+    """BLEU in a suitable tokenisation, chrF and exact match as plain numbers, for a model in training."""
     from sacrebleu.metrics.chrf import CHRF
 
     check_lines(hypotheses, references)
@@ -150,19 +150,19 @@ def exact_match(
 
 
 def is_exact(hypothesis: str, reference: str, normalization: Normalization = "nfc", *, lowercase: bool = False) -> bool:
-    """Whether the two are equal once both are normalised, as everything is that a model reads or writes."""
+    """Whether both are equal after normalisation, like everything that a model reads or writes."""
     if lowercase:
         hypothesis, reference = hypothesis.lower(), reference.lower()
     return normalize(hypothesis, normalization) == normalize(reference, normalization)
 
 
 def suitable_tokenization(references: Sequence[str]) -> str:
-    """BLEU's: 13a, or char where words are written without spaces between them."""
+    """BLEU's tokenisation: 13a, or char if words are written without spaces between them."""
     return "char" if _unspaced(references) else "13a"
 
 
 def _unspaced(references: Sequence[str]) -> str:
-    """The scripts without spaces that a good part of the text is in; nothing if it is not."""
+    """The scripts without spaces that a good part of the text is written in; empty if there are none."""
     text = "".join(references)
     written = len(re.sub(r"\s", "", text))
     counts = {name: len(re.findall(f"[{letters}]", text)) for name, letters in WITHOUT_SPACES.items()}
@@ -172,7 +172,7 @@ def _unspaced(references: Sequence[str]) -> str:
 
 
 def bleu_cautions(references: Sequence[str], tokenize: str) -> list[str]:
-    """Why BLEU would mislead on these references, if it would, and what to look at in its place."""
+    """Why BLEU would mislead on these references, if it would, and what to look at instead."""
     scripts = _unspaced(references) if tokenize in SPLITS_AT_SPACES else ""
     if scripts:
         return [
@@ -191,7 +191,7 @@ def bleu_cautions(references: Sequence[str], tokenize: str) -> list[str]:
 
 
 def blank_cautions(hypotheses: Sequence[str], references: Sequence[str]) -> list[str]:
-    """What blank lines do to the scores."""
+    """How blank lines affect the scores."""
     blank = [number for number, line in enumerate(references, start=1) if not line.strip()]
     if len(blank) == len(references):
         raise DataError("nothing to evaluate: every line of the reference is blank")
@@ -209,7 +209,7 @@ def blank_cautions(hypotheses: Sequence[str], references: Sequence[str]) -> list
 
 
 def token_counter(tokenize: str) -> Callable[[str], int]:
-    """How many tokens BLEU sees in a line."""
+    """Return a function that counts the tokens BLEU sees in a line."""
     tokenizer = bleu_metric(tokenize).tokenizer
     return lambda line: len(tokenizer(line).split())
 

@@ -1,7 +1,7 @@
 """Whether one system's score differs from another's by more than chance, by sacrebleu's paired test.
 
-Approximate randomisation: lines of the two systems are swapped at random many times over; p is how often that alone
-gives a difference larger than the real one. The seed is fixed, so that the same files give the same p.
+Approximate randomisation: lines of the two systems are swapped at random many times; p is how often that alone gives a
+larger difference than the real one. The seed is fixed, so the same files give the same p.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from dragoman.evaluate.metrics import Advance, capped, check_lines, corpus_metri
 TRIALS = 10_000
 MOST_SWAPS = 100_000_000  # trials x lines that sacrebleu holds at once, some ten bytes each: 1 GB
 SIGNIFICANT = 0.05
-ENOUGH = 20  # lines that differ: no p that so many trials can find is below 2 ** -19
+ENOUGH = 20  # differing lines: no p that this many trials can find is below 2 ** -19
 LOWER_IS_BETTER = ("ter",)
 
 
@@ -23,7 +23,7 @@ class Comparison:
 
     score: float  # ours
     other: float  # theirs
-    difference: float  # ours less theirs
+    difference: float  # ours minus theirs
     p_value: float
     verdict: str
     signature: str
@@ -41,7 +41,7 @@ def compare(
     lowercase: bool = False,
     advance: Advance = no_progress,
 ) -> list[dict[str, Comparison]]:
-    """For each of `others`, BLEU, chrF and TER beside ours. `advance` is called once a metric."""
+    """Compare ours with each of `others` by BLEU, chrF and TER. `advance` is called once per metric."""
     from sacrebleu.significance import PairedTest
 
     for system in (hypotheses, *others):
@@ -73,7 +73,7 @@ def compare(
 
 
 def _differing(metric: Any, ours: Sequence[str], theirs: Sequence[str], references: Sequence[str]) -> int:
-    """Lines that the metric tells apart, counted up to ENOUGH; capitals and spaces are nothing to some."""
+    """Count the lines that the metric tells apart, up to ENOUGH; some metrics ignore capitals and spaces."""
 
     def seen(line: str, reference: str) -> dict[str, Any]:
         return vars(metric.corpus_score([line], [[reference]]))
@@ -87,7 +87,7 @@ def _differing(metric: Any, ours: Sequence[str], theirs: Sequence[str], referenc
 
 
 def _at_least_possible(p_value: float, differing: int) -> float:
-    """sacrebleu's p, but no smaller than swapping so many lines can make it.
+    """sacrebleu's p, but no smaller than swapping this many lines allows.
 
     sacrebleu does not count trials that equal the real difference, and so finds a system significantly different from
     itself. Where n lines differ, the real arrangement and its mirror image are two of 2 ** n.

@@ -1,1 +1,1 @@
-"""Looking into translations: capture.py takes what a model did, heads.py compares heads, page.py shows it all."""
+"""Inspecting translations: capture.py records what a model does, heads.py compares heads, page.py shows it all."""

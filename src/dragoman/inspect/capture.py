@@ -1,7 +1,7 @@
-"""What a model does with one sentence, taken down: probabilities, attention, the beam. Knows nothing of pictures.
+"""A record of what a model does with one sentence: probabilities, attention, the beam. Knows nothing of pictures.
 
-An `Inspection` is plain data. Token rows: `tokens` are the translation's, </s> among them; `input_tokens` what the
-decoder was fed to produce each of them, which starts with <s>.
+An `Inspection` is plain data. Token rows: `tokens` are the translation's, including </s>; `input_tokens` are what the
+decoder was fed to produce each of them, starting with <s>.
 """
 
 import copy
@@ -31,12 +31,12 @@ KINDS = ("encoder", "decoder", "cross")
 
 @dataclass(frozen=True)
 class Step:
-    """One target token: what the model thought of it, and what else it thought of."""
+    """One target token: its probability, and the alternatives."""
 
     token: str
     log_probability: float
-    rank: int  # 1: the model's own first choice, given what stands before
-    candidates: list[tuple[str, float]]  # the likeliest and their probabilities
+    rank: int  # 1: the model's own first choice, given the tokens before
+    candidates: list[tuple[str, float]]  # the most likely tokens and their probabilities
 
     @property
     def probability(self) -> float:
@@ -48,10 +48,10 @@ class Node:
     """A continuation that the beam considered."""
 
     parent: int  # index among the nodes; -1: the start
-    depth: int  # tokens from the start, from 1
+    depth: int  # tokens from the start, counted from 1
     token: str
     score: float  # total log-probability up to here
-    fate: str  # kept, dropped, finished; best: on the way to the translation
+    fate: str  # kept, dropped, finished; best: on the path to the translation
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Inspection:
     source: str
     translation: str
     forced: bool  # whether the translation was given
-    source_ids: tuple[int, ...]  # </s> among them
-    target_ids: tuple[int, ...]  # </s> among them, unless the search stopped at its limit
+    source_ids: tuple[int, ...]  # including </s>
+    target_ids: tuple[int, ...]  # including </s>, unless the search stopped at its limit
     source_tokens: tuple[str, ...]
     input_tokens: tuple[str, ...]
     tokens: tuple[str, ...]
     steps: list[Step]
     attention: Attention
-    beam: list[Node]  # none where the translation was given
+    beam: list[Node]  # empty if the translation was given
 
     @property
     def score(self) -> float:
@@ -77,14 +77,14 @@ class Inspection:
 
     @property
     def disagreements(self) -> list[int]:
-        """The target tokens that are not what the model would have said."""
+        """The target tokens that are not the model's first choice."""
         return [place for place, step in enumerate(self.steps) if step.rank > 1]
 
 
 def inspect_sentence(
     translator: Translator, source: str, target: str | None = None, options: DecodeConfig | None = None
 ) -> Inspection:
-    """What beam search makes of a sentence; or `target`, forced on the model."""
+    """Inspect what beam search makes of a sentence, or `target`, forced on the model."""
     source_ids, special = encoded(translator, source), translator.tokenizers.target.vocabulary
     nodes: list[Node] = []
     if target is None:
@@ -110,7 +110,7 @@ def inspect_sentence(
 
 
 def encoded(translator: Translator, source: str) -> list[int]:
-    """A sentence's ids, </s> among them, or why it cannot be inspected."""
+    """A sentence's ids, including </s>, or an error that says why it cannot be inspected."""
     line = text_line(source)
     problem = line.problem or ("the text is blank" if is_blank(line.text) else "")
     if problem:
@@ -134,7 +134,7 @@ def _forced(translator: Translator, target: str) -> list[int]:
 
 
 def score_of(translator: Translator, source_ids: Sequence[int], target_ids: Sequence[int]) -> float:
-    """log P of exactly these ids: the same text may be spelled by others."""
+    """log P of exactly these ids: other ids may spell the same text."""
     with translator.inference():
         special = translator.tokenizers.target.vocabulary
         return scores_of(translator.engine, special, source_ids, target_ids, 1)[0]
@@ -143,7 +143,7 @@ def score_of(translator: Translator, source_ids: Sequence[int], target_ids: Sequ
 def scores_of(
     engine: Engine, special: Vocabulary, source_ids: Sequence[int], target_ids: Sequence[int], rows: int
 ) -> list[float]:
-    """The same pair in each row of a batch: they differ where the engine's head mask does."""
+    """Score the same pair in each row of a batch: rows differ where the engine's head mask does."""
     source_BS, input_BT, output_BT = (
         torch.tensor(ids).expand(rows, -1) for ids in (source_ids, [special.bos, *target_ids[:-1]], target_ids)
     )
@@ -192,7 +192,7 @@ class _BeamRecord:
             self._parents.append(self._live[int(step.parent_BC[0, column])])
             fate = "finished" if ends else "kept" if place >= 0 else "dropped"
             self._rows.append((depth, int(step.id_BC[0, column]), score, fate))
-        # places of the beam that nothing fills are never a parent
+        # unfilled places of the beam are never a parent
         self._live = [live.get(place, -1) for place in range(max(live, default=-1) + 1)]
 
     def nodes(self, best: Hypothesis) -> list[Node]:
@@ -253,7 +253,7 @@ def head_counts(model: nn.Module) -> dict[str, tuple[int, int]]:
 
 
 def head_names(model: nn.Module) -> list[str]:
-    """Every head, such as cross.3.5: head 5 of layer 3, both from 1, as people count."""
+    """The name of every head, such as cross.3.5: head 5 of layer 3, both counted from 1."""
     return [
         f"{kind}.{layer}.{head}"
         for kind, (layers, heads) in head_counts(model).items()
@@ -263,7 +263,7 @@ def head_names(model: nn.Module) -> list[str]:
 
 
 def parse_head(name: str, model: nn.Module) -> tuple[str, int, int]:
-    """The kind of attention, the layer and the head, both from 0."""
+    """The kind of attention, the layer and the head, both counted from 0."""
     if name not in head_names(model):
         counts = head_counts(model)
         if not counts:
@@ -275,7 +275,7 @@ def parse_head(name: str, model: nn.Module) -> tuple[str, int, int]:
 
 
 def head_mask(model: nn.Module, variants: Sequence[Sequence[str]]) -> HeadMask:
-    """A row for each variant: all heads but those it names."""
+    """One row per variant: all heads but those it names."""
     masks = {
         kind: torch.ones(layers, len(variants), heads, dtype=torch.bool)
         for kind, (layers, heads) in head_counts(model).items()
@@ -287,7 +287,7 @@ def head_mask(model: nn.Module, variants: Sequence[Sequence[str]]) -> HeadMask:
 
 
 def without_heads(translator: Translator, names: Sequence[str]) -> Translator:
-    """A translator without some heads, on the same model. The one given stays as it is; both can be used at once."""
+    """A translator without some heads, on the same model. The given one is unchanged; both can be used at once."""
     if not names:
         return translator
     masked = copy.copy(translator)

@@ -12,9 +12,9 @@ TITLES = {
 
 
 def pictures_of(inspection: Inspection) -> dict[str, str]:
-    """SVG by name: of each kind of attention the grid of all heads, and the mean over heads of one layer.
+    """SVG by name: for each kind of attention, the grid of all heads and the mean over heads of one layer.
 
-    Of the cross-attention that is the layer that aligns best; elsewhere the last but one, as the last is often diffuse.
+    For cross-attention this is the layer that aligns best; otherwise the second to last, as the last is often diffuse.
     """
     pictures = {}
     for kind in KINDS:
@@ -37,7 +37,7 @@ def pictures_of(inspection: Inspection) -> dict[str, str]:
 
 
 def labels(attention: Attention, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of the queries, which are rows, and of the keys."""
+    """The labels of the queries, which are rows, and of the keys."""
     queries = attention.source_tokens if kind == "encoder" else attention.tokens
     keys = attention.input_tokens if kind == "decoder" else attention.source_tokens
     return queries, keys

@@ -1,4 +1,4 @@
-"""What heads are like, over many sentences, and what each is worth. Knows nothing of pictures.
+"""Statistics of heads over many sentences, and the importance of each head. Knows nothing of pictures.
 
 Shapes: H heads, Q query positions, K key positions; one sentence at a time.
 """
@@ -15,8 +15,8 @@ from dragoman.inspect.capture import KINDS, Inspection, head_mask, head_names, s
 Array = npt.NDArray[np.float64]
 
 OFFSETS = (-1, 0, 1)  # the token before, the same, the one after
-MAX_TOKENS = 2_048  # of one batch of a ranking, on the longer side
-DEAD = 0.95  # of its weight on one place, whatever the query: such a head tells queries nothing apart
+MAX_TOKENS = 2_048  # per batch of a ranking, on the longer side
+DEAD = 0.95  # of its weight on one position, whatever the query: such a head does not distinguish queries
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class HeadStatistics:
 
     name: str  # such as cross.3.5
     entropy: float  # bits; 0: one key gets all
-    evenness: float  # entropy as a share of what an even look at all keys would have
-    distance: float  # positions between query and what it looks at; of self-attention and cross alike
-    offset: int  # which of OFFSETS it looks at most
+    evenness: float  # entropy as a share of that of uniform attention over all keys
+    distance: float  # positions between a query and what it attends to; in self-attention and cross-attention alike
+    offset: int  # the one of OFFSETS that it attends to most
     following: float  # the share of its weight there
-    sink: float  # the share of weight on the one place (first, last) that gets most from all queries
+    sink: float  # the share of weight on the one position (first, last) that gets most from all queries
     confidence: float  # the largest weight of each query
 
     @property
@@ -39,14 +39,14 @@ class HeadStatistics:
 
 @dataclass(frozen=True)
 class HeadCost:
-    """What a translation loses without one head."""
+    """How much a translation loses without one head."""
 
     name: str
-    cost: float  # log-probability with it minus without: above 0, it was of use
+    cost: float  # log-probability with it minus without: above 0, the head is useful
 
 
 class HeadTally:
-    """Adds up what heads do, sentence by sentence."""
+    """Accumulates what heads do, sentence by sentence."""
 
     def __init__(self) -> None:
         self.sentences = 0
@@ -61,7 +61,7 @@ class HeadTally:
                     self._sums[name] = self._sums.get(name, 0.0) + row
 
     def statistics(self) -> list[HeadStatistics]:
-        """Of every head, in the order of layers; encoder, decoder, cross."""
+        """The statistics of every head, in the order of layers; encoder, decoder, cross."""
         return [_statistics(name, total) for name, total in self._sums.items()]
 
 
@@ -70,7 +70,7 @@ def _measured(weights_HQK: Array) -> Array:
     heads, queries, keys = weights_HQK.shape
     logs = np.log2(np.where(weights_HQK > 0, weights_HQK, 1.0))
     entropy_HQ = -(weights_HQK * logs).sum(axis=2)
-    # a causal query sees only its past, so what is even differs from query to query
+    # a causal query sees only its past, so the uniform entropy differs between queries
     seen_HQ = np.maximum((weights_HQK > 0).sum(axis=2), 1)
     even_HQ = np.where(seen_HQ > 1, entropy_HQ / np.log2(np.maximum(seen_HQ, 2)), 0.0)
     apart_QK = np.abs(np.arange(queries)[:, None] - np.arange(keys)[None])
@@ -100,9 +100,9 @@ def _statistics(name: str, total: Array) -> HeadStatistics:
 def rank_heads(
     translator: Translator, inspection: Inspection, advance: Callable[[], None] = lambda: None
 ) -> list[HeadCost]:
-    """Every head by what the translation's log-probability loses without it, the most important first.
+    """Rank every head by how much the translation's log-probability drops without it, the most important first.
 
-    The translation is scored without each head in turn, many in a batch; `advance` is called once a head.
+    The translation is scored without each head in turn, many in a batch; `advance` is called once per head.
     """
     engine, names = translator.engine, head_names(translator.engine.model)
     source_ids, target_ids = inspection.source_ids, inspection.target_ids

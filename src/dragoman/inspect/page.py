@@ -1,7 +1,7 @@
-"""Data as one HTML file that needs nothing else: JSON, a style sheet and a script, all inside.
+"""Data as one self-contained HTML file: JSON, a style sheet and a script, all inline.
 
-Knows nothing of models. Text comes from anywhere and goes into the page as JSON only, never as markup. Should some get
-in as markup all the same, the page's policy still runs no script but its own and fetches nothing.
+Knows nothing of models. Text is untrusted and goes into the page as JSON only, never as markup. If some did get in as
+markup, the page's policy would still run no script but its own and fetch nothing.
 """
 
 import base64
@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 ASSETS = files("dragoman.inspect") / "assets"
-SCRIPTS = (  # in the order in which they define what the next ones use
+SCRIPTS = (  # in order: each defines what the next ones use
     "state", "elements", "colors", "weights", "header", "sentences", "translation", "attention", "probabilities",
     "steps", "beam", "heads", "positions", "main",
 )  # fmt: skip
@@ -35,11 +35,11 @@ def _script() -> str:
 
 
 def _hash(content: str) -> str:
-    """As a Content-Security-Policy names what stands between the tags of an element."""
+    """The hash by which a Content-Security-Policy identifies the content of an element."""
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode("ascii")
 
 
-# Text comes from anywhere: the script puts it into the document as text nodes and attributes only, never as markup
+# Text is untrusted: the script puts it into the document as text nodes and attributes only, never as markup
 SCRIPT = """"use strict";
 
 (() => {{

@@ -1,6 +1,6 @@
-"""What a page shows of a model and some sentences, as JSON. Knows nothing of HTML.
+"""The data that a page shows about a model and some sentences, as JSON. Knows nothing of HTML.
 
-Numbers are rounded, and attention goes as bytes, so that a page with many sentences stays small.
+Numbers are rounded, and attention is stored as bytes, so that a page with many sentences stays small.
 """
 
 import base64
@@ -19,7 +19,7 @@ from dragoman.inspect.heads import HeadStatistics, HeadTally, rank_heads
 POSITIONS = 64  # drawn
 
 Payload = dict[str, Any]
-Counting = Callable[[str, int], AbstractContextManager[Callable[[], None]]]  # what is counted, and how many there are
+Counting = Callable[[str, int], AbstractContextManager[Callable[[], None]]]  # what is counted, and the total
 
 
 def _uncounted(what: str, total: int) -> AbstractContextManager[Callable[[], None]]:
@@ -27,11 +27,11 @@ def _uncounted(what: str, total: int) -> AbstractContextManager[Callable[[], Non
 
 
 class Masking(NamedTuple):
-    """The same sentence with some heads silent."""
+    """The same sentence with some heads masked."""
 
     heads: Sequence[str]
     before: Inspection
-    score_of_before: float  # what the masked model thinks of the unmasked one's translation
+    score_of_before: float  # of the unmasked model's translation, under the masked model
 
 
 def inspect_many(
@@ -44,7 +44,7 @@ def inspect_many(
     ranked: int = 10,
     counting: Counting = _uncounted,
 ) -> Payload:
-    """All sentences count for the statistics; the first `most` are shown, the heads of the first `ranked` ranked."""
+    """All sentences count for the statistics; the first `most` are shown; heads are ranked on the first `ranked`."""
     used = without_heads(translator, masked)
     tally = HeadTally()
     shown: list[Payload] = []
@@ -76,7 +76,7 @@ def inspect_many(
 
 
 def sentence_payload(inspection: Inspection, masking: Masking | None = None) -> Payload:
-    """One sentence as the page's script wants it, its heads not ranked yet."""
+    """One sentence in the form the page's script expects, its heads not ranked yet."""
     payload: Payload = {
         "source": inspection.source,
         "translation": inspection.translation,
@@ -138,7 +138,7 @@ def _model(translator: Translator, name: str) -> Payload:
 
 
 def _positions(translator: Translator) -> Payload | None:
-    """What is added to the source's embeddings, where anything is."""
+    """The vectors added to the source embeddings, if any."""
     encoder: Any = translator.engine.model.encoder
     positions = getattr(encoder, "positions", None)
     if positions is None:

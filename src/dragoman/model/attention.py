@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from dragoman.model.positions import rotate
 
 # cuDNN's attention, PyTorch's first choice for bf16 on Hopper, builds a plan for every new shape, 40 to 500 ms each;
-# decoding has a new shape at every step. The other kernels take any shape. The switch is for the whole process.
+# decoding has a new shape at every step. The other kernels take any shape. The switch is process-wide.
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class KeysValues(NamedTuple):
-    """What a query looks at: keys to match against, values to take from."""
+    """What a query attends to: keys to match, values to read."""
 
     k_BHKD: Tensor
     v_BHKE: Tensor
@@ -34,7 +34,7 @@ class KeysValues(NamedTuple):
 
 @dataclass
 class AttentionWeights:
-    """What every head of every layer looked at: one [B, H, Q, K] a layer, each row summing to 1."""
+    """The attention of every head of every layer: one [B, H, Q, K] per layer, each row summing to 1."""
 
     encoder: list[Tensor] = field(default_factory=list)
     decoder: list[Tensor] = field(default_factory=list)
@@ -42,7 +42,7 @@ class AttentionWeights:
 
 
 class HeadMask(NamedTuple):
-    """Which heads take part, True; the others contribute nothing. One row a sentence, as in every batch."""
+    """Which heads take part (True); the others contribute nothing. One row per sentence, as in every batch."""
 
     encoder_LBH: Tensor
     decoder_LBH: Tensor
@@ -50,12 +50,12 @@ class HeadMask(NamedTuple):
 
 
 def padding_mask(allowed_BK: Tensor) -> Tensor:
-    """Real source positions, True, as a mask that every head and query shares."""
+    """Real source positions (True) as a mask shared by all heads and queries."""
     return allowed_BK[:, None, None, :]
 
 
 def look_ahead_mask(num_queries: int, num_keys: int, device: torch.device | None = None) -> Tensor:
-    """Position i may see every j <= i. The queries are the last of the keys, as they are when decoding with a cache."""
+    """Position i may attend to every j <= i. The queries are the last of the keys, as when decoding with a cache."""
     return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
 
 
@@ -71,19 +71,19 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """softmax(Q K^T / sqrt(d_k)) V, and the softmax itself on request (before dropout).
 
-    `allowed` broadcasts to [B, H, Q, K]; `causal` adds the look-ahead mask. A query that may see nothing gets zeros.
-    Without weights the fused kernel runs; with them the plain formula, and both give the same result.
+    `allowed` broadcasts to [B, H, Q, K]; `causal` adds the look-ahead mask. A query with no allowed key gets zeros.
+    Without weights the fused kernel runs, with them the plain formula; both give the same result.
     """
     if causal:
         num_queries, num_keys = q_BHQD.size(-2), k_BHKD.size(-2)
-        if allowed is None and num_queries == num_keys and not need_weights:  # the kernel's own, quicker mask
+        if allowed is None and num_queries == num_keys and not need_weights:  # the kernel's own, faster mask
             return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKE, is_causal=True, dropout_p=dropout), None
         past_QK = look_ahead_mask(num_queries, num_keys, q_BHQD.device)
         allowed = past_QK if allowed is None else allowed & past_QK
     if not need_weights:
         heads_BHQE = F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKE, attn_mask=allowed, dropout_p=dropout)
         if allowed is not None and heads_BHQE.is_cuda:
-            # CUDA's bf16 kernels give a query without any allowed key the mean of all values
+            # CUDA's bf16 kernels give a query with no allowed key the mean of all values
             heads_BHQE = heads_BHQE.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
         return heads_BHQE, None
 
@@ -93,12 +93,12 @@ def attend(
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """Softmax over the last dimension with nothing where it is not allowed; all zeros where nothing is."""
+    """Softmax over the last dimension, zero where not allowed; all zeros where nothing is allowed."""
     # at least fp32: a bf16 softmax loses the tail
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if allowed is None:
         return scores.softmax(dim=-1)
-    # The lowest finite number, not -inf: a row without any allowed key must not become NaN.
+    # The lowest finite number, not -inf: a row with no allowed key must not become NaN.
     return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~allowed, 0.0)
 
 

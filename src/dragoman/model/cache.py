@@ -1,4 +1,4 @@
-"""The decoder's memory between steps: keys and values, held outside the modules. Knows nothing of search.
+"""The decoder's state between steps: keys and values, held outside the modules. Knows nothing of search.
 
 A cache belongs to one batch being decoded. Its rows can be kept, repeated and reordered as a beam moves.
 """
@@ -47,7 +47,7 @@ class DecoderCache:
     length: int = 0
 
     def select(self, rows_N: Tensor) -> None:
-        """Row n becomes what row rows_N[n] was."""
+        """Replace each row n with the former row rows_N[n]."""
         for layer in self.layers:
             layer.select(rows_N)
         self.source_allowed = _rows_of(self.source_allowed, rows_N)

@@ -1,4 +1,4 @@
-"""What a model weighs, predicted from its configuration alone: nothing is allocated. Knows nothing of training."""
+"""The size of a model, predicted from its configuration alone: nothing is allocated. Knows nothing of training."""
 
 from dragoman.config import ModelConfig, RecurrentConfig, StackSize, TransformerConfig
 
@@ -62,7 +62,7 @@ def _norms(size: StackSize, per_layer: int, config: TransformerConfig) -> int:
 
 
 def parameter_table(config: ModelConfig) -> str:
-    """The same for people: one line a part, its share, and the total."""
+    """The same as text: one line per part with its share, and the total."""
     counts = parameter_counts(config)
     total = sum(counts.values())
     rows = [f"{part:<24} {count:>13,}  {count / total:>6.1%}" for part, count in counts.items()]

@@ -1,7 +1,7 @@
-"""The Transformer over packed batches: sentences end to end, nothing paid for padding. Knows nothing of text or loss.
+"""The Transformer over packed batches: sentences end to end, no cost for padding. Knows nothing of text or loss.
 
-The modules and weights are transformer.py's, and so are the results; only attention has to know where a sentence ends.
-Where they fit, kernels for short sentences do (kernels/); elsewhere attention alone unpacks to a padded view.
+Modules, weights and results are those of transformer.py; only attention has to know where a sentence ends. Kernels for
+short sentences handle that where they run (kernels/); elsewhere attention alone unpacks to a padded view.
 
 Shapes: N packed tokens, B sentences, L longest sentence, M width of a position, H heads, D and E widths of a head,
 C all heads side by side, G blocks of long sentences.
@@ -29,28 +29,28 @@ from dragoman.model.transformer import (
     embed,
 )
 
-MOST_SUB_LAYERS = 5_000  # two a layer in the encoder, three in the decoder; a stack has at most 1,000 layers
+MOST_SUB_LAYERS = 5_000  # two per encoder layer, three per decoder layer; a stack has at most 1,000 layers
 
 
 class Rows(NamedTuple):
-    """A padded view of packed tokens: each sentence a row, those of like length together in a table of their own."""
+    """A padded view of packed tokens: one row per sentence, and one table for sentences of similar length."""
 
     tokens: tuple[Tensor, ...]  # [B, L] each: the token at every place, any token in padding
     reals: tuple[Tensor, ...]  # [B, L] each: which places are real
-    places_N: Tensor  # where each token is, counted through the places of all tables
+    places_N: Tensor  # where each token is, counting the places of all tables in order
 
 
 class Segments(NamedTuple):
-    """Where sentences lie in a packed row of tokens. Every token belongs to one; what fills up a batch is one more."""
+    """Where sentences lie in a packed row of tokens. Every token belongs to one; the filling of a batch is one more."""
 
     positions_N: Tensor  # of each token within its sentence
     starts: Tensor  # [B + 1]: sentence b is tokens starts[b] to starts[b + 1]
-    blocks: Tensor | None = None  # [G, 2], of long sentences, for the kernel: which, and which block of it; -1: none
+    blocks: Tensor | None = None  # [G, 2], of long sentences, for the kernel: the sentence and its block; -1: none
     rows: Rows | None = None  # for attention without the kernel
 
 
 def kernels_fit(config: TransformerConfig, device: torch.device) -> bool:
-    """Whether the kernels run there, and run this model."""
+    """Whether the kernels run on this device and support this model."""
     if device.type != "cuda" or not kernels_run():
         return False
     from dragoman.model.kernels import fits
@@ -59,14 +59,14 @@ def kernels_fit(config: TransformerConfig, device: torch.device) -> bool:
 
 
 class PackedTransformer(nn.Module):
-    """A Transformer run over packed ids; its parameters are that model's own."""
+    """A Transformer over packed ids, with that model's own parameters."""
 
     def __init__(self, model: Transformer, longest: int) -> None:
-        """`longest`: tokens of the longest sentence, </s> among them."""
+        """`longest`: tokens of the longest sentence, including </s>."""
         super().__init__()
         self.model = model
         for side, stack in (("source", model.encoder), ("target", model.decoder)):
-            # made once: sines of every token's own position would take longer than a layer's attention
+            # computed once: sines of every token's own position would take longer than a layer's attention
             sinusoidal = stack.positions.kind == "sinusoidal"
             weight = model.output.weight
             positions = torch.arange(longest, device=weight.device)
@@ -76,7 +76,7 @@ class PackedTransformer(nn.Module):
         self.target_table: Tensor | None
 
     def forward(self, source_ids_N: Tensor, target_ids_N: Tensor, source: Segments, target: Segments) -> Tensor:
-        """What the output projection is applied to, for every target token: [N, M]."""
+        """The input of the output projection, for every target token: [N, M]."""
         encoder, decoder = self.model.encoder, self.model.decoder
         join = _Join(fused=target.blocks is not None, device=target_ids_N.device)
         x_NM, turns = _place(encoder, self.source_table, embed(self.model.source_embedding, source_ids_N), source)
@@ -101,7 +101,7 @@ def _place(
 
 
 def _stream(x_NM: Tensor, *, pre_norm: bool) -> Tensor:
-    """What goes from layer to layer. In post-norm it is normalised, and autocast's precision is enough.
+    """What passes from layer to layer. In post-norm it is normalised, and autocast's precision is enough.
 
     In pre-norm it is a sum over all layers and stays in float32.
     """
@@ -215,19 +215,19 @@ def _cross_attention(
 
 
 def _side_by_side(width: int, *parts: Tensor) -> Tensor:
-    """[N, C]: the heads of all parts, each filled with zeros to the kernel's width."""
+    """[N, C]: the heads of all parts, each padded with zeros to the kernel's width."""
     return torch.cat([nn.functional.pad(part, (0, width - part.size(-1))).flatten(1) for part in parts], dim=1)
 
 
 def _output(attention: MultiHeadAttention, heads_NC: Tensor) -> Tensor:
-    """The output projection, without what filled the heads up."""
+    """The output projection, without the padding of the heads."""
     d_v = attention.output.in_features // attention.num_heads
     heads_NHE = heads_NC.view(len(heads_NC), attention.num_heads, -1)[..., :d_v]
     return attention.output(heads_NHE.flatten(1))
 
 
 def _project(x_NM: Tensor, *maps: nn.Linear) -> Tensor:
-    """Several linear maps of one input as one product with their matrices stacked; results side by side."""
+    """Apply several linear maps to one input as one product with their stacked matrices; results are side by side."""
     bias = None if maps[0].bias is None else torch.cat([each.bias for each in maps])
     return nn.functional.linear(x_NM, torch.cat([each.weight for each in maps]), bias)
 
@@ -254,11 +254,11 @@ def _plain(
 
 
 class _PaddedAttention(torch.autograd.Function):
-    """Attention in the padded view, in products written out.
+    """Attention in the padded view, as explicit matrix products.
 
-    In bfloat16 PyTorch's own takes three to ten times as long on the CPU for sentences this short, most of it backward.
+    In bfloat16 on the CPU, PyTorch's own takes three to ten times as long for sentences this short, mostly in backward.
 
-    Shapes within: each sentence and head a row X; Q queries, K keys, L either.
+    Shapes within: X rows, one per sentence and head; Q queries, K keys, L either.
     """
 
     @staticmethod
@@ -286,7 +286,7 @@ class _PaddedAttention(torch.autograd.Function):
         gradients: tuple[list[Tensor], ...] = ([], [], [])
         tables = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
         for tokens_BL, (q_XQD, k_XKD, v_XKE, weights_XQK, kept_XQK) in zip(ctx.queries.tokens, tables, strict=True):
-            # padding takes some token's gradient here, and loses it again: the weights of its row are zero
+            # padding gets some token's gradient here and loses it again: the weights of its row are zero
             d_heads_XQE = _unpack(d_heads_NHE, tokens_BL)
             d_weights_XQK = torch.bmm(d_heads_XQE, v_XKE.mT)
             dropped_XQK = weights_XQK
@@ -306,7 +306,7 @@ class _PaddedAttention(torch.autograd.Function):
 
 
 def _unpack(x_NHD: Tensor, tokens_BL: Tensor) -> Tensor:
-    """[B * H, L, D]: these tokens as rows, one for each sentence and head."""
+    """[B * H, L, D]: these tokens as rows, one per sentence and head."""
     x_BLHD = x_NHD.index_select(0, tokens_BL.flatten()).view(*tokens_BL.shape, *x_NHD.shape[1:])
     return x_BLHD.transpose(1, 2).flatten(0, 1)
 
@@ -318,7 +318,7 @@ def _pack_rows(x_XLD: Tensor, sentences: int) -> Tensor:
 
 
 def _weights(scores_XQK: Tensor, real_BQ: Tensor, real_BK: Tensor, causal: bool, scale: float) -> Tensor:
-    """The softmax over what a query may see, at least in float32; nothing for queries that are padding."""
+    """The softmax over what a query may attend to, in at least float32; zero for queries that are padding."""
     allowed_BQK = real_BK[:, None, :]
     if causal:
         allowed_BQK = allowed_BQK & look_ahead_mask(scores_XQK.size(1), scores_XQK.size(2), scores_XQK.device)
@@ -340,10 +340,10 @@ def _drop(dropout: nn.Dropout, x: Tensor) -> Tensor:
 
 
 def _kept(x: Tensor, dropout: float) -> Tensor:
-    """What dropout multiplies `x` with: zero, or enough that the mean stays."""
+    """The factors of dropout: zero, or enough to keep the mean."""
     if x.device.type != "cpu":
         return torch.empty_like(x).bernoulli_(1 - dropout).div_(1 - dropout)
-    # Four values share a draw of 64 bits; PyTorch's own dropout makes one for each on the CPU, one after the other
+    # Four values share a 64-bit draw; on the CPU PyTorch's own dropout draws for each value, one after the other
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     lost = round(dropout * 2**16)
     kept = draws[: x.numel()].view(x.shape) >= lost - 2**15

@@ -1,4 +1,4 @@
-"""Where a token stands: sinusoids (section 3.5 of the paper), learned vectors, rotations. Knows nothing of attention.
+"""Token positions: sinusoids (section 3.5 of the paper), learned vectors, rotations. Knows nothing of attention.
 
 Shapes: T positions, M width of a position, D width of a head, ... any leading dimensions.
 """
@@ -43,7 +43,7 @@ class Positions(nn.Module):
         return x_BTM if vectors_TM is None else x_BTM + vectors_TM
 
     def vectors(self, positions_T: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """What is added at these positions, if anything is: [T, M]."""
+        """The vectors added at these positions, if any: [T, M]."""
         if self.learned is not None:
             return self.learned(positions_T)
         return sinusoids(positions_T, self.d_model).to(dtype) if self.kind == "sinusoidal" else None
@@ -60,8 +60,8 @@ def rotation_at(positions_T: Tensor, d_k: int) -> Tensor:
 
 
 def rotate(x_BHTD: Tensor, rotation_2TD: Tensor) -> Tensor:
-    """Turn each pair of dimensions by its position's angle, so that q . k depends on the distance only."""
-    # float32 at least: in bfloat16 a cosine is off in its third digit, and so is the difference of two products
+    """Rotate each pair of dimensions by its position's angle, so that q . k depends on the distance only."""
+    # at least float32: in bfloat16 a cosine is off in its third digit, and so is the difference of two products
     precise = torch.promote_types(x_BHTD.dtype, torch.float32)
     even, odd = x_BHTD[..., 0::2].to(precise), x_BHTD[..., 1::2].to(precise)
     cos, sin = rotation_2TD.to(precise)

@@ -1,11 +1,11 @@
 """What the Transformer replaced: recurrent encoder-decoders, with and without attention. Knows nothing of text or loss.
 
-Without attention, all the decoder knows of the source is the encoder's last state, of one fixed size. With it, every
-step looks back at all encoder states: a score for each, a softmax, their weighted sum (the context vector), joined to
-the decoder's state before the output.
+Without attention, all the decoder knows about the source is the encoder's last state, of one fixed size. With it, every
+step attends to all encoder states: a score for each, a softmax, their weighted sum (the context vector), joined to the
+decoder's state before the output.
 
 Shapes, as suffixes of names:
-    B  sentences in the batch      S  source positions      T  target positions      K  positions looked at
+        B  sentences in the batch      S  source positions      T  target positions      K  positions attended to
     M  width of a state (d_model)      L  layers      V  target vocabulary
 """
 
@@ -25,7 +25,7 @@ CellState = tuple[Tensor, ...]  # h_LBM of an RNN; h_LBM and c_LBM of an LSTM
 
 @dataclass
 class RecurrentMemory:
-    """What the encoder leaves: a state for every source position, and the last, from which the decoder starts."""
+    """The encoder's output: a state for every source position, and the last one, from which the decoder starts."""
 
     states_BSM: Tensor
     last: CellState
@@ -41,7 +41,7 @@ class RecurrentState:
     past_BTM: Tensor  # the decoder's own states so far, for the self-attentive context
 
     def select(self, rows_N: Tensor) -> None:
-        """Row n becomes what row rows_N[n] was."""
+        """Replace each row n with the former row rows_N[n]."""
         self.cell = tuple(part_LBM.index_select(1, rows_N) for part_LBM in self.cell)
         self.source_BSM = self.source_BSM.index_select(0, rows_N)
         self.past_BTM = self.past_BTM.index_select(0, rows_N)
@@ -50,7 +50,7 @@ class RecurrentState:
 
 
 class Score(nn.Module):
-    """How well each decoder state s matches each state h that it may look at: [B, T, M] and [B, K, M] -> [B, T, K].
+    """How well each decoder state s matches each state h that it may attend to: [B, T, M] and [B, K, M] -> [B, T, K].
 
     dot: s . h      scaled_dot: s . h / sqrt(M)      general: s . W h      additive: v . tanh(W s + U h)
     """
@@ -95,7 +95,7 @@ class Recurrent(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Share matrices as the configuration says."""
+        """Share matrices as configured."""
         if self.config.share_source_target:
             self.target_embedding = self.source_embedding
         if self.config.share_target_output:
@@ -116,12 +116,12 @@ class Recurrent(nn.Module):
         return logits_BTV if weights is None else (logits_BTV, weights)
 
     def encode(self, source_ids: Tensor, source_allowed: Tensor | None = None) -> RecurrentMemory:
-        """One state after another. Padding stands at the end of a sentence and is not run over."""
+        """One state after another. Padding is at the end of a sentence and is skipped."""
         x_BSM = self.dropout(embed(self.source_embedding, source_ids))
         if source_allowed is None:
             states_BSM, last = self.encoder(x_BSM)
         else:
-            lengths = source_allowed.sum(dim=1).clamp(min=1).cpu()  # a sentence without a token still has a state
+            lengths = source_allowed.sum(dim=1).clamp(min=1).cpu()  # a sentence without tokens still has a state
             packed = pack_padded_sequence(x_BSM, lengths, batch_first=True, enforce_sorted=False)
             packed_states, last = self.encoder(packed)
             states_BSM, _ = pad_packed_sequence(packed_states, batch_first=True, total_length=x_BSM.size(1))
@@ -133,7 +133,7 @@ class Recurrent(nn.Module):
         return RecurrentState(memory.last, memory.states_BSM, source_allowed, nothing_BTM)
 
     def decode(self, target_ids: Tensor, state: RecurrentState, weights: AttentionWeights | None = None) -> Tensor:
-        """[B, T] more target ids -> [B, T, V] logits; the state moves on by T."""
+        """[B, T] more target ids -> [B, T, V] logits; the state advances by T."""
         return self.output(self.decode_states(target_ids, state, weights))
 
     def decode_states(
@@ -157,11 +157,11 @@ class Recurrent(nn.Module):
         return self.dropout(s_BTM)
 
     def step(self, ids_B: Tensor, state: RecurrentState) -> Tensor:
-        """[B] newest target ids -> [B, V] logits of the ones after them."""
+        """[B] newest target ids -> [B, V] logits of the next ones."""
         return self.decode(ids_B[:, None], state)[:, -1]
 
     def _look(self, s_BTM: Tensor, h_BKM: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
-        """tanh(W [s; c]) with the context c, the weighted sum of the states looked at; and the weights."""
+        """tanh(W [s; c]) with the context c, the weighted sum of the states attended to; and the weights."""
         assert self.score is not None
         assert self.join is not None
         weights_BTK = masked_softmax(self.score(s_BTM, h_BKM), allowed)

@@ -36,7 +36,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """What surrounds every sub-layer.
+    """The residual connection and norm around every sub-layer.
 
     Post-norm, as in the paper: LayerNorm(x + Dropout(Sublayer(x))). Pre-norm: x + Dropout(Sublayer(LayerNorm(x))).
     """
@@ -48,11 +48,11 @@ class Residual(nn.Module):
         self.pre_norm = config.norm == "pre"
 
     def enter(self, x_BTM: Tensor) -> Tensor:
-        """What the sub-layer sees."""
+        """The input of the sub-layer."""
         return self.layer_norm(x_BTM) if self.pre_norm else x_BTM
 
     def leave(self, x_BTM: Tensor, out_BTM: Tensor) -> Tensor:
-        """What the next sub-layer gets."""
+        """The input of the next sub-layer."""
         return self.settle(x_BTM + self.dropout(out_BTM))
 
     def settle(self, sum_BTM: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         h_BTM = self.self_attention_residual.enter(x_BTM)
         target = cache.extend(self.self_attention.keys_values(h_BTM, turns))
-        # One query, the newest, may see all that came before it: only several at once need the look-ahead mask.
+        # A single query, the newest, may attend to everything before it: only several need the look-ahead mask.
         out_BTM, self_weights_BHQK = self.self_attention(
             h_BTM,
             target,
@@ -151,7 +151,7 @@ class DecoderLayer(nn.Module):
 
 
 class Stack(nn.Module):
-    """What encoder and decoder share: positions and dropout under the layers, in pre-norm a last norm above them."""
+    """What encoder and decoder share: positions and dropout below the layers, in pre-norm a final norm above them."""
 
     def __init__(self, size: StackSize, config: TransformerConfig) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Stack(nn.Module):
         self.final_norm = nn.LayerNorm(size.d_model) if config.norm == "pre" else None
 
     def place(self, x_BTM: Tensor, start: int) -> tuple[Tensor, Tensor | None]:
-        """Embeddings with their positions, and the turns of rotary ones."""
+        """Embeddings with their positions, and the rotations of rotary ones."""
         turns = rotation(start, x_BTM.size(1), self.size.d_k, x_BTM.device) if self.rotary else None
         return self.dropout(self.positions(x_BTM, start)), turns
 
@@ -171,7 +171,7 @@ class Stack(nn.Module):
 
 
 class Encoder(Stack):
-    """Source embeddings in, one vector for each source position out."""
+    """Source embeddings in, one vector per source position out."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config.encoder, config)
@@ -197,7 +197,7 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """Target embeddings in, one vector for each target position out; each sees the source and the target before it."""
+    """Target embeddings in, one vector per target position out; each sees the source and the target before it."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config.decoder, config)
@@ -206,7 +206,7 @@ class Decoder(Stack):
     def start(
         self, memory_BSM: Tensor, source_allowed_BS: Tensor | None, head_mask: HeadMask | None = None
     ) -> DecoderCache:
-        """An empty cache for this source: its keys and values are computed here, once."""
+        """Return an empty cache for this source. Its keys and values are computed here, once."""
         layers: list[DecoderLayer] = list(self.layers)  # type: ignore[arg-type]
         caches = [LayerCache(layer.cross_attention.keys_values(memory_BSM)) for layer in layers]
         if head_mask is not None:
@@ -249,7 +249,7 @@ class Transformer(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Share matrices as the configuration says; the shared one is the embedding, drawn as embeddings are."""
+        """Share matrices as configured; the shared one is the embedding, initialised as embeddings are."""
         if self.config.share_source_target:
             self.target_embedding = self.source_embedding
         if self.config.share_target_output:
@@ -315,17 +315,17 @@ class Transformer(nn.Module):
         return self.decoder(embed(self.target_embedding, target_ids), cache, weights)
 
     def step(self, ids_B: Tensor, cache: DecoderCache) -> Tensor:
-        """[B] newest target ids -> [B, V] logits of the ones after them."""
+        """[B] newest target ids -> [B, V] logits of the next ones."""
         return self.decode(ids_B[:, None], cache)[:, -1]
 
 
 def embed(embedding: nn.Embedding, ids_BT: Tensor) -> Tensor:
-    """Embeddings are scaled by sqrt(d_model) (section 3.4): drawn small, so that they serve as output weights too."""
+    """Scale embeddings by sqrt(d_model) (section 3.4): they are drawn small to serve as output weights too."""
     return embedding(ids_BT) * math.sqrt(embedding.embedding_dim)
 
 
 def initialise(module: nn.Module, gain: float = 1.0) -> None:
-    """Xavier uniform, times `gain`, for matrices, N(0, 1/d_model) for embeddings; with 1 as in the paper's code."""
+    """Xavier uniform times `gain` for matrices, N(0, 1/d_model) for embeddings; `gain` 1 is as in the paper's code."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight, gain)
         if module.bias is not None:

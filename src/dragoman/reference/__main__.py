@@ -35,7 +35,7 @@ BATCH, WARMUP_STEPS, MAX_STEPS, LOOK_EVERY, TEST_SENTENCES = 64, 200, 3_000, 100
 
 
 def check_gradients() -> bool:
-    """Print how far each derived gradient is from the measured one; True when all are within the tolerance."""
+    """Print the difference between each derived and measured gradient; True if all are within the tolerance."""
     print(f"Gradients against central differences: the largest relative difference (tolerance {check.TOLERANCE:.0e})")
     random = np.random.default_rng(0)
     differences = dict(check.check_functions(random))
@@ -52,7 +52,7 @@ def check_gradients() -> bool:
 
 
 def learn_to_copy() -> bool:
-    """Train until every test sentence is copied without a mistake; False when it does not come to that."""
+    """Train until every test sentence is copied without a mistake; False if that never happens."""
     random = np.random.default_rng(0)
     parameters, adam = initialise(COPIER, random), Adam()
     test = copying.draw(TEST_SENTENCES, random)

@@ -22,14 +22,14 @@ from dragoman.reference.functions import (
 
 
 def scale(d_k: int) -> float:
-    """1 / sqrt(d_k): the dot product of two random vectors of width d_k varies d_k times as much as their entries."""
+    """1 / sqrt(d_k): the dot product of two random vectors of width d_k has d_k times the variance of their entries."""
     return 1.0 / math.sqrt(d_k)
 
 
 def attend(
     q_BHQD: Array, k_BHKD: Array, v_BHKE: Array, allowed: Mask | None = None, dropout_mask: Array | None = None
 ) -> tuple[Array, Array, Saved]:
-    """softmax(Q K^T / sqrt(d_k)) V, the softmax itself before dropout, and what the backward needs."""
+    """softmax(Q K^T / sqrt(d_k)) V, the softmax itself before dropout, and what the backward pass needs."""
     scores_BHQK = q_BHQD @ k_BHKD.swapaxes(-1, -2) * scale(q_BHQD.shape[-1])
     weights_BHQK, (p_BHQK,) = softmax(scores_BHQK, allowed)
     dropped_BHQK, (mask_BHQK,) = dropout(weights_BHQK, dropout_mask)
@@ -46,7 +46,7 @@ def attend_backward(d_heads_BHQE: Array, saved: Saved) -> tuple[Array, Array, Ar
 
 
 def split_heads(x_BQX: Array, num_heads: int) -> Array:
-    """[B, Q, H * D] -> [B, H, Q, D]. A rearrangement: its derivative is `merge_heads`, and the other way round."""
+    """[B, Q, H * D] -> [B, H, Q, D]. A rearrangement: its derivative is `merge_heads`, and vice versa."""
     batch, length, width = x_BQX.shape
     return x_BQX.reshape(batch, length, num_heads, width // num_heads).swapaxes(1, 2)
 
@@ -58,10 +58,10 @@ def merge_heads(x_BHQD: Array) -> Array:
 
 
 def padding_mask(allowed_BK: Mask) -> Mask:
-    """Real positions, as a mask that every head and query shares."""
+    """Real positions as a mask shared by all heads and queries."""
     return allowed_BK[:, None, None, :]
 
 
 def look_ahead_mask(length: int) -> Mask:
-    """Position i may see every j <= i."""
+    """Position i may attend to every j <= i."""
     return np.tri(length, dtype=np.bool_)

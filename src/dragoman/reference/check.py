@@ -37,12 +37,12 @@ def measured_slope(function: Callable[[], float], x: Array, direction: Array) ->
 
 
 def difference(derived: Array | float, measured: Array | float) -> float:
-    """The largest one, relative to the larger of 1 and the measured gradient."""
+    """The largest difference, relative to the larger of 1 and the measured gradient."""
     return float(np.max(np.abs(np.subtract(derived, measured)) / np.maximum(1.0, np.abs(measured))))
 
 
-# Each function by itself, entry by entry. The loss is its output's product with random numbers d_y: the derivative by
-# the output is d_y then, and any wrong entry of a backward shows.
+# Each function on its own, entry by entry. The loss is the product of its output with random numbers d_y, so its
+# derivative by the output is d_y, and any wrong entry of a backward shows.
 
 
 def compare(name: str, inputs: dict[str, Array], forward: Callable[[], Array], d_y: Array, *derived: Array) -> Checked:
@@ -76,7 +76,7 @@ def check_linear(random: np.random.Generator) -> Checked:
 
 
 def check_softmax(random: np.random.Generator) -> Checked:
-    """With a row that may see all, rows that may see some, and one that may see nothing."""
+    """With a row that may attend to everything, rows that may attend to some, and one that may attend to nothing."""
     scores, d_p = (random.normal(size=(4, 5)) for _ in range(2))
     allowed = np.array([[True] * 5, [True] * 2 + [False] * 3, [False, True] * 2 + [False], [False] * 5])
     _, saved = functions.softmax(scores, allowed)
@@ -117,7 +117,7 @@ def check_dropout(random: np.random.Generator) -> Checked:
 
 
 def check_embedding(random: np.random.Generator) -> Checked:
-    """With a token that stands twice."""
+    """With a token that occurs twice."""
     ids, table, d_x = np.array([3, 1, 3]), random.normal(size=(5, 4)), random.normal(size=(3, 4))
     _, saved = functions.embedding(ids, table)
     gradient = functions.embedding_backward(d_x, saved)
@@ -125,7 +125,7 @@ def check_embedding(random: np.random.Generator) -> Checked:
 
 
 def check_attention(random: np.random.Generator) -> Checked:
-    """With a whole sentence, a padded one, and one that is nothing but padding."""
+    """With a complete sentence, a padded one, and one that is all padding."""
     q, k, v, d_heads = (random.normal(size=(3, 2, *size)) for size in ((3, 4), (5, 4), (5, 3), (3, 3)))
     allowed = attention.padding_mask(np.arange(5) < np.array([[5], [2], [0]]))
     mask = random.integers(0, 2, (3, 2, 3, 5)) / 0.5
@@ -151,11 +151,11 @@ def check_loss(random: np.random.Generator) -> Checked:
     )
 
 
-# The whole model: along one random direction for each parameter, which crosses all its entries
+# The whole model: along one random direction per parameter, which covers all its entries
 
 
 def random_batch(config: Config, random: np.random.Generator) -> Batch:
-    """Three sentences of unequal length; the third source is nothing but padding."""
+    """Three sentences of unequal length; the third source is all padding."""
     source_ids = random.integers(1, config.vocab_size, (3, 5))
     source_allowed = np.arange(5) < np.array([[5], [2], [0]])
     target_ids, goal_ids = (random.integers(1, config.target_vocabulary, (3, 4)) for _ in range(2))
@@ -164,7 +164,7 @@ def random_batch(config: Config, random: np.random.Generator) -> Batch:
 
 
 def random_masks(activations: dict[str, Array], rate: float, random: np.random.Generator) -> dict[str, Array]:
-    """A dropout mask for every place where there is dropout, the attention weights among them."""
+    """A dropout mask for every place with dropout, including the attention weights."""
     return {
         name.replace(".weights", ".dropout"): (random.random(activation.shape) >= rate) / (1.0 - rate)
         for name, activation in activations.items()
@@ -175,7 +175,7 @@ def random_masks(activations: dict[str, Array], rate: float, random: np.random.G
 def check_model(config: Config, random: np.random.Generator) -> Checked:
     parameters = initialise(config, random)
     for weight in parameters.values():
-        weight += random.normal(0.0, 0.1, weight.shape)  # biases and norms too are to be like no others
+        weight += random.normal(0.0, 0.1, weight.shape)  # biases and norms too must have distinct values
     batch = random_batch(config, random)
     _, run = transformer.forward(parameters, config, batch.source_ids, batch.target_ids, batch.source_allowed)
     masks = random_masks(run.activations, 0.2, random)

@@ -1,6 +1,6 @@
-"""The copy task: say the sentence again. Small, and it needs all of a Transformer. Knows nothing of gradients.
+"""The copy task: repeat the sentence. Small, yet it needs all of a Transformer. Knows nothing of gradients.
 
-Source: the symbols. Target: the same, the decoder starting from BOS and ending with EOS.
+Source: the symbols. Target: the same; the decoder starts from BOS and ends with EOS.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ def draw(count: int, random: np.random.Generator) -> Batch:
 
 
 def say(parameters: Parameters, config: Config, source_ids: Ids, source_allowed: Mask) -> Ids:
-    """Greedy decoding: the likeliest next symbol, again and again, PAD after EOS."""
+    """Greedy decoding: the most likely next symbol at each step, PAD after EOS."""
     said = np.full((len(source_ids), 1), BOS)
     ended = np.zeros(len(source_ids), dtype=np.bool_)
     for _ in range(LONGEST + 1):
@@ -41,6 +41,6 @@ def say(parameters: Parameters, config: Config, source_ids: Ids, source_allowed:
 
 
 def share_right(parameters: Parameters, config: Config, batch: Batch) -> float:
-    """How many of the sentences are said again without a mistake."""
+    """The share of sentences that are repeated without a mistake."""
     said = say(parameters, config, batch.source_ids, batch.source_allowed)
     return float((said == batch.goal_ids).all(axis=1).mean())

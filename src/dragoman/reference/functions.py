@@ -1,7 +1,7 @@
-"""The functions a Transformer is made of, each with its derivative. Knows nothing of parameters' names or of layers.
+"""The functions a Transformer is made of, each with its derivative. Knows nothing of parameter names or of layers.
 
-Every function returns its output and `saved`, what its backward needs. Every backward takes the loss's derivative by
-that output and returns it by the inputs and parameters, in their order. `d_x` stands for d loss / d x: the shape of x.
+Every function returns its output and `saved`, which its backward needs. Every backward takes the derivative of the loss
+by that output and returns those by the inputs and parameters, in their order. `d_x` is d loss / d x, of the shape of x.
 
 Shapes, as suffixes of names:
     N  any leading dimensions (sentences, positions, heads)
@@ -25,13 +25,13 @@ EPSILON = 1e-5  # under the root of layer norm
 
 
 def linear(x_NI: Array, weight_OI: Array, bias_O: Array | None) -> tuple[Array, Saved]:
-    """y = x W^T + b, at each position alike."""
+    """y = x W^T + b, identically at each position."""
     y_NO = x_NI @ weight_OI.T
     return y_NO if bias_O is None else y_NO + bias_O, (x_NI, weight_OI)
 
 
 def linear_backward(d_y_NO: Array, saved: Saved) -> tuple[Array, Array, Array]:
-    """dx = dy W,   dW = dy^T x,   db = the sum of dy: every position had the same W and b."""
+    """dx = dy W,   dW = dy^T x,   db = the sum of dy: all positions share W and b."""
     x_NI, weight_OI = saved
     rows_d_y, rows_x = d_y_NO.reshape(-1, d_y_NO.shape[-1]), x_NI.reshape(-1, x_NI.shape[-1])
     return d_y_NO @ weight_OI, rows_d_y.T @ rows_x, rows_d_y.sum(axis=0)
@@ -42,7 +42,7 @@ def softmax(scores_NK: Array, allowed: Mask | None = None) -> tuple[Array, Saved
     if allowed is not None:
         scores_NK = np.where(allowed, scores_NK, -np.inf)
     highest = scores_NK.max(axis=-1, keepdims=True)
-    # Taking the highest score from all changes nothing and keeps exp from overflowing. -inf - -inf would be NaN.
+    # Subtracting the highest score changes nothing and keeps exp from overflowing. -inf - -inf would be NaN.
     powers_NK = np.exp(scores_NK - np.where(np.isfinite(highest), highest, 0.0))
     total = powers_NK.sum(axis=-1, keepdims=True)
     p_NK = powers_NK / np.where(total > 0.0, total, 1.0)
@@ -56,7 +56,7 @@ def softmax_backward(d_p_NK: Array, saved: Saved) -> Array:
 
 
 def layer_norm(x_NM: Array, scale_M: Array, shift_M: Array) -> tuple[Array, Saved]:
-    """y = scale * n + shift, with n = (x - mean) / sqrt(variance + epsilon), along each vector by itself."""
+    """y = scale * n + shift, with n = (x - mean) / sqrt(variance + epsilon), for each vector separately."""
     centred_NM = x_NM - x_NM.mean(axis=-1, keepdims=True)
     deviation_N1 = np.sqrt((centred_NM**2).mean(axis=-1, keepdims=True) + EPSILON)
     n_NM = centred_NM / deviation_N1
@@ -64,7 +64,7 @@ def layer_norm(x_NM: Array, scale_M: Array, shift_M: Array) -> tuple[Array, Save
 
 
 def layer_norm_backward(d_y_NM: Array, saved: Saved) -> tuple[Array, Array, Array]:
-    """dx = (dn - mean(dn) - n * mean(dn * n)) / deviation: what would move the mean or the variance is taken away."""
+    """dx = (dn - mean(dn) - n * mean(dn * n)) / deviation: what would move the mean or the variance is removed."""
     n_NM, deviation_N1, scale_M = saved
     d_n_NM = d_y_NM * scale_M
     mean_N1 = d_n_NM.mean(axis=-1, keepdims=True)
@@ -75,7 +75,7 @@ def layer_norm_backward(d_y_NM: Array, saved: Saved) -> tuple[Array, Array, Arra
 
 
 def dropout(x_N: Array, mask_N: Array | None) -> tuple[Array, Saved]:
-    """y = mask * x. The mask is given: 0 where a number is dropped, 1 / (1 - rate) where it stays; None: no dropout."""
+    """y = mask * x. The mask is given: 0 where a value is dropped, 1 / (1 - rate) where it stays; None: no dropout."""
     mask_N = np.ones(()) if mask_N is None else mask_N
     return x_N * mask_N, (mask_N,)
 
@@ -87,12 +87,12 @@ def dropout_backward(d_y_N: Array, saved: Saved) -> Array:
 
 
 def embedding(ids_N: Ids, table_VM: Array) -> tuple[Array, Saved]:
-    """Row `id` of the table: the product of a one-hot row with it, one_hot(ids) @ table, without the zeros."""
+    """Row `id` of the table: the product of a one-hot row and the table, one_hot(ids) @ table, without the zeros."""
     return table_VM[ids_N], (ids_N, table_VM)
 
 
 def embedding_backward(d_x_NM: Array, saved: Saved) -> Array:
-    """dtable = one_hot(ids)^T dx: every place where a token stood adds its gradient to that token's row."""
+    """dtable = one_hot(ids)^T dx: every occurrence of a token adds its gradient to that token's row."""
     ids_N, table_VM = saved
     d_table_VM = np.zeros_like(table_VM)
     np.add.at(d_table_VM, ids_N, d_x_NM)
@@ -106,8 +106,8 @@ def sinusoids(length: int, d_model: int) -> Array:
     return np.where(np.arange(d_model) % 2 == 0, np.sin(angles_TM), np.cos(angles_TM))
 
 
-# The activations between the two halves of a feed-forward network. Each gives f(x) and its slope f'(x), element by
-# element, so that the backward of all three is d_x = d_y * slope.
+# The activations between the two halves of a feed-forward network. Each returns f(x) and its slope f'(x), elementwise,
+# so the backward of all three is d_x = d_y * slope.
 
 
 def relu(x_N: Array) -> tuple[Array, Array]:
@@ -124,7 +124,7 @@ def gelu(x_N: Array) -> tuple[Array, Array]:
 
 def swish(x_N: Array) -> tuple[Array, Array]:
     """x * sigmoid(x); slope sigmoid(x) * (1 + x * (1 - sigmoid(x)))."""
-    sigmoid_N = 0.5 * (1.0 + np.tanh(0.5 * x_N))  # in this form no exp can overflow
+    sigmoid_N = 0.5 * (1.0 + np.tanh(0.5 * x_N))  # in this form exp cannot overflow
     return x_N * sigmoid_N, sigmoid_N * (1.0 + x_N * (1.0 - sigmoid_N))
 
 

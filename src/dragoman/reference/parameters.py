@@ -1,7 +1,7 @@
-"""The sizes of a Transformer and its weights, by name and freshly drawn. Knows nothing of what is computed with them.
+"""The sizes of a Transformer and its weights, by name and freshly drawn. Knows nothing of the computation.
 
-The names are those of the PyTorch model, so that the same weights go into both. A matrix with two uses stands once,
-under the name of its first.
+The names are those of the PyTorch model, so that both can use the same weights. A matrix with two uses is stored once,
+under the name of its first use.
 """
 
 import math
@@ -30,7 +30,7 @@ class StackSize:
 
 @dataclass(frozen=True)
 class Config:
-    """The shape of a Transformer; the fields mean what they mean in the PyTorch model's configuration."""
+    """The shape of a Transformer; the fields mean the same as in the PyTorch model's configuration."""
 
     vocab_size: int
     target_vocab_size: int | None = None
@@ -76,7 +76,7 @@ class Config:
         return self.target_vocab_size or self.vocab_size
 
     def tied(self, name: str) -> str:
-        """The name under which a matrix stands when it is shared."""
+        """The name under which a shared matrix is stored."""
         if name == "output.weight" and self.share_target_output:
             name = "target_embedding.weight"
         if name == "target_embedding.weight" and self.share_source_target:

@@ -13,7 +13,7 @@ from dragoman.reference import transformer
 from dragoman.reference.functions import Array, Ids, Mask, Saved
 from dragoman.reference.parameters import Config, Parameters
 
-PAD = 0  # the target id that counts for nothing
+PAD = 0  # the target id that is not counted
 
 
 def smoothed_loss(logits_BTV: Array, target_BT: Ids, smoothing: float) -> tuple[float, Saved]:
@@ -35,7 +35,7 @@ def smoothed_loss_backward(saved: Saved) -> Array:
 
 
 class Batch(NamedTuple):
-    """Sentences of unequal length. The decoder reads `target_ids` and should say `goal_ids`, at each place the next."""
+    """Sentences of unequal length. The decoder reads `target_ids` and predicts `goal_ids`, always the next id."""
 
     source_ids: Ids  # [B, S]
     source_allowed: Mask  # [B, S]
@@ -50,7 +50,7 @@ def loss_and_gradients(
     dropout_masks: Mapping[str, Array] | None = None,
     smoothing: float = 0.1,
 ) -> tuple[float, Parameters]:
-    """The mean loss of a real token, and its gradient by every parameter."""
+    """The mean loss per real token, and its gradient by every parameter."""
     tokens = int((batch.goal_ids != PAD).sum())
     logits_BTV, run = transformer.forward(
         parameters, config, batch.source_ids, batch.target_ids, batch.source_allowed, dropout_masks
@@ -60,13 +60,13 @@ def loss_and_gradients(
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int) -> float:
-    """d_model^-0.5 * min(step^-0.5, step * warmup^-1.5): up in a straight line, then down with the square root."""
+    """d_model^-0.5 * min(step^-0.5, step * warmup^-1.5): a linear increase, then a decrease with the square root."""
     return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
 @dataclass
 class Adam:
-    """A running mean of each gradient over the root of a running mean of its square, both freed of their start at 0."""
+    """A running mean of each gradient over the root of that of its square, both corrected for their start at 0."""
 
     beta1: float = 0.9
     beta2: float = 0.98

@@ -1,8 +1,8 @@
-"""The Transformer (section 3 of the paper): the forward pass, and the same walked backward. Knows nothing of the loss.
+"""The Transformer (section 3 of the paper): the forward pass, and the same steps backward. Knows nothing of the loss.
 
 Each forward function has its backward right below it, the same steps in reverse order. A value used in two places
 gets the sum of both gradients: residual connections, self-attention (a position is query, key and value), the
-encoder's output (every decoder layer looks at it), tied matrices.
+encoder's output (every decoder layer attends to it), tied matrices.
 
 Shapes, as suffixes of names:
     B  sentences      S  source positions      T  target positions      M  width of a position (d_model)
@@ -22,7 +22,7 @@ from dragoman.reference.parameters import Config, Parameters, StackSize
 
 @dataclass
 class Pass:
-    """One forward pass: every activation by name, what its backward needs, and the gradients as they come in."""
+    """One forward pass: every activation by name, what its backward needs, and the gradients collected so far."""
 
     config: Config
     parameters: Parameters
@@ -38,7 +38,7 @@ class Pass:
         return self.parameters[self.config.tied(name)]
 
     def add_gradient(self, name: str, gradient: Array) -> None:
-        """Gradients of a parameter used twice add up; those of a bias that the model has not are dropped."""
+        """Add up the gradients of a parameter used twice; drop those of a bias that the model does not have."""
         name = self.config.tied(name)
         if name in self.parameters:
             self.gradients[name] = self.gradients[name] + gradient if name in self.gradients else gradient
@@ -98,7 +98,7 @@ def embed_backward(run: Pass, side: str, stack: str, d_x_BTM: Array) -> None:
 
 
 def multi_head(run: Pass, name: str, size: StackSize, x_BQM: Array, memory_BKM: Array, allowed: Mask | None) -> Array:
-    """Queries from x, keys and values from the memory; all heads attend, and one more linear map mixes them."""
+    """Queries from x, keys and values from the memory; all heads attend, and a final linear map mixes them."""
     q_BHQD = attention.split_heads(run.linear(f"{name}.query", x_BQM), size.num_heads)
     k_BHKD = attention.split_heads(run.linear(f"{name}.key", memory_BKM), size.num_heads)
     v_BHKE = attention.split_heads(run.linear(f"{name}.value", memory_BKM), size.num_heads)
@@ -135,11 +135,11 @@ def feed_forward_backward(run: Pass, name: str, d_out_BTM: Array) -> Array:
     return run.linear_backward(f"{name}.inner", run.linear_backward(f"{name}.outer", d_out_BTM) * slope)
 
 
-# 3.1: what surrounds a sub-layer. Post-norm: LayerNorm(x + Dropout(f(x))). Pre-norm: x + Dropout(f(LayerNorm(x))).
+# 3.1: around a sub-layer. Post-norm: LayerNorm(x + Dropout(f(x))). Pre-norm: x + Dropout(f(LayerNorm(x))).
 
 
 def enter(run: Pass, name: str, x_BTM: Array) -> Array:
-    """What the sub-layer sees."""
+    """The input of the sub-layer."""
     return run.layer_norm(f"{name}.layer_norm", x_BTM) if run.config.norm == "pre" else x_BTM
 
 
@@ -148,7 +148,7 @@ def enter_backward(run: Pass, name: str, d_h_BTM: Array) -> Array:
 
 
 def leave(run: Pass, name: str, x_BTM: Array, out_BTM: Array) -> Array:
-    """What the next sub-layer gets."""
+    """The input of the next sub-layer."""
     x_BTM = x_BTM + run.dropout(f"{name}.dropout", out_BTM)
     return x_BTM if run.config.norm == "pre" else run.layer_norm(f"{name}.layer_norm", x_BTM)
 
@@ -216,11 +216,11 @@ def self_attention_sublayer_backward(run: Pass, name: str, d_x_BTM: Array) -> Ar
     return d_x_BTM + enter_backward(run, f"{name}.self_attention_residual", d_query_BTM + d_memory_BTM)
 
 
-# 3.1: the stacks, and the whole
+# 3.1: the stacks, and the whole model
 
 
 def finish(run: Pass, stack: str, x_BTM: Array) -> Array:
-    """In pre-norm nothing has normalised the sum that leaves a stack: a last norm does."""
+    """Apply the final norm of a stack in pre-norm, where nothing else has normalised its output."""
     return run.keep(stack, run.layer_norm(f"{stack}.final_norm", x_BTM) if run.config.norm == "pre" else x_BTM)
 
 
@@ -252,7 +252,7 @@ def forward(
 
 
 def backward(run: Pass, d_logits_BTV: Array) -> Parameters:
-    """The loss's gradient by the logits -> its gradient by every parameter, under the parameter's name."""
+    """The gradient of the loss by the logits -> its gradient by every parameter, under the parameter's name."""
     run.gradients = {}
     d_x_BTM = finish_backward(run, "decoder", run.linear_backward("output", d_logits_BTV))
     d_memory_BSM = np.zeros_like(run.activations["encoder"])

@@ -1,9 +1,9 @@
-"""Triton kernels for CUDA: attention over packed sentences, what surrounds a sub-layer, the loss.
+"""Triton kernels for CUDA: attention over packed sentences, the residual and norm around a sub-layer, the loss.
 
-Imported only where Triton and CUDA are. The plain formulas in model/attention.py, model/transformer.py and
+Imported only if Triton and CUDA are available. The plain formulas in model/attention.py, model/transformer.py and
 training/loss.py are their oracle.
 
-Shapes: N packed tokens, H heads, D width of a head, filled up, C = H D, G blocks of a sentence's tokens, V vocabulary.
+Shapes: N packed tokens, H heads, D padded width of a head, C = H D, G blocks of a sentence's tokens, V vocabulary.
 """
 
 from dragoman.model.kernels.attention import BLOCK, LONGEST_WHOLE, cross_attention, fits, self_attention, width_for

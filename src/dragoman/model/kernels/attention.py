@@ -1,8 +1,8 @@
 """Attention over packed sentences, forward and backward. Knows nothing of layers; shapes as in __init__.py.
 
-Sentences are short (27 tokens on average in WMT), and general flash kernels, made for tiles of 128, waste most of
-their work on them. Here a sentence that fits into one small tile is done whole by one program a head, backward too: its
-softmax is computed again and nothing is looped over. Longer ones go block by block.
+Sentences are short (27 tokens on average in WMT), and general flash kernels, designed for tiles of 128, waste most of
+their work on them. Here one program per head processes a sentence that fits into one small tile as a whole, in backward
+too: the softmax is recomputed and nothing is looped over. Longer sentences are processed block by block.
 """
 
 import torch
@@ -12,23 +12,23 @@ from torch import Tensor
 
 from dragoman.config import TransformerConfig
 
-# (longer than, up to, warps forward, warps backward): sentences whose longer side is in between are done whole
+# (longer than, up to, warps forward, warps backward): sentences whose longer side is in this range are processed whole
 WHOLE = ((0, 32, 1, 2), (32, 64, 4, 4))
 LONGEST_WHOLE = WHOLE[-1][1]
-BLOCK = 32  # tokens of a block of a longer one
+BLOCK = 32  # tokens per block of a longer sentence
 BLOCK_WARPS = 2
-LOWEST = tl.constexpr(-1.0e30)  # for -inf: a row of nothing but -inf would become NaN
-WIDTHS = (16, 32, 64, 128)  # of a head; what others lack is filled with zeros, which change nothing
+LOWEST = tl.constexpr(-1.0e30)  # instead of -inf: a row of only -inf would become NaN
+WIDTHS = (16, 32, 64, 128)  # of a head; other widths are padded with zeros, which change nothing
 
 
 def fits(config: TransformerConfig) -> bool:
-    """Whether the attention kernel can run this model: heads that are not too wide, no attention dropout."""
+    """Whether the attention kernel supports this model: heads that are not too wide, no attention dropout."""
     widest = max(max(size.d_k, size.d_v) for size in (config.encoder, config.decoder))
     return widest <= WIDTHS[-1] and config.attention_dropout == 0.0
 
 
 def width_for(d_k: int, d_v: int) -> int:
-    """How wide the kernel takes heads of these widths."""
+    """The kernel's width for heads of these widths."""
     return next(width for width in WIDTHS if width >= max(d_k, d_v))
 
 
@@ -38,7 +38,7 @@ def width_for(d_k: int, d_v: int) -> int:
 
 @triton.jit
 def _sides(q_starts, k_starts, sentence):
-    """Where both sides of a sentence begin, and how long they are."""
+    """Where both sides of a sentence begin, and their lengths."""
     q_first, k_first = tl.load(q_starts + sentence), tl.load(k_starts + sentence)
     return q_first, tl.load(q_starts + sentence + 1) - q_first, k_first, tl.load(k_starts + sentence + 1) - k_first
 
@@ -93,7 +93,7 @@ def _backward_whole(q, k, v, d_out, d_q, d_k, d_v, q_starts, k_starts, q_stride,
         allowed = _allowed(places, places, q_length, k_length, causal)
         scores = tl.where(allowed, tl.dot(q_tile, tl.trans(k_tile)) * scale, LOWEST)
         weights = tl.where(allowed, tl.exp(scores - tl.max(scores, axis=1)[:, None]), 0.0)
-        weights = weights / tl.maximum(tl.sum(weights, axis=1), 1e-30)[:, None]  # rows of padding sum to nothing
+        weights = weights / tl.maximum(tl.sum(weights, axis=1), 1e-30)[:, None]  # rows of padding sum to zero
         d_weights = tl.dot(d_tile, tl.trans(v_tile))
         v_sum = tl.dot(tl.trans(weights.to(d_tile.dtype)), d_tile)
         tl.store(_tile(d_v, k_first, places, k_stride, head, width), v_sum.to(d_v.dtype.element_ty), mask=there)
@@ -110,7 +110,7 @@ def _backward_whole(q, k, v, d_out, d_q, d_k, d_v, q_starts, k_starts, q_stride,
 
 @triton.jit
 def _block(blocks, q_starts, k_starts, heads: tl.constexpr, over: tl.constexpr):
-    """What a program works on: its head, which block of the sentence, both sides; and whether there is work at all."""
+    """What a program works on: its head, its block of the sentence, both sides; and whether there is any work."""
     place, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     sentence = tl.load(blocks + 2 * place)
     number, q_first, q_length, k_first, k_length = sentence, sentence, sentence, sentence, sentence
@@ -156,7 +156,7 @@ def _forward_blocks(q, k, v, out, lse, q_blocks, q_starts, k_starts, q_stride, k
 
 @triton.jit
 def _gradient_of_scores(q_tile, k_tile, v_tile, o_tile, d_tile, lse_tile, allowed, scale):
-    """The softmax again, from its log-sum-exp, and the gradient of the scores before it."""
+    """Recompute the softmax from its log-sum-exp, and compute the gradient of the scores before it."""
     scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
     weights = tl.where(allowed, tl.exp(scores - lse_tile[:, None]), 0.0)
     kept = tl.sum(o_tile.to(tl.float32) * d_tile.to(tl.float32), axis=1)
@@ -220,8 +220,8 @@ def _backward_queries(q, k, v, out, lse, d_out, d_q, q_blocks, q_starts, k_start
         tl.store(_tile(d_q, q_first, rows, q_stride, head, width), q_sum.to(d_q.dtype.element_ty), mask=real)
 
 
-# The operators: self-attention from one tensor with queries, keys and values side by side; cross-attention from the
-# queries, and keys and values side by side. They give the heads' outputs side by side, and their log-sum-exp.
+# The operators: self-attention takes one tensor with queries, keys and values side by side; cross-attention takes the
+# queries, and keys and values side by side. They return the heads' outputs side by side, and their log-sum-exp.
 
 
 def _forward(q, k, v, q_blocks, q_starts, k_starts, heads, scale, causal):

@@ -1,4 +1,4 @@
-"""The label-smoothed loss, with its gradient in place of the logits; R-Drop's too. Knows nothing of models."""
+"""The label-smoothed loss, with its gradient written over the logits; R-Drop's too. Knows nothing of models."""
 
 import torch
 import triton
@@ -10,10 +10,10 @@ from dragoman.model.kernels.attention import LOWEST
 
 @triton.jit
 def _loss_and_gradient(logits, targets, losses, units, smoothing, ignored, unit: tl.constexpr, size: tl.constexpr):
-    """A row of logits: its label-smoothed cross-entropy, and in its place p - q, the gradient."""
+    """Compute the label-smoothed cross-entropy of a row of logits, and overwrite the row with its gradient p - q."""
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(targets + row)
-    vocabulary = units * unit  # told so, the compiler sees that rows are aligned, and loads several numbers at once
+    vocabulary = units * unit  # lets the compiler see that rows are aligned and load several numbers at once
     logits += row * vocabulary
     top = LOWEST
     total = tl.zeros([size], tl.float32)
@@ -24,7 +24,7 @@ def _loss_and_gradient(logits, targets, losses, units, smoothing, ignored, unit:
         values = tl.load(logits + columns, mask=there, other=0.0).to(tl.float32)
         everything += values
         values = tl.where(there, values, LOWEST)
-        higher = tl.maximum(top, tl.max(values, axis=0))  # of the whole block: an element costs one exponential
+        higher = tl.maximum(top, tl.max(values, axis=0))  # of the whole block: one exponential per element
         total = total * tl.exp(top - higher) + tl.exp(values - higher)
         top = higher
     lse = top + tl.log(tl.sum(total, axis=0))
@@ -46,9 +46,9 @@ def _loss_and_gradient(logits, targets, losses, units, smoothing, ignored, unit:
 def _two_losses_and_gradients(
     logits, targets, losses, units, smoothing, r_drop, ignored, unit: tl.constexpr, size: tl.constexpr
 ):
-    """Two rows of logits, p's and q's, passes of one token: the mean of their losses, and how far they are apart.
+    """Two rows of logits, p's and q's, from two passes of one token: their mean loss, and their divergence.
 
-    With d = log p - log q, the sum of p d is that of p (a - b), of the logits, less the difference of their lse.
+    With d = log p - log q, the sum of p d is that of p (a - b), of the logits, minus the difference of their lse.
     """
     pair = tl.program_id(0).to(tl.int64)
     target = tl.load(targets + 2 * pair)
@@ -59,7 +59,7 @@ def _two_losses_and_gradients(
     top_b = LOWEST
     total_a = tl.zeros([size], tl.float32)
     total_b = tl.zeros([size], tl.float32)
-    apart_a = tl.zeros([size], tl.float32)  # a - b, weighted as the totals are
+    apart_a = tl.zeros([size], tl.float32)  # a - b, weighted like the totals
     apart_b = tl.zeros([size], tl.float32)
     everything = tl.zeros([size], tl.float32)
     for start in range(0, vocabulary, size):
@@ -107,11 +107,11 @@ def _two_losses_and_gradients(
 
 
 LOSS_SIZE, LOSS_WARPS = 4096, 8
-PAIR_SIZE = 2048  # two rows at a time: no more registers than one row of LOSS_SIZE takes
+PAIR_SIZE = 2048  # two rows at a time: no more registers than one row of LOSS_SIZE
 
 
 def loss_and_gradient_(logits_NV: Tensor, targets_N: Tensor, smoothing: float, ignored: int) -> Tensor:
-    """The loss of each row; `logits_NV` becomes its gradient."""
+    """Return the loss of each row and overwrite `logits_NV` with its gradient."""
     rows, vocabulary = logits_NV.shape
     losses_N = logits_NV.new_empty(rows, dtype=torch.float32)
     unit = _unit(vocabulary)
@@ -124,7 +124,7 @@ def loss_and_gradient_(logits_NV: Tensor, targets_N: Tensor, smoothing: float, i
 def two_losses_and_gradients_(
     logits_NV: Tensor, targets_N: Tensor, smoothing: float, r_drop: float, ignored: int
 ) -> Tensor:
-    """Of rows 2n and 2n + 1, a token's two passes: their mean loss and divergence; the logits become gradients."""
+    """Return mean loss plus divergence of rows 2n and 2n + 1, a token's two passes; overwrite logits with gradients."""
     rows, vocabulary = logits_NV.shape
     losses_N = logits_NV.new_empty(rows // 2, dtype=torch.float32)
     unit = _unit(vocabulary)

@@ -1,22 +1,22 @@
-"""What surrounds a sub-layer, and the inner half of the feed-forward network. Knows nothing of attention."""
+"""Residual and norm around a sub-layer, and the inner half of the feed-forward network. Knows nothing of attention."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-# What surrounds a sub-layer in post-norm: LayerNorm(x + Dropout(out)), in one pass forward and one backward.
+# The residual and norm of post-norm: LayerNorm(x + Dropout(out)), in one pass forward and one backward.
 
-ROWS, FORWARD_WARPS, BACKWARD_WARPS = 4, 4, 2  # tokens a program takes at once
-NORM_PROGRAMS = 1056  # of the backward pass, each with its own sum of the weights' gradients
+ROWS, FORWARD_WARPS, BACKWARD_WARPS = 4, 4, 2  # ROWS: tokens a program takes at once
+NORM_PROGRAMS = 1056  # in the backward pass, each with its own sum of the weights' gradients
 
 
 @triton.jit
 def _kept(seed, places, dropout):
-    """Which elements stay: a hash of (seed, place) in place of a counter-based generator, which would take longer
-    than all the rest of the layer norm."""
+    """Which elements are kept: a hash of (seed, place) instead of a counter-based generator, which would take longer
+    than the rest of the layer norm."""
     x = places.to(tl.uint32) * 0x9E3779B9
-    # the seed comes in after a round: added to the product, it would only shift one and the same sequence
+    # the seed is added after one round: added to the product, it would only shift the same sequence
     x = (x ^ (x >> 16)) * 0x7FEB352D + seed.to(tl.uint32)
     x = (x ^ (x >> 15)) * 0x846CA68B
     x = x ^ (x >> 16)
@@ -88,7 +88,7 @@ def residual_norm(
     dropout: float,
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """LayerNorm(x + Dropout(out)), the sum itself, its means and scales. The mask follows from seeds[number]."""
+    """LayerNorm(x + Dropout(out)), the sum itself, its means and scales. The mask is determined by seeds[number]."""
     tokens, width = x.shape
     y, z = torch.empty_like(x), torch.empty_like(x)
     means, scales = (x.new_empty(tokens, dtype=torch.float32) for _ in range(2))
@@ -147,7 +147,7 @@ def _differentiate_norm(ctx, d_y, *_):
 residual_norm.register_autograd(_differentiate_norm, setup_context=_save_norm)
 
 
-# The inner half of the feed-forward network: the product, its bias and the ReLU in one kernel of cuBLAS.
+# The inner half of the feed-forward network: the product, its bias and the ReLU in one cuBLAS kernel.
 
 
 @torch.library.custom_op("dragoman::linear_relu", mutates_args=())

@@ -49,7 +49,7 @@ function attentionSection() {
     overview.replaceChildren(...cells);
   }
 
-  // Above the first layer stands the average of all
+  // Above the first layer is the average of all
   function move(down, right) {
     const { layer, head } = state.choice[state.kind];
     const [layers, heads] = shapeOf(current(), state.kind);
@@ -78,7 +78,7 @@ function attentionSection() {
       note.textContent = KINDS[state.kind].note;
       drawOverview();
     }
-    const focused = document.activeElement?.id; // the select is made anew, so a keyboard's place in it would be lost
+    const focused = document.activeElement?.id; // the select is rebuilt, which would lose the keyboard focus
     pick.replaceChildren("Shown: ", headSelect(state.kind, "head", current()));
     if (focused === "head") document.getElementById("head").focus();
     document.getElementById(`kind-${state.kind}`).checked = true;
@@ -94,7 +94,7 @@ function attentionSection() {
     width = view.clientWidth;
     stretchLabel.hidden = state.view !== "map";
     VIEWS[state.view][1](view, stretch.checked);
-    view.querySelector(".scroll").scrollTo(left, top); // another head, the same place
+    view.querySelector(".scroll").scrollTo(left, top); // another head, the same scroll position
   }
 
   function drawKinds() {
@@ -117,7 +117,7 @@ function attentionSection() {
   listeners.choice.push(redraw);
 }
 
-// At most 64 pixels a side; each keeps the largest weight under it, so that thin diagonals of long sentences survive
+// At most 64 pixels per side; each keeps the largest weight under it, so that thin diagonals of long sentences survive
 function thumbnail({ queries, keys, values, largest }, stretched) {
   const [height, width] = [Math.min(queries, 64), Math.min(keys, 64)];
   const levels = new Float32Array(height * width);
@@ -129,7 +129,7 @@ function thumbnail({ queries, keys, values, largest }, stretched) {
   return picture(levels, width, height, stretched ? largest : 1);
 }
 
-// One pixel a value; the style sheet sets the size on screen
+// One pixel per value; the style sheet sets the size on screen
 function picture(values, width, height, top, low = 0) {
   const canvas = make("canvas", { width, height, "aria-hidden": "true" });
   const image = new ImageData(width, height);
@@ -194,14 +194,14 @@ function heatMap(view, stretched) {
   view.replaceChildren(box("controls", said, legend("0", top.toFixed(2))), scroll);
 }
 
-// The labels stick to the edges and cover cells there, so the browser's own scrolling would stop too early
+// The labels are sticky and cover cells at the edges, so the browser's own scrolling would stop too early
 function keepInSight(scroll, left, top, cell, corner) {
   const [side, head] = [corner.offsetWidth, corner.offsetHeight];
   scroll.scrollLeft = Math.min(left, Math.max(scroll.scrollLeft, left + side + cell - scroll.clientWidth));
   scroll.scrollTop = Math.min(top, Math.max(scroll.scrollTop, top + head + cell - scroll.clientHeight));
 }
 
-// One word and where each head of the layer looks from it
+// One word and where each head of the layer attends from it
 function wordView(view) {
   const ROW = 26;
   const { kind } = state;
@@ -241,7 +241,7 @@ function wordView(view) {
     const paths = [];
     for (const head of on) {
       const shares = rowOf(weights(kind, layer, head), state.word);
-      const aside = (head - (heads - 1) / 2) * Math.min(3, (ROW - 6) / heads); // or one head's line would hide another's
+      const aside = (head - (heads - 1) / 2) * Math.min(3, (ROW - 6) / heads); // so that no head's line hides another's
       shares.forEach((share, key) => {
         totals[key] += share / on.size;
         if (share < 0.012) return; // three of 255 levels: too thin to see
@@ -282,7 +282,7 @@ function wordView(view) {
   draw();
 }
 
-// Numbers, outputs against inputs: only the rows in sight exist
+// Numbers, outputs against inputs: only the visible rows exist
 function tableView(view) {
   const ROW = 28;
   const chosen = chosenWeights(state.kind);
@@ -322,6 +322,6 @@ function tableView(view) {
 
   scroll.addEventListener("scroll", draw, { passive: true });
   view.replaceChildren(scroll);
-  rows.append(spacer(queryTokens.length)); // its height first, so that the box knows how tall it is
+  rows.append(spacer(queryTokens.length)); // its height first, which sets the height of the box
   draw();
 }

@@ -20,7 +20,7 @@ function beamSection() {
   let nodes = [];
   let byIndex = new Map();
 
-  // Rows in each column: children stand in the order of their parents, so that lines seldom cross
+  // Rows in each column: children are in the order of their parents, so that lines rarely cross
   function placed(beam) {
     const named = ([parent, depth, token, score, fate], index) => ({ index, parent, depth, token, score, fate, row: 0 });
     const shown = beam.map(named);
@@ -50,7 +50,7 @@ function beamSection() {
     return group;
   }
 
-  // One path for all lines of a fate: a long search has thousands
+  // One path for all lines with the same fate: a long search has thousands
   function edges(fate) {
     const parts = nodes.filter((node) => node.fate === fate).map((node) => {
       const parent = byIndex.get(node.parent);
@@ -99,7 +99,7 @@ function beamSection() {
     showTip(event, describe(node));
   });
   tree.addEventListener("pointerleave", hideTip);
-  // on the frame: a browser lets an SVG that listens for focus take it
+  // on the frame: browsers make an SVG with a focus listener focusable
   scroll.addEventListener("focusin", ({ target }) => {
     const node = nodeAt(target);
     if (node) said.textContent = describe(node);

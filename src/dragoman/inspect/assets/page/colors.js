@@ -23,12 +23,12 @@ function tint(element, share) {
   element.style.color = luminance(rgb) > 0.18 ? "#000" : "#fff";
 }
 
-// How strongly a token is looked at
+// How strongly a token is attended to
 const glow = (token, share) => token.style.setProperty("--glow", `${Math.round(85 * share)}%`);
 
 function legend(low, high) {
   return make("span", { class: "legend" }, make("span", {}, low), make("span", { class: "scale" }), make("span", {}, high));
 }
 
-// A head's own colour, around the hue circle; the theme sets how light
+// A head's own colour on the hue circle; the theme sets its lightness
 const headColour = (head, heads) => `oklch(var(--head-lightness) 0.15 ${Math.round((360 * head) / heads + 25)})`;

@@ -15,7 +15,7 @@ const svg = (tag, attributes = {}, ...children) =>
   dress(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 const box = (kind, ...children) => make("div", { class: kind }, ...children);
 
-// Scrolls on its own, so it takes focus: arrow keys then move it
+// Scrolls separately, so it takes focus: arrow keys then scroll it
 const region = (label, kind, ...children) =>
   make("div", { class: `scroll ${kind}`.trim(), tabindex: "0", role: "region", "aria-label": label }, ...children);
 
@@ -48,7 +48,7 @@ function segments(name, label, options, chosen, onchange) {
   return make("div", { class: "segments", role: "group", "aria-label": label }, ...options.map(radio));
 }
 
-// Actions by the names of keys
+// Actions by key name
 function onKeys(element, actions) {
   element.addEventListener("keydown", (event) => {
     if (!Object.hasOwn(actions, event.key) || event.altKey || event.ctrlKey || event.metaKey) return;
@@ -57,7 +57,7 @@ function onKeys(element, actions) {
   });
 }
 
-// One stop for the Tab key in a row of many; arrows move on from there
+// One tab stop in a row of many; arrow keys move on from there
 function roving(container, selector) {
   const to = (place) => () => {
     const items = [...container.querySelectorAll(selector)];
@@ -69,7 +69,7 @@ function roving(container, selector) {
   onKeys(container, { ArrowLeft: back, ArrowUp: back, ArrowRight: on, ArrowDown: on, Home: to(() => 0), End: to(() => -1) });
 }
 
-// Of many buttons the first alone is a stop for the Tab key
+// Of many buttons only the first is a tab stop
 function oneStop(container, selector) {
   for (const [place, item] of container.querySelectorAll(selector).entries()) item.setAttribute("tabindex", place ? "-1" : "0");
 }
@@ -93,7 +93,7 @@ function showTip(event, text) {
 
 const hideTip = () => (tip.hidden = true);
 
-// The room that words take
+// The space that words take
 
 const measurer = document.createElement("canvas").getContext("2d");
 measurer.font = "13px system-ui, sans-serif";

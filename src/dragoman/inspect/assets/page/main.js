@@ -1,4 +1,4 @@
-// Puts the page together. The last part: it runs the others.
+// Assembles the page. The last part: it runs the others.
 
 function links() {
   const list = make("nav", { "aria-label": "Sections" });

@@ -26,7 +26,7 @@ function positionPicture({ shape: [positions, width], bytes }, largest) {
   return [box("controls", said, legend(`−${largest}`, `+${largest}`)), canvas];
 }
 
-// Drawn anew for each width, so that its letters keep their size
+// Redrawn for each width, so that its letters keep their size
 function fittedPlot(values) {
   const frame = box("plot-frame");
   new ResizeObserver(() => frame.replaceChildren(linePlot(values, Math.min(frame.clientWidth, 760)))).observe(frame);

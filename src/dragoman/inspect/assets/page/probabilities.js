@@ -1,6 +1,6 @@
 // The probabilities of each step.
 
-// Candidates as bars, the one taken marked; below them when it is not among the likeliest
+// Candidates as bars, the chosen one marked; it is below them if it is not among the most likely
 function candidateList(step, token) {
   const rows = step.candidates.map(([name, p], place) => [place + 1, name, p]);
   if (!rows.some(([, name]) => name === token)) rows.push([step.rank, token, step.p]);

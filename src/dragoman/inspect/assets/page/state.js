@@ -9,7 +9,7 @@ const KINDS = {
   decoder: { title: "Decoder", note: "Each step (row, named by what it produced) looks at what had gone in before." },
   cross: { title: "Cross", note: "Each step (row, named by what it produced) looks at the source." },
 };
-const ALL = -1; // in place of a layer or head: the average over them
+const ALL = -1; // instead of a layer or head: the average over them
 const FATES = {
   best: ["★", "on the way to the translation"],
   kept: ["●", "kept in the beam"],

@@ -36,7 +36,7 @@ function translationSection() {
     const chosen = tied ? chosenWeights("cross") : null;
     const most = (shares) => shares.reduce((best, share, at) => (share > shares[best] ? at : best), 0);
     const alignment = chosen && tokens.map((_, target) => most(rowOf(chosen, target)));
-    // many tokens look at the source's end when they need nothing from it: drawn faint
+    // many tokens attend to the source's end when they need nothing from it: drawn faint
     const faint = (target) => alignment[target] === source.length - 1 && target < tokens.length - 1;
     lines.replaceChildren(
       ...(alignment ?? []).map((at, target) => curve(at, target, { class: faint(target) ? "aligned faint" : "aligned" })),

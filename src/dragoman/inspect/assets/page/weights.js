@@ -1,6 +1,6 @@
 // Attention weights: unpacking, averages, the choice of layer and head.
 
-let memory = new Map(); // of the current sentence only
+let memory = new Map(); // for the current sentence only
 
 function bytesOf(packed) {
   const text = atob(packed.bytes);
@@ -17,7 +17,7 @@ function remembered(key, compute) {
   return memory.get(key);
 }
 
-// One head's weights, or the mean of a layer's or of all
+// One head's weights, or the mean over a layer or over all
 function unpack(kind, layer, head) {
   const [layers, heads, queries, keys] = shapeOf(current(), kind);
   const bytes = remembered(kind, () => bytesOf(current().attention[kind]));
@@ -37,7 +37,7 @@ function unpack(kind, layer, head) {
   return { queries, keys, values, largest };
 }
 
-// Remembered, as every move of the pointer asks again
+// Cached, as every pointer move asks again
 const weights = (kind, layer, head) => remembered(`${kind}.${layer}.${head}`, () => unpack(kind, layer, head));
 const chosenWeights = (kind) => weights(kind, state.choice[kind].layer, state.choice[kind].head);
 const rowOf = ({ keys, values }, query) => values.subarray(query * keys, (query + 1) * keys);
@@ -72,7 +72,7 @@ function headSelect(kind, id, sentence) {
   const select = make("select", { id, "aria-label": "Layer and head" });
   select.addEventListener("change", () => {
     const [layer, head] = select.value.split(".").map(Number);
-    state.choice[kind] = { layer, head }; // whichever kind the attention section shows, it stays
+    state.choice[kind] = { layer, head }; // the attention section keeps showing its kind
     tell("choice");
   });
   if (layers > 1) select.append(option(ALL, ALL));
