@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dragoman import bundle, files
+from dragoman.cli.resumable import resumable
 from dragoman.model.build import build_model
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.training.checkpoint_files import checkpoint_path, write_checkpoint
@@ -156,3 +157,15 @@ def test_a_sync_left_out_would_be_found_out(tmp_path: Path, events: list[Event],
     else:
         with pytest.raises(AssertionError, match="was never synced"):
             check_file(events, tmp_path / "some")
+
+
+@pytest.mark.parametrize("name", ["out.de", "out.de.gz"])
+def test_a_resumable_output_is_synced_before_it_is_counted_and_before_it_is_named(
+    tmp_path: Path, events: list[Event], name: str
+) -> None:
+    output, partial, state = tmp_path / name, tmp_path / f".{name}.partial", tmp_path / f".{name}.partial.json"
+    with resumable(output, {"model": "a"}, total=2) as kept:
+        kept.add("one\n", 1, {})
+        assert synced(events, partial) < renamed(events, state)
+        kept.add("two\n", 1, {})
+    check_file(events, output)
