@@ -71,7 +71,7 @@ class Resumable:
         self._file = _open_locked(self._partial, self._output)
         try:
             if not is_new:
-                self._take_up(self._file, json.loads(self._state.read_bytes()))
+                self._continue_from(self._file, json.loads(self._state.read_bytes()))
         except FileNotFoundError:
             pass  # nothing was finished
         except (ValueError, TypeError, KeyError):
@@ -137,7 +137,7 @@ class Resumable:
             if not self._is_published and not self._state.exists():
                 self._partial.unlink(missing_ok=True)
 
-    def _take_up(self, file: IO[bytes], state: dict[str, Any]) -> None:
+    def _continue_from(self, file: IO[bytes], state: dict[str, Any]) -> None:
         """Count what an earlier run recorded as finished, if this command would write the same."""
         made_from, lines, size = dict(state["made_from"]), int(state["lines"]), int(state["bytes"])
         differing = [name for name in self._made_from if made_from.get(name) != self._made_from[name]]

@@ -59,7 +59,7 @@ def command(
         "on_bad_line": on_bad_line,
     }
     data = {name: value for name, value in given.items() if value not in (None, [])}
-    with _one_voice():
+    with _report_errors_once():
         if out is None:
             if config is None:
                 raise ConfigError("--out: missing; give the model directory")
@@ -70,7 +70,7 @@ def command(
     from dragoman.cli.progress import TrainingReporter
     from dragoman.training.loop import train
 
-    silent = not _alone() and os.environ["RANK"] != "0"  # only one of several processes prints
+    silent = not _is_single_process() and os.environ["RANK"] != "0"  # only one of several processes prints
     with TrainingReporter(quiet=silent) as reporter:
         result = train(built, out, reporter, data_folder=data_folder)
     if silent:
@@ -79,16 +79,16 @@ def command(
     print(f'next: dragoman translate --model {result.directory} "some text"')
 
 
-def _one_voice() -> AbstractContextManager[None]:
+def _report_errors_once() -> AbstractContextManager[None]:
     """Report an error once under torchrun. A single process need not wait for torch to report it."""
-    if _alone():
+    if _is_single_process():
         return nullcontext()
     from dragoman.training.distributed import report_error_once
 
     return report_error_once()
 
 
-def _alone() -> bool:
+def _is_single_process() -> bool:
     return os.environ.get("WORLD_SIZE", "1") == "1"
 
 

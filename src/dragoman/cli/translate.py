@@ -224,7 +224,7 @@ def opened(output: Path | None) -> Iterator[TextIO]:
     if output is None:
         if sys.stdout is None:
             raise ConfigError("standard output: closed; give --output")
-        with _ended_by_its_reader():
+        with _exit_when_reader_closes():
             yield sys.stdout
             sys.stdout.flush()
         return
@@ -251,7 +251,7 @@ def _is_special(output: Path) -> bool:
 
 
 @contextmanager
-def _ended_by_its_reader() -> Iterator[None]:
+def _exit_when_reader_closes() -> Iterator[None]:
     """Exit quietly on `| head -1`, like any other filter."""
     if not hasattr(signal, "SIGPIPE"):  # on Windows
         yield
@@ -276,7 +276,7 @@ def _stdin_windows() -> Iterator[list["Line"]]:
         raise ConfigError("standard input: closed; give text as arguments or --input")
     if sys.stdin.isatty():
         print("reading standard input; end it with Ctrl-D", file=sys.stderr)
-    arriving = _Arriving()
+    arriving = _IncomingLines()
     window: list[Line] = []
     for line in split_lines(arriving, "stdin"):
         window.append(line)
@@ -285,7 +285,7 @@ def _stdin_windows() -> Iterator[list["Line"]]:
             window = []
 
 
-class _Arriving(io.BufferedIOBase):
+class _IncomingLines(io.BufferedIOBase):
     """Standard input as it arrives, and whether the next line is already available.
 
     No thread reads ahead: an interrupt can leave the lock of a `queue.Queue` in a state from which it does not recover.

@@ -22,7 +22,7 @@ Payload = dict[str, Any]
 Counting = Callable[[str, int], AbstractContextManager[Callable[[], None]]]  # what is counted, and the total
 
 
-def _uncounted(what: str, total: int) -> AbstractContextManager[Callable[[], None]]:
+def _no_progress(what: str, total: int) -> AbstractContextManager[Callable[[], None]]:
     return nullcontext(lambda: None)
 
 
@@ -42,7 +42,7 @@ def inspect_many(
     masked: Sequence[str] = (),
     most: int = 100,
     ranked: int = 10,
-    counting: Counting = _uncounted,
+    counting: Counting = _no_progress,
 ) -> Payload:
     """All sentences count for the statistics; the first `most` are shown; heads are ranked on the first `ranked`."""
     used = without_heads(translator, masked)

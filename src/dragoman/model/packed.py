@@ -187,7 +187,7 @@ def _self_attention(
     d_k, d_v = q_NHD.size(-1), v_NHE.size(-1)
     width = kernels.width_for(d_k, d_v)
     if turns is not None or not d_k == d_v == width:
-        qkv_NC = _side_by_side(width, q_NHD, k_NHD, v_NHE)
+        qkv_NC = _concatenate(width, q_NHD, k_NHD, v_NHE)
     heads_NC, _ = kernels.self_attention(
         qkv_NC, segments.blocks, segments.starts, attention.num_heads, d_k**-0.5, causal
     )
@@ -207,14 +207,14 @@ def _cross_attention(
     d_k, d_v = q_NHD.size(-1), v_NHE.size(-1)
     width = kernels.width_for(d_k, d_v)
     if not d_k == d_v == width:
-        q_NC, kv_NC = _side_by_side(width, q_NHD), _side_by_side(width, k_NHD, v_NHE)
+        q_NC, kv_NC = _concatenate(width, q_NHD), _concatenate(width, k_NHD, v_NHE)
     heads_NC, _ = kernels.cross_attention(
         q_NC, kv_NC, queries.blocks, keys.blocks, queries.starts, keys.starts, attention.num_heads, d_k**-0.5
     )
     return _output(attention, heads_NC)
 
 
-def _side_by_side(width: int, *parts: Tensor) -> Tensor:
+def _concatenate(width: int, *parts: Tensor) -> Tensor:
     """[N, C]: the heads of all parts, each padded with zeros to the kernel's width."""
     return torch.cat([nn.functional.pad(part, (0, width - part.size(-1))).flatten(1) for part in parts], dim=1)
 

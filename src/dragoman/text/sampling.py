@@ -118,7 +118,7 @@ class BpeDropout:
         self._pieces = _Pieces(tokenizer)
         # sentencepiece merges any two neighbours that spell a piece, however that piece was learned
         self._ranks = {piece: -score for piece, score in self._pieces.scores.items()}
-        self._certain = lru_cache(WORDS_KEPT)(self._without_chance)
+        self._certain = lru_cache(WORDS_KEPT)(self._with_all_merges)
 
     def sample(self, text: str, strength: float, random: Random) -> list[int]:
         decisions = _Decisions(strength, random)
@@ -134,7 +134,7 @@ class BpeDropout:
                 return ids
         return self._spelled(self._merge(stretch, decisions))
 
-    def _without_chance(self, stretch: str) -> tuple[list[int], int]:
+    def _with_all_merges(self, stretch: str) -> tuple[list[int], int]:
         """The ids when no merge is dropped, and the number of merges."""
         pieces = self._merge(stretch, _Decisions(0.0, Random(0)))
         return self._spelled(pieces), len(stretch) - len(pieces)

@@ -105,16 +105,16 @@ class _Tolerant:
             try:
                 self._tracker.write(record)
             except Exception as error:
-                self._give_up(error)
+                self._disable(error)
 
     def close(self) -> None:
         if self._tracker is not None:
             try:
                 self._tracker.close()
             except Exception as error:
-                self._give_up(error)
+                self._disable(error)
 
-    def _give_up(self, error: Exception) -> None:
+    def _disable(self, error: Exception) -> None:
         self._tracker = None
         self._note(f"{self._name}: {_first_line(error)}; it gets no further numbers; log.jsonl has them all")
 
