@@ -298,7 +298,7 @@ def report(results: Mapping[str, Any]) -> None:
         for name, by_length in results[key].items():
             counts = "".join(f"{n:>5}: {count:<5}" for n, count in by_length.items())
             print(f"  {name:<22}{counts}({textbook[name]})")
-    print("\nTarget tokens a second in training, by length")
+    print("\nTarget tokens per second in training, by length")
     for name, by_length in results["tokens_per_second"].items():
         print(f"  {name:<40}" + "".join(f"{n:>5}: {rate:<8,.0f}" for n, rate in by_length.items()))
     for name, ratio in results["ratios"].items():
@@ -344,7 +344,7 @@ def draw(results: Mapping[str, Any], folder: Path) -> None:
             speeds,
             title="Training whole models of like size",
             x_label="length of source and target",
-            y_label="target tokens a second",
+            y_label="target tokens per second",
             log_x=True,
             log_y=True,
         ),

@@ -184,7 +184,7 @@ def free_port() -> int:
 
 
 TURNS = {
-    "one process, two batches a step": (ONE, "together"),
+    "one process, two batches per step": (ONE, "together"),
     "two ranks, ddp": (DDP, "together"),
     "one process, one batch a step": (ONE, "one_by_one"),
     "two apart": (DDP, "two_apart"),
@@ -192,9 +192,9 @@ TURNS = {
     "all-reduce alone": (DDP, "all_reduce"),
 }
 RATIOS = {
-    "ddp, same global batch": ("two ranks, ddp", "one process, two batches a step"),
+    "ddp, same global batch": ("two ranks, ddp", "one process, two batches per step"),
     "ddp, same batch a rank": ("two ranks, ddp", "one process, one batch a step"),
-    "fsdp, same global batch": ("two ranks, fsdp", "one process, two batches a step"),
+    "fsdp, same global batch": ("two ranks, fsdp", "one process, two batches per step"),
     "two apart": ("two apart", "one process, one batch a step"),
 }
 

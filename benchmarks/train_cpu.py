@@ -316,7 +316,7 @@ def summary(turns: dict[str, list[dict[str, Any]]], options: Options) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="base")
-    parser.add_argument("--tokens", type=int, default=2_000, help="real target tokens a step, about")
+    parser.add_argument("--tokens", type=int, default=2_000, help="real target tokens per step, about")
     parser.add_argument("--steps", type=int, default=4, help="in each round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")

@@ -35,7 +35,7 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, of every training.")
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes; run the same command to resume there.")]
-Source = Annotated[list[str], typer.Option(help="Training text, one sentence a line; may be given several times.")]
+Source = Annotated[list[str], typer.Option(help="Training text, one sentence per line; may be given several times.")]
 Target = Annotated[list[str], typer.Option(help="Its translation, line by line.")]
 ValidSource = Annotated[list[str], typer.Option(help="Held-out text for validation.")]
 ValidTarget = Annotated[list[str], typer.Option(help="Its translation.")]

@@ -100,7 +100,7 @@ def test_the_result_is_what_the_log_and_the_directory_say(summarised: Path) -> N
     assert re.search(
         r"\*\*Effort\*\*: 60 steps, into epoch \d+ of 2,000 pairs; [\d,]+ target tokens; \d+\.\d minutes", text
     )
-    assert "target tokens a second between validations" in text
+    assert "target tokens per second between validations" in text
     assert "# How the run a\\_run went" in text
 
 

@@ -123,7 +123,7 @@ def test_short_references_and_scripts_without_spaces_are_noted() -> None:
     assert bleu_cautions(REFERENCES, "13a") == []
     assert evaluate(["yes", "no"], ["yes", "no"]).bleu.score == 0  # why it is worth a note
     (short,) = bleu_cautions(["yes", "no thanks"], "13a")
-    assert short.startswith("the references have 1.5 tokens a line")
+    assert short.startswith("the references have 1.5 tokens per line")
     assert "--tokenize char" in short
     assert bleu_cautions(["yes please, now", "no thanks"], "char") == []
     for script, text in (

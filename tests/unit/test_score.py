@@ -232,7 +232,7 @@ def test_what_is_not_text_is_a_pair_error_and_a_byte_order_mark_goes() -> None:
         scorer.score(["ab", "ab\0"], ["ab", "cd"])
     with pytest.raises(PairError, match=r"^pair 1: target: invalid UTF-8 at character 2; fix the text$"):
         scorer.score(["ab"], ["c\ud800"])
-    with pytest.raises(ConfigError, match=r"^score: 1 sources and 2 targets; give one target a source$"):
+    with pytest.raises(ConfigError, match=r"^score: 1 sources and 2 targets; give one target per source$"):
         scorer.score(["ab"], ["c", "d"])
 
 

@@ -322,7 +322,7 @@ def test_a_failed_decoding_is_freed_before_its_halves_start(
     expected = translator.translate(lines, **options)
     live = request.getfixturevalue("live_decodings")
     results = translator.translate(lines, **options)
-    if options.get("beam") == 2:  # two rows a sentence: one at a time
+    if options.get("beam") == 2:  # two rows per sentence: one at a time
         assert len(live) == 2 * len(lines) - 1
     assert len(live) > 3, "it was halved, more than once"
     assert live == [0] * len(live)

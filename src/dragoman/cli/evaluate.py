@@ -26,7 +26,7 @@ LABELS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 
 
 def command(
-    reference: Annotated[Path, typer.Option(help="The right translations, one a line.")],
+    reference: Annotated[Path, typer.Option(help="The right translations, one per line.")],
     model: Annotated[
         Path | None,
         typer.Option(
@@ -337,7 +337,7 @@ def _check_place(sentences: Path | None, inputs: list[Path]) -> None:
 def _read(reference: Path, source: Path | None, hypotheses: Path | None, against: list[Path]) -> _Texts:
     references = _lines(reference)
     if not references:
-        raise DataError(f"{reference}: empty; it needs one right translation a line")
+        raise DataError(f"{reference}: empty; it needs one right translation per line")
 
     def beside(path: Path) -> list[str]:
         lines = _lines(path)

@@ -24,7 +24,7 @@ def command(
     model: Model = DEFAULT_MODEL,
     text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Sentences to look into.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write one HTML file that needs nothing else.")] = None,
-    source: Annotated[Path | None, typer.Option(help="Sentences in a file, one a line.")] = None,
+    source: Annotated[Path | None, typer.Option(help="Sentences in a file, one per line.")] = None,
     target: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Force this translation, and see where the model disagrees.")
     ] = None,

@@ -16,6 +16,6 @@ Model = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or int8.")]
 Threads = Annotated[
-    int | None, typer.Option(metavar="N", help="CPU threads; by default one a core, one for a small model.")
+    int | None, typer.Option(metavar="N", help="CPU threads; by default one per core, one for a small model.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

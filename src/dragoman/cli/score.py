@@ -13,7 +13,7 @@ from dragoman.errors import DataError
 
 
 def command(
-    source: Annotated[Path, typer.Argument(help="Text, one sentence a line.")],
+    source: Annotated[Path, typer.Argument(help="Text, one sentence per line.")],
     target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
     model: Model = DEFAULT_MODEL,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Pairs at a time.  \\[default: the model's]")] = None,

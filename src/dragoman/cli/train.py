@@ -23,7 +23,7 @@ def command(
         Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings in TOML; the options below override them.")
     ] = None,
     source: Annotated[
-        Files, typer.Option(help="Training text, one sentence a line; may be given several times.")
+        Files, typer.Option(help="Training text, one sentence per line; may be given several times.")
     ] = None,
     target: Annotated[Files, typer.Option(help="Its translation, line by line.")] = None,
     valid_source: Annotated[Files, typer.Option(help="Held-out text for validation.")] = None,

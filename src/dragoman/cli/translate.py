@@ -34,7 +34,7 @@ def command(
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to translate; else --input or stdin.")
     ] = None,
     input: Annotated[
-        Path | None, typer.Option("--input", "-i", help="A file, one sentence a line; .gz .bz2 .xz too.")
+        Path | None, typer.Option("--input", "-i", help="A file, one sentence per line; .gz .bz2 .xz too.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A file instead of stdout; .gz .bz2 .xz too.")
@@ -42,7 +42,7 @@ def command(
     beam: Annotated[
         int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.  \\[default: the model's]")
     ] = None,
-    n_best: Annotated[int | None, typer.Option(help="Translations a line, separated by tabs.")] = None,
+    n_best: Annotated[int | None, typer.Option(help="Translations per line, separated by tabs.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="GNMT's alpha.  \\[default: the model's]")] = None,
     max_extra: Annotated[int | None, typer.Option(help="Most tokens the output may have beyond the input's.")] = None,
     split: Split = None,

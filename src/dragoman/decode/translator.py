@@ -248,7 +248,7 @@ class Translator:
         top_p: sample among the likeliest tokens that make up this probability.
         seed: of the sampling.
         batch_size: sentences translated at a time.
-        threads: CPU threads; 0 takes one a core, and one for a small model.
+        threads: CPU threads; 0 takes one per core, and one for a small model.
         """
         if attention:
             options.setdefault("split", "long")  # attention covers one sequence
@@ -298,7 +298,7 @@ class Translator:
             return self.score([sources], [targets], batch_size)[0]
         sources, targets = _texts("sources", sources), _texts("targets", targets)
         if len(sources) != len(targets):
-            raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target a source")
+            raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target per source")
         options = self.config.decode if batch_size is None else self.options(batch_size=batch_size)
         return self._score(self._encoded_pairs(sources, targets), options.batch_size)
 

@@ -184,7 +184,7 @@ def bleu_cautions(references: Sequence[str], tokenize: str) -> list[str]:
     if mean < SHORT_REFERENCES:
         other = "" if tokenize == "char" else ", or use --tokenize char"
         return [
-            f"the references have {mean:.1f} tokens a line and BLEU counts runs of four: right lines that short earn "
+            f"the references have {mean:.1f} tokens per line and BLEU counts runs of four: right lines that short earn "
             f"little or nothing (one word: 0); look at chrF and exact matches{other}"
         ]
     return []

@@ -35,7 +35,7 @@ def curves(records: Sequence[Record], smoothing: float, *, speed: bool = False) 
         ("Speed", {"training": _points(records, "step", "tokens_per_second") if speed else []}, False),
     )
     labels = {"Loss": "nats a token", "Validation": "score, of 100", "Learning rate": "rate", "Gradient norm": "norm"}
-    labels |= {"Speed": "target tokens a second"}
+    labels |= {"Speed": "target tokens per second"}
     drawn = []
     for title, lines, logarithmic in panels:
         series = {name: line for name, line in lines.items() if line}

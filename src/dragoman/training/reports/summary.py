@@ -109,7 +109,7 @@ def _effort(prepared: PreparedData, run: Path, records: Sequence[Record]) -> Ite
         )
     speeds = [record["tokens_per_second"] for record in records if is_number(record.get("tokens_per_second"))]
     if speeds:
-        yield f"- **Speed**: {statistics.median(speeds):,.0f} target tokens a second between validations"
+        yield f"- **Speed**: {statistics.median(speeds):,.0f} target tokens per second between validations"
     memory = [record for record in records if record["kind"] == "memory" and is_number(record.get("peak_bytes"))]
     if memory:
         peak = max(memory, key=lambda record: float(record["peak_bytes"]))
