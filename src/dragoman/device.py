@@ -108,7 +108,7 @@ def is_fast_in_bfloat16(device: torch.device) -> bool:
 
 
 def is_slow_in_bfloat16(device: torch.device) -> bool:
-    """Whether this is a CPU without bfloat16 instructions, where such products take PyTorch hundreds of times as long.
+    """Whether this is a CPU without bfloat16 instructions, where PyTorch is far slower in such products.
 
     PyTorch's own warning, with C++ stack frames, is silenced: callers give a one-line warning.
     """

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,8 @@ def test_an_unexpected_skip_fails_in_ci(
 
 def test_expected_skips_are_known_by_their_reason() -> None:
     assert unexpected_skips(["Skipped: root may write anywhere", "Skipped: no chromium"]) == ["Skipped: no chromium"]
+
+
+def test_a_warning_is_an_error() -> None:
+    with pytest.raises(UserWarning, match="unexpected"):
+        warnings.warn("unexpected", stacklevel=1)

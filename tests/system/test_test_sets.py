@@ -1,6 +1,7 @@
 """Test sets in training: measured once, at the end, with the published model, and recorded with what was measured."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from dragoman.training.test_sets import _name
 from tests.conftest import quick_config
 from tests.forked import the_server
 
+PLACED = "$DRAGOMAN_DATA/text.tsv"
 LINES = [("a b c d e", "e d c b a"), ("j i h g f", "f g h i j"), ("c d c d", "d c d c")]
 
 
@@ -154,6 +156,21 @@ def test_the_folder_of_the_corpora_is_asked_for(tmp_path: Path, monkeypatch: pyt
         DataError, match=rf"^{tmp_path}/sets/sets/both\.tsv: no such file; --data names the folder of the"
     ):
         train(config, tmp_path / "run")
+    with pytest.raises(DataError, match=r"^x: no such file"):
+        train(config, tmp_path / "run", data_folder=tmp_path)
+    assert os.environ["DRAGOMAN_DATA"] == f"{tmp_path}/sets", "a parameter changes no variable"
     monkeypatch.setenv("DRAGOMAN_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"^x: no such file"):
         train(config, tmp_path / "run")
+
+
+def test_the_command_line_passes_the_folder_of_the_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
+    files = [item for side in ("source", "target", "valid-source", "valid-target") for item in (f"--{side}", PLACED)]
+    command = ["train", *files, "--out", str(tmp_path / "run"), "--data"]
+    missing = the_server().run([*command, str(tmp_path / "none")])
+    assert missing.returncode == 2
+    assert missing.stderr.startswith(f"dragoman: --data {tmp_path / 'none'}: no such folder")
+    found = the_server().run([*command, str(tmp_path)])
+    assert found.returncode == 3
+    assert found.stderr.startswith(f"dragoman: {tmp_path}/text.tsv: no such file")
