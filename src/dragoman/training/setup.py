@@ -21,6 +21,7 @@ from dragoman.training.checkpoint import Learner, Progress, RunIdentity
 from dragoman.training.checkpoint_files import checkpoints
 from dragoman.training.data import PreparedData
 from dragoman.training.distributed import Ranks, shard
+from dragoman.training.duration import predict_duration
 from dragoman.training.gradients import choose_layout, packing_pays
 from dragoman.training.memory import available_memory
 from dragoman.training.optimizer import MovingAverage, build_optimizer
@@ -146,7 +147,7 @@ def _resume(run: Run) -> None:
     found = checkpoint.newest_on_rank_0(run.directory, run.ranks, run.reporter.note)
     if found is None:
         _seed_rank(run)
-        _announce(run)
+        _announce(run, run.progress)
         return
     path, files = found
     RunIdentity(run.directory).verify(run.identity, run.prepared.corpora)
@@ -157,7 +158,7 @@ def _resume(run: Run) -> None:
     else:
         checkpoint.set_rng_state(own, run.device)
     run.reporter.note(f"resuming from {path}")
-    _announce(run)
+    _announce(run, progress)
     judge = run.validation.judge
     if progress.judge != judge:
         run.reporter.note(f"the validation metric is {judge} now and was {progress.judge}; the best score starts over")
@@ -179,7 +180,7 @@ def _seed_rank(run: Run) -> None:
         torch.manual_seed(run.settings.seed + 1_000_003 * run.ranks.rank)
 
 
-def _announce(run: Run) -> None:
+def _announce(run: Run, progress: Progress) -> None:
     settings, ranks, note = run.settings, run.ranks, run.reporter.note
     size = sum(parameter_counts(run.config.model).values())
     precision = str(run.precision).removeprefix("torch.")
@@ -193,6 +194,9 @@ def _announce(run: Run) -> None:
     needed, room = run.predicted_peak(), available_memory(run.device)
     each = " for each process" if ranks.world > 1 else ""
     note(f"expected peak memory {needed / 2**30:.1f} GiB{each} of {room / 2**30:.1f} GiB")
+    steps = settings.max_steps - progress.step
+    if steps > 0:
+        note(predict_duration(run.config, run.prepared.train, run.device, run.precision, steps, ranks.world).describe())
     longest = int(max(run.prepared.train.source_lengths.max(), run.prepared.train.target_lengths.max())) + 1  # </s>
     if run.layout.name == "padded" and longest > settings.batch_tokens:
         note(
