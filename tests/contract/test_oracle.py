@@ -177,7 +177,7 @@ def test_every_activation_and_gradient_agrees(data: st.DataObject) -> None:
 @pytest.mark.slow
 @settings(max_examples=2_000)
 @given(st.data())
-def test_every_activation_and_gradient_agrees_at_length(data: st.DataObject) -> None:
+def test_every_activation_and_gradient_agrees_in_many_examples(data: st.DataObject) -> None:
     agree(data)
 
 
@@ -209,7 +209,7 @@ def test_each_variant_agrees(variant: dict[str, Any], need_weights: bool) -> Non
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
 @pytest.mark.parametrize("same", [True, False])
-def test_it_agrees_with_dropout_too(variant: dict[str, Any], same: bool) -> None:
+def test_activations_and_gradients_agree_with_dropout(variant: dict[str, Any], same: bool) -> None:
     """With the same masks in the same places; the control hands PyTorch other masks."""
     model, batch = case(**variant)
     activations, _ = reference_pass(model, batch)
@@ -281,7 +281,7 @@ BACKWARD: list[tuple[Any, str, Any]] = [
 
 
 @pytest.mark.parametrize(("owner", "name", "wrong"), FORWARD, ids=[each[1] for each in FORWARD])
-def test_a_wrong_forward_is_found_out(owner: Any, name: str, wrong: Any) -> None:
+def test_wrong_forward_is_detected(owner: Any, name: str, wrong: Any) -> None:
     with patch.object(owner, name, wrong):
         activations, gradients = disagreement(*case(), need_weights=True)
     assert activations > 1e-5
@@ -289,7 +289,7 @@ def test_a_wrong_forward_is_found_out(owner: Any, name: str, wrong: Any) -> None
 
 
 @pytest.mark.parametrize(("owner", "name", "wrong"), BACKWARD, ids=[each[1] for each in BACKWARD])
-def test_a_wrong_backward_is_found_out(owner: Any, name: str, wrong: Any) -> None:
+def test_wrong_backward_is_detected(owner: Any, name: str, wrong: Any) -> None:
     with patch.object(owner, name, wrong):
         activations, gradients = disagreement(*case(), need_weights=True)
     assert activations < AGREEMENT
@@ -300,7 +300,7 @@ def test_a_wrong_backward_is_found_out(owner: Any, name: str, wrong: Any) -> Non
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
-def test_names_shapes_and_their_order_are_those_of_pytorch(variant: dict[str, Any]) -> None:
+def test_parameter_names_shapes_and_order_match_pytorch(variant: dict[str, Any]) -> None:
     model, _ = case(**variant)
     expected = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     config = reference_config(model.config)
@@ -309,6 +309,6 @@ def test_names_shapes_and_their_order_are_those_of_pytorch(variant: dict[str, An
     assert {name: weight.shape for name, weight in drawn.items()} == expected
 
 
-def test_positions_of_later_papers_are_refused() -> None:
+def test_rotary_positions_are_refused() -> None:
     with pytest.raises(ValueError, match="positions='rotary': the reference has the paper's only; use sinusoidal or"):
         reference_config(TransformerConfig(positions="rotary"))

@@ -42,7 +42,7 @@ RUNNABLE = [page for page in PAGES if blocks(page, "sh") or blocks(page, "python
 
 @pytest.mark.parametrize("page", RUNNABLE)
 @pytest.mark.slow
-def test_commands_and_python_of_a_page_run(page: str, tmp_path: Path) -> None:
+def test_commands_and_python_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
     if run_commands(page, tmp_path):
         assert (tmp_path / "out.de").read_bytes().count(b"\n") == 1_000
     for program in blocks(page, "python"):
@@ -57,7 +57,7 @@ def test_pages_have_commands_to_run() -> None:
 
 
 @pytest.mark.slow
-def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
+def test_failing_command_is_detected(tmp_path: Path) -> None:
     """The control: a command of the tutorial where nothing has been trained."""
     translate, *_ = blocks("docs/tutorial.md", "sh")[2].splitlines()
     assert the_server().run(shlex.split(translate)[1:], cwd=tmp_path).returncode == 4
@@ -86,7 +86,7 @@ def share_given(message: str, source: str) -> float:
     return sum(pair in source for pair in pairs) / len(pairs)
 
 
-def test_messages_that_are_explained_exist() -> None:
+def test_messages_in_troubleshooting_exist_in_the_source() -> None:
     source = "\n".join([*texts_in_the_source(), (ROOT / "Makefile").read_text(encoding="utf-8")])
     messages = quoted_messages()
     assert len(messages) > 25
@@ -97,13 +97,13 @@ def test_messages_that_are_explained_exist() -> None:
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
 )
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
         if not link.startswith("http"):
             assert (page.parent / link).exists(), link
 
 
-def test_the_make_targets_are_there() -> None:
+def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in ("setup", "demo", "test", "test-slow", "check", "bench"):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target

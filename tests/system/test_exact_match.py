@@ -62,7 +62,7 @@ def run(place: Path, command: str, code: int = 0) -> str:
         ("A", "a", "nfc-lowercase", True),
     ],
 )
-def test_lines_are_compared_as_the_model_writes_them(
+def test_lines_are_normalised_before_comparison(
     hypothesis: str, reference: str, normalization: Normalization, same: bool
 ) -> None:
     expected = 100.0 if same else 0.0
@@ -74,7 +74,7 @@ def test_lines_are_compared_as_the_model_writes_them(
 
 
 @pytest.mark.slow
-def test_training_and_evaluating_count_the_same(place: Path, translator: Translator, quick_run: Path) -> None:
+def test_training_and_evaluate_give_the_same_exact_match(place: Path, translator: Translator, quick_run: Path) -> None:
     notes: list[str] = []
     reporter = SimpleNamespace(note=notes.append, working=lambda *_: None)
     (place / test_sets.TRANSLATIONS).mkdir()
@@ -94,7 +94,7 @@ def test_training_and_evaluating_count_the_same(place: Path, translator: Transla
     assert [one["line"] for one in alone["worst"]] == [4], "a line that matches is never among the worst"
 
 
-def test_validation_counts_the_same(place: Path) -> None:
+def test_validation_normalises_its_references(place: Path) -> None:
     files = {name: str(place / "source") for name in ("source", "target", "valid_source")}
     settings = ["text.model=word", "text.vocab_size=300", "train.valid_metric=exact_match"]
     config = Config.build("tiny", None, settings, data={**files, "valid_target": str(place / "reference")})
@@ -106,7 +106,7 @@ def test_validation_counts_the_same(place: Path) -> None:
     assert judge.startswith("exact_match in per cent on 4 of "), "not to be compared with a share of earlier versions"
 
 
-def test_a_validation_is_told_in_per_cent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validation_exact_match_is_reported_in_percent(capsys: pytest.CaptureFixture[str]) -> None:
     record = {"kind": "valid", "step": 20, "loss": 2.5, "exact_match": 3.55, "best": False}
     TrainingReporter().validated({**record, "sample": {"source": "a", "translation": "b"}})
     assert "valid  step 20: loss 2.500  exact 3.5%" in capsys.readouterr().err
@@ -115,14 +115,14 @@ def test_a_validation_is_told_in_per_cent(capsys: pytest.CaptureFixture[str]) ->
 # What else evaluate promises of a model
 
 
-def test_the_json_names_the_weights_that_translated(place: Path, quick_run: Path) -> None:
+def test_json_has_the_hash_of_the_weights(place: Path, quick_run: Path) -> None:
     record = json.loads(run(place, f"evaluate --model {quick_run} --source source --reference reference --json"))
     digest = hashlib.sha256((quick_run / "weights.safetensors").read_bytes()).hexdigest()
     assert record["made_by"]["sha256"] == digest
     assert record["made_by"]["model"] == str(quick_run)
 
 
-def test_tokenize_is_heeded_in_every_score(place: Path) -> None:
+def test_tokenize_applies_to_every_score(place: Path) -> None:
     (place / "reference").write_text("ab cd ef gh ij kl\nmn op qr st uv\n")
     (place / "ours").write_text("ab cd ef gx ij kl\nmn op qr sx uv\n")
     (place / "theirs").write_text("xb cd ef gx ij kl\nmn op qr sx uv\n")
@@ -138,7 +138,7 @@ def test_tokenize_is_heeded_in_every_score(place: Path) -> None:
         assert theirs["bleu"] > mine["bleu"]
 
 
-def test_evaluate_exits_1_where_lines_failed(place: Path, quick_run: Path) -> None:
+def test_evaluate_exits_with_1_if_lines_failed(place: Path, quick_run: Path) -> None:
     arguments = ["evaluate", "--model", str(quick_run), "--source", str(place / "source")]
     arguments += ["--reference", str(place / "reference")]
     fault = {"name": "out_of_memory", "longest": 9}  # with </s>

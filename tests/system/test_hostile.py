@@ -154,9 +154,7 @@ MISFITS: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]]
 
 
 @pytest.mark.parametrize("kind", MISFITS)
-def test_tensors_of_a_checkpoint_that_do_not_fit_are_refused(
-    runs: Runs, trained: Path, tmp_path: Path, kind: str
-) -> None:
+def test_checkpoint_tensors_that_do_not_fit_are_refused(runs: Runs, trained: Path, tmp_path: Path, kind: str) -> None:
     name, spoil, message = MISFITS[kind]
     copied = Path(shutil.copytree(trained, tmp_path / "run"))
     checkpoint = checkpoint_path(copied, 2)
@@ -182,7 +180,7 @@ def test_a_checkpoint_whose_manifest_leaves_out_a_file_is_refused(
     check_refused(runs.run(copied, *STEPS, "train.max_steps=4"), checkpoint, message)
 
 
-def test_a_run_whose_checkpoint_was_sealed_again_resumes(runs: Runs, trained: Path, tmp_path: Path) -> None:
+def test_run_resumes_after_its_checkpoint_manifest_is_rewritten(runs: Runs, trained: Path, tmp_path: Path) -> None:
     """The control: it is the pickle that is refused above."""
     copied = Path(shutil.copytree(trained, tmp_path / "run"))
     seal_checkpoint(checkpoint_path(copied, 2))
@@ -209,7 +207,7 @@ def test_the_linter_forbids_pickle_and_torch_load(code: str) -> None:
     assert (done.returncode, BANNED[code] in done.stdout) == (1, True), done.stdout
 
 
-def test_no_file_of_the_package_is_exempt_from_that() -> None:
+def test_no_file_is_exempt_from_the_pickle_lint() -> None:
     done = ruff("--ignore-noqa", "--select", "TID251,S301,S302", "src", "recipes", "benchmarks")
     assert done.returncode == 0, done.stdout
     assert ruff("--ignore-noqa", "--select", "TID251", "tests/hostile.py").returncode == 1, "the control"
@@ -434,7 +432,7 @@ def test_a_hostile_card_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_good_model_loads_within_the_same_memory(server: Server, model: Path) -> None:
+def test_valid_model_loads_within_the_memory_limit(server: Server, model: Path) -> None:
     """The control: sealed again, reached by a link, one file of it a link inside of it."""
     (model / WEIGHTS).rename(model / "stored")
     (model / WEIGHTS).symlink_to("stored")
@@ -445,7 +443,7 @@ def test_a_good_model_loads_within_the_same_memory(server: Server, model: Path) 
     assert ended.code == 0, ended.errors
 
 
-def test_a_file_that_is_read_whole_does_not_fit_into_that_memory(server: Server, model: Path) -> None:
+def test_reading_an_oversized_file_exceeds_the_memory_limit(server: Server, model: Path) -> None:
     """The control: the limit of memory is in force, and refusing by size is what keeps a command within it."""
     sparse(TOKENIZER, GIGABYTE)(model)
     ended = translate(server, model, {"name": "all_of", "faults": [{"name": "no_size_limit"}, LIMITED]})

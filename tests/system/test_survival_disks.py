@@ -66,7 +66,7 @@ def refused_bytes(error: str, run: Path, reason: str) -> int:
     return int(found[1].replace(",", ""))
 
 
-def test_a_full_disk_by_a_limit_of_file_sizes(runs: Runs, whole: dict[str, Any], run: Path) -> None:
+def test_file_size_limit_during_a_save_exits_with_6(runs: Runs, whole: dict[str, Any], run: Path) -> None:
     largest = (checkpoint_path(run, 8) / "optimizer.safetensors").stat().st_size
     ended = runs.run(run, *SAVES, fault={"name": "limit_file_size", "size": largest - 1})
     assert ended.code == DISK
@@ -78,7 +78,9 @@ def test_a_full_disk_by_a_limit_of_file_sizes(runs: Runs, whole: dict[str, Any],
 
 
 @pytest.mark.parametrize("number", [5, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, 5))])
-def test_a_full_disk_at_each_write_of_a_save(runs: Runs, whole: dict[str, Any], run: Path, number: int) -> None:
+def test_full_disk_at_each_write_of_a_save_loses_nothing(
+    runs: Runs, whole: dict[str, Any], run: Path, number: int
+) -> None:
     fault = {"name": "in_a_save", "number": number, "action": "disk full"}
     ended = runs.run(run, *SAVES, fault=fault)
     assert ended.code == DISK
@@ -86,9 +88,7 @@ def test_a_full_disk_at_each_write_of_a_save(runs: Runs, whole: dict[str, Any], 
     check_that_nothing_is_lost(runs, run, whole)
 
 
-def test_checkpoints_written_straight_into_their_place_would_be_found_out(
-    runs: Runs, whole: dict[str, Any], run: Path
-) -> None:
+def test_non_atomic_checkpoints_are_detected(runs: Runs, whole: dict[str, Any], run: Path) -> None:
     fault = {"name": "in_a_save", "number": 2, "action": "disk full"}
     runs.run(run, *SAVES, fault={"name": "all_of", "faults": [{"name": "careless_saves"}, fault]})
     with pytest.raises(ModelError, match=r"step-000012: damaged checkpoint"):
@@ -96,7 +96,7 @@ def test_checkpoints_written_straight_into_their_place_would_be_found_out(
 
 
 @pytest.mark.slow
-def test_a_full_disk_while_a_model_is_published(runs: Runs, whole: dict[str, Any], run: Path) -> None:
+def test_full_disk_while_publishing_loses_nothing(runs: Runs, whole: dict[str, Any], run: Path) -> None:
     """The checkpoint is there already: the next start publishes it."""
     fault = {"name": "after_rename", "called": "weights.safetensors", "action": "disk full"}
     ended = runs.run(run, *SAVES, fault=fault)
@@ -111,7 +111,7 @@ def test_a_full_disk_while_a_model_is_published(runs: Runs, whole: dict[str, Any
     assert outcome(run) == whole
 
 
-def test_compressing_onto_a_full_disk_exits_6_and_leaves_nothing(runs: Runs, begun: Path, tmp_path: Path) -> None:
+def test_compressing_onto_a_full_disk_exits_with_6_and_leaves_nothing(runs: Runs, begun: Path, tmp_path: Path) -> None:
     out, fault = tmp_path / "small", {"name": "after_rename", "called": "weights.safetensors", "action": "disk full"}
     arguments = ["compress", "--model", str(begun), "--out", str(out)]
     ended = runs.server.start(arguments, tmp_path / "errors", fault, {}).wait()
@@ -123,14 +123,14 @@ def test_compressing_onto_a_full_disk_exits_6_and_leaves_nothing(runs: Runs, beg
     assert not out.exists()
 
 
-def test_a_directory_that_cannot_be_locked(runs: Runs, tmp_path: Path) -> None:
+def test_directory_that_cannot_be_locked_is_a_disk_error(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / ".lock").mkdir()
     with pytest.raises(DiskError, match=r"\.lock: cannot write 0 bytes \(Is a directory\); free some space or choose"):
         train(runs.config(), tmp_path)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_while_the_log_is_written(tmp_path: Path) -> None:
+def test_full_disk_while_writing_the_log_is_a_disk_error(tmp_path: Path) -> None:
     log = RunLog(tmp_path, 0)
     log._file.close()
     log._file = Path("/dev/full").open("w")  # noqa: SIM115
@@ -156,7 +156,7 @@ def test_saving_needs_no_temporary_directory(runs: Runs, tmp_path: Path, kind: s
     assert steps(tmp_path / "run") == [2]
 
 
-def test_saves_by_way_of_the_temporary_directory_would_be_found_out(runs: Runs, tmp_path: Path) -> None:
+def test_saving_through_the_temporary_directory_is_detected(runs: Runs, tmp_path: Path) -> None:
     place = tmp_path / "temporary"
     place.mkdir()
     full = {"name": "full_temporary_directory", "directory": str(place)}
@@ -193,7 +193,7 @@ SHOWN = [(flipped, "weights.safetensors"), (truncated, "optimizer.safetensors"),
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_any_damage_is_noticed(run: Path, damage: Callable[[Path], None], name: str) -> None:
+def test_any_damage_is_detected(run: Path, damage: Callable[[Path], None], name: str) -> None:
     newest = checkpoint_path(run, 8)
     damage(newest / name)
     notes: list[str] = []
@@ -205,7 +205,7 @@ def test_any_damage_is_noticed(run: Path, damage: Callable[[Path], None], name: 
 
 
 @pytest.mark.slow
-def test_every_flipped_bit_of_a_small_file_is_noticed(run: Path) -> None:
+def test_every_flipped_bit_of_a_small_file_is_detected(run: Path) -> None:
     """The manifest is what the others are checked against: nothing checks it but itself."""
     newest = checkpoint_path(run, 8)
     content = (newest / bundle.MANIFEST).read_bytes()
@@ -221,7 +221,7 @@ def test_every_flipped_bit_of_a_small_file_is_noticed(run: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "name"), [SHOWN[0], *(pytest.param(*shown, marks=pytest.mark.slow) for shown in SHOWN[1:])]
 )
-def test_a_damaged_checkpoint_costs_one_warning(
+def test_damaged_checkpoint_gives_one_warning(
     runs: Runs, whole: dict[str, Any], run: Path, damage: Callable[[Path], None], name: str
 ) -> None:
     newest = checkpoint_path(run, 8)
@@ -234,7 +234,7 @@ def test_a_damaged_checkpoint_costs_one_warning(
     assert outcome(run) == whole
 
 
-def test_no_good_checkpoint_ends_with_exit_4(runs: Runs, run: Path) -> None:
+def test_no_intact_checkpoint_exits_with_4(runs: Runs, run: Path) -> None:
     for path in checkpoints(run):
         flipped(path / "optimizer.safetensors")
     before = contents(run)
@@ -244,7 +244,7 @@ def test_no_good_checkpoint_ends_with_exit_4(runs: Runs, run: Path) -> None:
     assert contents(run) == before
 
 
-def test_without_the_manifest_damage_would_not_be_found_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_manifest_damage_is_not_detected(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flipped(checkpoint_path(run, 8) / "weights.safetensors")
 
     def unchecked(path: Path) -> dict[str, bytes]:
@@ -284,7 +284,7 @@ def refused(runs: Runs, run: Path, *settings: str) -> str:
 
 @pytest.mark.parametrize("published", [True, False])
 @pytest.mark.parametrize(("setting", "message"), OTHERS)
-def test_other_settings_are_refused(runs: Runs, run: Path, setting: str, message: str, published: bool) -> None:
+def test_changed_settings_are_refused(runs: Runs, run: Path, setting: str, message: str, published: bool) -> None:
     if not published:
         unpublish(run)
     assert refused(runs, run, setting) == f"{checkpoint_path(run, 8)}: {message}{REMEDY}"
@@ -350,7 +350,7 @@ def test_another_tokenizer_is_refused(runs: Runs, run: Path, tmp_path: Path) -> 
     assert re.fullmatch(pattern, refused(runs, run))
 
 
-def test_the_command_exits_4(runs: Runs, run: Path) -> None:
+def test_changed_setting_exits_with_4(runs: Runs, run: Path) -> None:
     before = contents(run)
     ended = runs.run(run, *SAVES, "model.d_ff=48")
     message = f"{checkpoint_path(run, 8)}: model.d_ff was 32 when this run began and is 48 now{REMEDY}"
@@ -358,7 +358,7 @@ def test_the_command_exits_4(runs: Runs, run: Path) -> None:
     assert contents(run) == before
 
 
-def test_a_corpus_that_was_made_here_is_not_made_anew(quick_run: Path, tmp_path: Path) -> None:
+def test_changed_generated_corpus_is_refused(quick_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(quick_run, tmp_path / "run"))
     before = contents(run)
     for setting, message in (

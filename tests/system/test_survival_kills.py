@@ -146,9 +146,7 @@ def test_kill_9_in_the_middle_of_each_write_of_a_save(
     assert outcome(run) == whole[0]
 
 
-def test_checkpoints_written_straight_into_their_place_would_be_found_out(
-    runs: Runs, before_a_save: tuple[Path, int], tmp_path: Path
-) -> None:
+def test_non_atomic_checkpoints_are_detected(runs: Runs, before_a_save: tuple[Path, int], tmp_path: Path) -> None:
     before, events = before_a_save
     fault = {"name": "at_event", "number": events + 2, "action": "die"}
     run = killed_in_a_save(runs, before, tmp_path, {"name": "careless_saves"}, fault)
@@ -238,7 +236,7 @@ def stop_in_step(step: int, killed: bool) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_run_in_two_parts_is_the_same_to_the_bit(
+def test_resumed_run_matches_an_uninterrupted_run_bit_for_bit(
     runs: Runs, at_once: Callable[..., Path], tmp_path: Path,
     sizes: tuple[int, int], more: tuple[str, ...], killed: bool,
 ) -> None:  # fmt: skip
@@ -256,7 +254,7 @@ def test_a_run_in_two_parts_is_the_same_to_the_bit(
     assert {record["epoch"] for record in story(whole) if record["kind"] == "step"} != {0}
 
 
-def test_without_the_random_state_it_would_be_another_run(
+def test_without_the_rng_state_the_resumed_run_differs(
     runs: Runs, at_once: Callable[..., Path], tmp_path: Path
 ) -> None:
     settings = resumed_settings(SHORT, PLAIN)
@@ -323,7 +321,7 @@ def check_every_pair_once(batches: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workers", ALL_WORKERS)
-def test_a_stop_at_the_end_of_an_epoch_with_workers(
+def test_stop_at_an_epoch_boundary_with_workers_loses_no_batch(
     runs: Runs, epochs: Path, tmp_path: Path, workers: int, killed: bool
 ) -> None:
     run, settings = tmp_path / "run", (*EPOCHS, f"train.loader_workers={workers}")
@@ -338,7 +336,7 @@ def test_a_stop_at_the_end_of_an_epoch_with_workers(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2, 4])
-def test_workers_with_subword_sampling(runs: Runs, tmp_path: Path, workers: int) -> None:
+def test_stop_with_workers_and_subword_sampling_loses_no_batch(runs: Runs, tmp_path: Path, workers: int) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     settings = (*EPOCHS, "text.sampling=0.1", "train.max_steps=50")
     runs.finish(whole, *settings, "train.loader_workers=0", fault=recording(whole))
@@ -352,7 +350,7 @@ def test_workers_with_subword_sampling(runs: Runs, tmp_path: Path, workers: int)
     assert state(parts, 50) == state(whole, 50)
 
 
-def test_a_run_that_forgot_its_place_would_be_found_out(runs: Runs, epochs: Path, tmp_path: Path) -> None:
+def test_resuming_at_the_start_of_the_epoch_is_detected(runs: Runs, epochs: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.run(run, *EPOCHS, fault=recording(run, stop_in_step(11, False)))
     runs.finish(run, *EPOCHS, fault=recording(run, {"name": "forget_place"}))
@@ -384,7 +382,7 @@ def copied(run: Path, name: str) -> Path:
     return Path(shutil.copytree(run, run.with_name(name)))
 
 
-def test_every_pair_comes_once_though_batch_tokens_changed_within_an_epoch(runs: Runs, in_mid_epoch: Path) -> None:
+def test_every_pair_is_seen_once_if_batch_tokens_change_within_an_epoch(runs: Runs, in_mid_epoch: Path) -> None:
     whole, forgetful = copied(in_mid_epoch, "whole"), copied(in_mid_epoch, "forgetful")
     resumed = runs.finish(whole, *SMALLER, fault=recording(whole))
     assert resumed.lines.count(ANEW) == 1
@@ -403,7 +401,7 @@ def test_every_pair_comes_once_though_batch_tokens_changed_within_an_epoch(runs:
 
 
 @pytest.mark.parametrize("batch_tokens", [24, pytest.param(48, marks=pytest.mark.slow)])
-def test_every_pair_comes_once_though_a_second_process_joined_within_an_epoch(
+def test_every_pair_is_seen_once_if_a_process_joins_within_an_epoch(
     runs: Runs, in_mid_epoch: Path, batch_tokens: int
 ) -> None:
     settings = (*SMALLER, "train.accumulate=2", f"train.batch_tokens={batch_tokens}", "train.max_steps=30")

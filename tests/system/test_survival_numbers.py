@@ -89,7 +89,7 @@ def check_what_is_told(run: Run, lines: list[str], what: str, began: str) -> Non
 
 
 @VALUES
-def test_in_the_loss(run: Run, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_non_finite_loss_changes_no_weights(run: Run, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     def broken(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
         return smoothed_cross_entropy(logits, target, smoothing) * float(value)
 
@@ -101,7 +101,7 @@ def test_in_the_loss(run: Run, monkeypatch: pytest.MonkeyPatch, value: str) -> N
 
 @VALUES
 @pytest.mark.parametrize("name", [f"{LAYER}.weight", "decoder.layers.0.cross_attention.query.bias"])
-def test_in_one_gradient(run: Run, value: str, name: str) -> None:
+def test_non_finite_gradient_changes_no_weights(run: Run, value: str, name: str) -> None:
     parameter = bundle.named_weights(run.trainer.run.model)[name]
 
     def broken(gradient: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def test_in_one_gradient(run: Run, value: str, name: str) -> None:
 
 @VALUES
 @pytest.mark.parametrize("layer", [LAYER, "decoder.layers.0.self_attention.value"])
-def test_in_a_layer(runs: Runs, tmp_path: Path, value: str, layer: str) -> None:
+def test_first_non_finite_layer_is_named(runs: Runs, tmp_path: Path, value: str, layer: str) -> None:
     """A weight that is not finite: the layer that has it is named, not those that it spoils."""
     run = Run(runs, tmp_path, "train.ema=0")
     run.step()
@@ -135,7 +135,7 @@ def test_in_a_layer(runs: Runs, tmp_path: Path, value: str, layer: str) -> None:
     run.trainer.run.log.close()
 
 
-def test_unless_the_optimiser_is_told_weights_would_be_lost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_found_inf_a_non_finite_loss_changes_weights(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = run.trainer.run.learner.optimizer
     real: Callable[[], None] = optimizer.step
 
@@ -150,7 +150,7 @@ def test_unless_the_optimiser_is_told_weights_would_be_lost(run: Run, monkeypatc
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_too_many_in_a_row_end_the_run(runs: Runs, tmp_path: Path, limit: int) -> None:
+def test_too_many_non_finite_steps_in_a_row_end_the_run(runs: Runs, tmp_path: Path, limit: int) -> None:
     """With exit code 5, what was saved before as it was; good steps in between start the count anew."""
     settings = ("train.save_every=2", "train.max_steps=20", f"train.nonfinite_limit={limit}")
     first = 6
@@ -173,7 +173,7 @@ def test_too_many_in_a_row_end_the_run(runs: Runs, tmp_path: Path, limit: int) -
         assert all(torch.isfinite(weight).all() for weight in weights.values())
 
 
-def test_the_error_is_one_that_programs_can_catch(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_finite_error_can_be_caught(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "smoothed_cross_entropy", lambda *args: smoothed_cross_entropy(*args) * float("inf"))
     with pytest.raises(NonFiniteError, match="2 steps in a row") as caught:
         train(runs.config("train.nonfinite_limit=2"), tmp_path)

@@ -75,7 +75,7 @@ SOME = (("feeding", 1), ("scan", 1), ("step", 3), ("update", 3), ("validation", 
         for case in PLACES
     ],
 )
-def test_sigterm_anywhere_saves_what_was_done(
+def test_sigterm_at_any_point_saves_completed_steps(
     runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, place: str, number: int, action: str, step: int
 ) -> None:
     run = tmp_path / "run"
@@ -91,7 +91,7 @@ def test_sigterm_anywhere_saves_what_was_done(
 
 
 @pytest.mark.parametrize("event", [1, *(pytest.param(event, marks=pytest.mark.slow) for event in range(2, 7))])
-def test_sigterm_in_a_save_finishes_it(
+def test_sigterm_during_a_save_lets_it_finish(
     runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, event: int
 ) -> None:
     run = tmp_path / "run"
@@ -104,7 +104,7 @@ def test_sigterm_in_a_save_finishes_it(
     assert outcome(run) == whole
 
 
-def test_ctrl_c_saves_and_exits_130(runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell) -> None:
+def test_ctrl_c_saves_and_exits_with_130(runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell) -> None:
     run = tmp_path / "run"
     fault = {"name": "at_place", "place": "step", "number": 6, "action": "wait", "ring": str(bell.path)}
     ended = stop_at_the_bell(runs.start(run, *SAVES, fault=fault), bell, signal.SIGINT)
@@ -115,7 +115,7 @@ def test_ctrl_c_saves_and_exits_130(runs: Runs, whole: dict[str, Any], tmp_path:
 
 
 @pytest.mark.slow
-def test_the_command_in_a_process_of_its_own(runs: Runs, whole: dict[str, Any], tmp_path: Path) -> None:
+def test_sigterm_stops_the_command_in_a_fresh_process(runs: Runs, whole: dict[str, Any], tmp_path: Path) -> None:
     """Without a server, a fork or a fault: as a shell starts it and a cluster stops it."""
     run = tmp_path / "run"
     command = [sys.executable, "-m", "dragoman", "train", *runs.arguments(run, *SAVES, "train.max_steps=100000")]
@@ -144,7 +144,7 @@ def learning_a_vocabulary(directory: Path, runs: Runs) -> Runs:
     return Runs(runs.server, corpus, runs.errors)
 
 
-def test_sigterm_while_a_vocabulary_is_learned(runs: Runs, tmp_path: Path, bell: Bell) -> None:
+def test_sigterm_while_learning_a_vocabulary_ends_the_process(runs: Runs, tmp_path: Path, bell: Bell) -> None:
     """One call of C++ that lets no Python run: a thread ends the process, as nothing can be lost."""
     more = learning_a_vocabulary(tmp_path, runs)
     ringing = {"name": "at_place", "place": "vocabulary", "number": 1, "action": "ring", "ring": str(bell.path)}
@@ -156,7 +156,7 @@ def test_sigterm_while_a_vocabulary_is_learned(runs: Runs, tmp_path: Path, bell:
 
 @LINUX
 @pytest.mark.slow
-def test_sigterm_in_a_call_that_never_returns(runs: Runs, tmp_path: Path, bell: Bell) -> None:
+def test_sigterm_during_a_blocking_call_ends_the_process(runs: Runs, tmp_path: Path, bell: Bell) -> None:
     fault = {"name": "at_place", "place": "vocabulary", "number": 1, "action": "stuck", "ring": str(bell.path)}
     started = runs.start(tmp_path / "run", fault=fault)
     bell.hear()
@@ -168,7 +168,7 @@ def test_sigterm_in_a_call_that_never_returns(runs: Runs, tmp_path: Path, bell: 
 
 @LINUX
 @pytest.mark.parametrize("impatient", [False, True])
-def test_work_that_can_be_saved_is_waited_for(runs: Runs, tmp_path: Path, bell: Bell, impatient: bool) -> None:
+def test_slow_step_is_finished_and_saved_after_sigterm(runs: Runs, tmp_path: Path, bell: Bell, impatient: bool) -> None:
     """A backward pass of seconds is one call of C++ too; here it returns after the limit. Control: not waited for."""
     run = tmp_path / "run"
     stuck = {"name": "at_place", "place": "step", "number": 4, "action": "stuck", "ring": str(bell.path), "seconds": 2}
@@ -213,7 +213,7 @@ def signal_twice(
         pytest.param("C++", signal.SIGINT, SOON, marks=pytest.mark.slow),
     ],
 )
-def test_a_second_signal_ends_at_once(
+def test_second_signal_ends_the_process_at_once(
     runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, place: str, number: int, within: float
 ) -> None:
     run = tmp_path / "run"
@@ -229,7 +229,7 @@ def test_a_second_signal_ends_at_once(
 @LINUX
 @pytest.mark.parametrize("within", [SOON, NOW])
 @pytest.mark.parametrize(("place", "step", "until"), [("a save", 4, {"times": 2}), ("C++", 2, {"seconds": 2})])
-def test_a_sigterm_repeated_within_a_moment_is_the_same(
+def test_sigterm_repeated_within_a_moment_counts_once(
     runs: Runs, tmp_path: Path, bell: Bell, place: str, step: int, until: dict[str, Any], within: float
 ) -> None:
     """One of the scheduler, one of torchrun. Control: no moment is short enough."""
@@ -270,7 +270,7 @@ def test_sigterm_to_one_of_two_ranks_stops_both_at_the_same_step(
     finish_ranks(runs, run, whole_of_two)
 
 
-def test_a_rank_that_stopped_alone_would_be_found_out(runs: Runs, tmp_path: Path, bell: Bell) -> None:
+def test_rank_that_stops_alone_is_detected(runs: Runs, tmp_path: Path, bell: Bell) -> None:
     run, alone = tmp_path / "run", {"name": "stop_alone"}
     waiting = {"name": "at_place", "place": "step", "number": 3, "action": "wait", "ring": str(bell.path)}
     ranks = start_ranks(runs, run, alone, {"name": "all_of", "faults": [alone, waiting]})
@@ -298,7 +298,7 @@ def finish_ranks(runs: Runs, run: Path, expected: dict[str, Any]) -> None:
 
 @LINUX
 @pytest.mark.slow
-def test_sigterm_to_a_rank_that_waits_for_another_to_validate(
+def test_sigterm_to_a_waiting_rank_keeps_the_validation_of_rank_0(
     runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, bell: Bell
 ) -> None:
     """Rank 1 waits inside C++ for longer than a signal may go unnoticed; what rank 0 validates is not thrown away."""
@@ -317,7 +317,7 @@ def test_sigterm_to_a_rank_that_waits_for_another_to_validate(
 
 
 @pytest.mark.slow
-def test_sigterm_to_the_rank_that_validates_cuts_that_short(
+def test_sigterm_to_the_validating_rank_aborts_the_validation(
     runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, bell: Bell
 ) -> None:
     run = tmp_path / "run"
