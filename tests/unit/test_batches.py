@@ -102,15 +102,13 @@ REBATCHED = ("smaller batches", "larger batches", "all of them", "twice", "in th
 
 @pytest.mark.parametrize("name", ["padded", "packed"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_every_pair_is_seen_once_an_epoch_whatever_changes_within_it(name: str, change: str) -> None:
+def test_every_pair_is_seen_once_per_epoch_if_batching_changes(name: str, change: str) -> None:
     check_every_pair_once(trained(name, CHANGES[change]))
 
 
 @pytest.mark.parametrize("name", ["padded", "packed"])
 @pytest.mark.parametrize("change", REBATCHED)
-def test_counting_batches_of_another_plan_would_be_found_out(
-    name: str, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counting_batches_of_the_old_plan_is_detected(name: str, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Progress, "change_plan", lambda self, plan: False)
     with pytest.raises(AssertionError, match=r"no pair (is left out|comes twice)"):
         check_every_pair_once(trained(name, CHANGES[change]))
@@ -130,7 +128,7 @@ def test_a_run_whose_plan_changed_resumes_with_the_same_batches(name: str) -> No
     assert trained(name, changed) == trained(name, [*changed, ((300, 2, 1), 3), ((300, 2, 1), 80)])
 
 
-def test_new_batches_are_as_large_as_asked_for() -> None:
+def test_new_batches_have_the_changed_size() -> None:
     batches = trained("packed", [(FIRST, 1), ((300, 1, 1), 1)])
     tokens = [int(Lengths(epoch).target_lengths[rows].sum()) + len(rows) for epoch, rows in batches]
     assert max(tokens[:3]) > 1_000
@@ -138,12 +136,12 @@ def test_new_batches_are_as_large_as_asked_for() -> None:
     assert np.mean(tokens[3:-1]) > 250, "and not much smaller"
 
 
-def test_a_checkpoint_that_does_not_tell_its_plan_resumes_as_it_always_did() -> None:
+def test_checkpoint_without_a_plan_resumes_at_its_batch_number() -> None:
     progress, _ = resume(Progress(epoch=1, batch=7), "padded", FIRST)
     assert (progress.batch, progress.earlier) == (7, [])
 
 
-def test_an_epoch_that_begins_has_no_earlier_parts() -> None:
+def test_new_epoch_clears_earlier_plans() -> None:
     progress = Progress(epoch=1, batch=7, plan={"batch_tokens": 64, "groups": 1})
     assert progress.change_plan({"batch_tokens": 32, "groups": 1})
     assert progress.earlier == [({"batch_tokens": 64, "groups": 1}, 7)]

@@ -15,7 +15,7 @@ def translator(quick_run: Path) -> Translator:
     return dragoman.load(quick_run, device="cpu")
 
 
-def test_a_job_taken_up_later_samples_the_same(translator: Translator) -> None:
+def test_resumed_job_draws_the_same_samples(translator: Translator) -> None:
     options = translator.options(sampling=True)
     whole = list(translator.stream([LINES], options=options))
     rest = list(translator.stream([LINES[2:4], LINES[4:]], options=options, start=2))
