@@ -69,14 +69,14 @@ def run_of(model: Transformer, layout: str) -> Callable[[int], Tensor]:
     return run
 
 
-def test_every_place_has_the_share_of_the_configuration() -> None:
+def test_every_dropout_has_the_configured_rate() -> None:
     found = dropouts(model_with(dropout=0.3, attention_dropout=0.2))
     assert found == dict.fromkeys([*EMBEDDING, *RESIDUAL], 0.3) | dict.fromkeys(ATTENTION, 0.2)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_each_place_drops_in_training_and_only_there(layout: str, norm: str) -> None:
+def test_each_dropout_is_active_in_training_only(layout: str, norm: str) -> None:
     for place in [*EMBEDDING, *RESIDUAL, *ATTENTION]:
         model = model_with(norm, dropout=0.5, attention_dropout=0.5)
         leave_only(model, place)
@@ -92,7 +92,7 @@ def test_each_place_drops_in_training_and_only_there(layout: str, norm: str) -> 
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
-def test_the_recurrent_model_drops_in_training_only(num_layers: int) -> None:
+def test_recurrent_dropout_is_active_in_training_only(num_layers: int) -> None:
     torch.manual_seed(0)
     batch = teacher_forcing(torch.arange(2).numpy(), SOURCES, TARGETS)
     for dropout in (0.5, 0.0):

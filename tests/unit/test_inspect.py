@@ -46,7 +46,7 @@ def inspected(translator: Translator) -> Inspection:
 # One sentence
 
 
-def test_it_is_the_translators_own_translation(translator: Translator, inspected: Inspection) -> None:
+def test_inspection_matches_the_translator(translator: Translator, inspected: Inspection) -> None:
     result = translator.translate(SOURCE, attention=True)
     assert (inspected.translation, inspected.tokens) == (result.text, result.tokens)
     assert inspected.score == pytest.approx(result.score, abs=1e-4)
@@ -54,7 +54,7 @@ def test_it_is_the_translators_own_translation(translator: Translator, inspected
     np.testing.assert_array_equal(inspected.attention.cross, result.attention.cross)
 
 
-def test_probabilities_are_those_of_one_step_at_a_time(translator: Translator, inspected: Inspection) -> None:
+def test_probabilities_match_step_by_step_decoding(translator: Translator, inspected: Inspection) -> None:
     """Training's view, all positions at once, and inference's, one by one, are the same numbers."""
     with torch.inference_mode():
         decoding = translator.engine.start([[*translator.tokenizers.source.encode(SOURCE), 3]])
@@ -86,7 +86,7 @@ def test_a_byte_order_mark_at_the_start_is_not_inspected(translator: Translator,
     assert (marked.source, marked.source_ids, marked.target_ids) == (SOURCE, inspected.source_ids, inspected.target_ids)
 
 
-def test_what_cannot_be_inspected_is_said(translator: Translator) -> None:
+def test_invalid_input_is_refused(translator: Translator) -> None:
     with pytest.raises(DataError, match=r"^inspect: the text is blank; give a sentence$"):
         inspect_sentence(translator, " \t")
     with pytest.raises(DataError, match=r"^inspect: invalid UTF-8 at character 3; give a sentence$"):
@@ -106,7 +106,7 @@ def test_what_cannot_be_inspected_is_said(translator: Translator) -> None:
 # The beam
 
 
-def test_the_tree_holds_every_candidate_and_its_best_path_spells_the_translation(inspected: Inspection) -> None:
+def test_search_tree_has_every_candidate_and_its_best_path_is_the_translation(inspected: Inspection) -> None:
     best = [node for node in inspected.beam if node.fate == "best"]
     assert tuple(node.token for node in best) == inspected.tokens
     assert best[-1].score == pytest.approx(inspected.score, abs=1e-4)
@@ -130,7 +130,7 @@ def test_the_tree_holds_every_candidate_and_its_best_path_spells_the_translation
         assert not dropped or min(kept) >= max(dropped), "better ones go first"
 
 
-def test_watching_changes_nothing(translator: Translator) -> None:
+def test_watching_does_not_change_the_search(translator: Translator) -> None:
     steps: list[BeamStep] = []
     ids = [*translator.tokenizers.source.encode(SOURCE), 3]
 
@@ -168,7 +168,7 @@ CROSS = ["cross.1.1", "cross.1.2", "cross.1.3"]
 @pytest.mark.parametrize(
     "names", [["encoder.1.2"], ["decoder.1.4"], CROSS, ["encoder.1.1", "decoder.1.1", "cross.1.4"]]
 )
-def test_a_masked_head_is_one_with_zeros_in_the_output_matrix(translator: Translator, names: list[str]) -> None:
+def test_masked_head_equals_zeros_in_the_output_matrix(translator: Translator, names: list[str]) -> None:
     """In the search, one cached step at a time; in what is scored; in the attention after it."""
     expected, found = (
         inspect_sentence(each, SOURCE) for each in (zeroed(translator, names), without_heads(translator, names))
@@ -246,7 +246,7 @@ def test_the_translator_can_be_used_in_the_middle_of_a_masked_inspection(
     assert all((result.text, result.score) == (plain.text, plain.score) for result in found)
 
 
-def test_masks_add_up(translator: Translator) -> None:
+def test_masking_heads_in_two_steps_equals_masking_them_at_once(translator: Translator) -> None:
     twice = without_heads(without_heads(translator, ["cross.1.1"]), ["encoder.1.2"])
     once = without_heads(translator, ["cross.1.1", "encoder.1.2"])
     assert inspect_sentence(twice, SOURCE).score == inspect_sentence(once, SOURCE).score
@@ -254,7 +254,7 @@ def test_masks_add_up(translator: Translator) -> None:
 
 
 @pytest.mark.parametrize("name", ["cross.2.1", "cross.1.5", "cross.1.0", "cross", "cross.one.1", "output.1.1"])
-def test_a_head_that_is_not_there(translator: Translator, name: str) -> None:
+def test_unknown_head_is_refused(translator: Translator, name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_head(name, translator.engine.model)
     assert str(caught.value) == (
@@ -263,7 +263,7 @@ def test_a_head_that_is_not_there(translator: Translator, name: str) -> None:
     )
 
 
-def test_the_ranking_is_of_every_head_by_what_its_removal_costs(translator: Translator, inspected: Inspection) -> None:
+def test_ranking_orders_every_head_by_the_cost_of_removing_it(translator: Translator, inspected: Inspection) -> None:
     ranking = rank_heads(translator, inspected)
     heads = [f"{kind}.1.{head}" for kind in ("encoder", "decoder", "cross") for head in range(1, 5)]
     assert sorted(head.name for head in ranking) == sorted(heads)
@@ -275,7 +275,7 @@ def test_the_ranking_is_of_every_head_by_what_its_removal_costs(translator: Tran
     assert len({round(cost, 3) for cost in expected.values()}) > 6, "the control: heads differ"
 
 
-def test_a_ranking_in_small_batches_is_the_same(
+def test_batch_size_does_not_change_the_ranking(
     translator: Translator, inspected: Inspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -299,7 +299,7 @@ def test_a_ranking_in_small_batches_is_the_same(
     assert len(advanced) == 12
 
 
-def test_a_ranking_of_a_translation_that_did_not_end(translator: Translator, inspected: Inspection) -> None:
+def test_heads_of_a_truncated_translation_can_be_ranked(translator: Translator, inspected: Inspection) -> None:
     """Where the search stops at its limit there is no </s>, and none is scored."""
     ids = inspected.source_ids, inspected.target_ids[:3]
     whole = sum(step.log_probability for step in inspected.steps[:3])
@@ -326,7 +326,7 @@ def attention_of(weights: np.ndarray) -> Attention:
     return Attention(weights[None].astype(np.float32), none, none, (), (), ())
 
 
-def test_heads_made_by_hand() -> None:
+def test_statistics_of_hand_made_heads() -> None:
     size = 8
     following = np.eye(size, k=-1)
     following[0, 0] = 1.0
@@ -346,7 +346,7 @@ def test_heads_made_by_hand() -> None:
     assert tally.sentences == 3
 
 
-def test_an_even_look_at_the_past_is_even() -> None:
+def test_uniform_causal_attention_has_high_evenness() -> None:
     """A query of the decoder sees nothing after itself: its own past is what can be even."""
     past = np.tril(np.ones((8, 8)))
     tally = HeadTally()
@@ -363,7 +363,7 @@ def unpacked(packed: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(packed["bytes"]), np.uint8).reshape(packed["shape"]) / 255
 
 
-def test_the_payload_is_json_and_tells_all(translator: Translator, inspected: Inspection) -> None:
+def test_payload_is_json_with_every_section(translator: Translator, inspected: Inspection) -> None:
     payload = json.loads(json.dumps(sentence_payload(inspected)))
     assert payload["tokens"] == list(inspected.tokens)
     assert payload["attention"]["cross"]["shape"] == [1, 4, len(inspected.tokens), len(inspected.source_tokens)]
@@ -400,7 +400,7 @@ def test_the_payload_has_the_positions_of_the_model(translator: Translator) -> N
     assert positions["dots"] == pytest.approx((expected @ expected[0]).tolist(), abs=1e-3)
 
 
-def test_masking_shows_both(translator: Translator, inspected: Inspection) -> None:
+def test_masking_shows_both_translations(translator: Translator, inspected: Inspection) -> None:
     (sentence,) = inspect_many(translator, "reverse", [(SOURCE, None)], masked=["cross.1.1", "cross.1.2"])["sentences"]
     masked = sentence["masked"]
     assert masked["heads"] == ["cross.1.1", "cross.1.2"]
@@ -426,7 +426,7 @@ def test_progress_counts_sentences_then_heads(translator: Translator) -> None:
     assert counted == [["inspecting sentences", 3, 3], ["ranking heads", 24, 24]]
 
 
-def test_pictures_of_all_kinds(inspected: Inspection) -> None:
+def test_pictures_cover_every_kind_of_attention(inspected: Inspection) -> None:
     pictures = pictures_of(inspected)
     assert list(pictures) == [
         f"{kind}-{what}" for kind in ("encoder", "decoder", "cross") for what in ("heads", "mean")
@@ -443,7 +443,7 @@ def test_rows_of_pictures_are_queries_and_columns_keys(inspected: Inspection) ->
     assert inspected.input_tokens == ("<s>", *inspected.tokens[:-1])
 
 
-def test_the_picture_of_one_layer_is_of_the_layer_that_aligns(inspected: Inspection) -> None:
+def test_single_layer_picture_shows_the_alignment_layer(inspected: Inspection) -> None:
     cross = inspected.attention.cross
     even = np.full_like(cross, 1 / cross.shape[-1])
     for layers, number in (((even, cross, even), 2), ((cross, even, even), 1)):
@@ -456,7 +456,7 @@ def test_the_picture_of_one_layer_is_of_the_layer_that_aligns(inspected: Inspect
 
 
 @pytest.mark.parametrize("context", ["source", "self", "none"])
-def test_a_recurrent_model_goes_through_the_same_views(tmp_path: Path, context: str) -> None:
+def test_recurrent_model_has_the_same_views(tmp_path: Path, context: str) -> None:
     kept = [setting for setting in QUICK if not setting.startswith("model.")]
     own = ["model.architecture=rnn", "model.d_model=16", f"model.context={context}", "train.max_steps=2"]
     train(Config.build("tiny", None, [*kept, *own, "train.save_every=2"]), tmp_path / "run")
@@ -480,7 +480,7 @@ def test_a_recurrent_model_goes_through_the_same_views(tmp_path: Path, context: 
 # In a notebook
 
 
-def test_attention_draws_itself_in_a_notebook(translator: Translator) -> None:
+def test_attention_has_a_notebook_repr(translator: Translator) -> None:
     attention = translator.translate(SOURCE, attention=True).attention
     assert attention is not None
     picture = attention._repr_html_()
@@ -493,7 +493,7 @@ def test_attention_draws_itself_in_a_notebook(translator: Translator) -> None:
     )
 
 
-def test_the_layer_that_aligns_is_the_one_whose_heads_agree() -> None:
+def test_alignment_layer_is_the_one_whose_heads_agree() -> None:
     sharp = np.tile(np.eye(4, 5), (2, 1, 1))  # both heads look at one and the same place
     torn = np.stack([np.eye(4, 5), np.eye(4, 5)[::-1]])  # each at another
     at_end = np.zeros((2, 4, 5))

@@ -48,7 +48,7 @@ def test_gradients_of_attention(mask: str, causal: bool, need_weights: bool) -> 
     assert is_derivative(function, inputs((2, 2, 5, 3), (2, 2, 5, 3), (2, 2, 5, 4)))
 
 
-def test_gradients_of_attention_with_a_constant_denominator_are_found_out() -> None:
+def test_gradients_of_attention_with_a_constant_denominator_are_detected() -> None:
     def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         powers = (q @ k.mT / math.sqrt(3)).exp()
         return powers / powers.sum(dim=-1, keepdim=True).detach() @ v
@@ -67,7 +67,7 @@ def test_gradients_of_layer_norm() -> None:
 
 
 @pytest.mark.parametrize("constant", ["mean", "deviation"])
-def test_gradients_of_layer_norm_with_constant_statistics_are_found_out(constant: str) -> None:
+def test_gradients_of_layer_norm_with_constant_statistics_are_detected(constant: str) -> None:
     def function(x: Tensor) -> Tensor:
         mean, deviation = x.mean(-1, keepdim=True), (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
         return (x - (mean.detach() if constant == "mean" else mean)) / (
@@ -87,7 +87,7 @@ def test_gradients_of_the_loss(smoothing: float) -> None:
     assert is_derivative(lambda logits: smoothed_cross_entropy(logits, TARGET, smoothing), inputs((2, 3, 5)))
 
 
-def test_gradients_of_the_loss_with_a_constant_denominator_are_found_out() -> None:
+def test_gradients_of_the_loss_with_a_constant_denominator_are_detected() -> None:
     def function(logits: Tensor) -> Tensor:
         goal = 0.9 * nn.functional.one_hot(TARGET, 5) + 0.1 / 5
         log_p = logits - logits.logsumexp(-1, keepdim=True).detach()
@@ -173,7 +173,7 @@ def test_huge_embeddings_in_padding_change_nothing(norm: str, need_weights: bool
     assert changed < 1e-10
 
 
-def test_without_the_mask_they_change_all() -> None:
+def test_without_the_mask_huge_padding_changes_logits_and_gradients() -> None:
     with padding_seen():
         logits, changed = huge_padding("post", False)
     assert logits > 1e-3
@@ -198,13 +198,13 @@ def test_more_padding_changes_no_gradient(norm: str, need_weights: bool) -> None
     assert more_padding(norm, need_weights) < 1e-10
 
 
-def test_without_the_mask_more_padding_does() -> None:
+def test_without_the_mask_more_padding_changes_gradients() -> None:
     with padding_seen():
         assert more_padding("post", False) > 1e-3
 
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
-def test_a_fully_padded_sentence_has_finite_gradients_and_its_source_none(norm: str, need_weights: bool) -> None:
+def test_fully_padded_sentence_has_finite_gradients_and_none_in_its_source(norm: str, need_weights: bool) -> None:
     model = small_model(norm=norm, share_source_target=False)
     source_ids, source_allowed, target_ids, goal_ids = ragged_batch()
     source_ids[1], source_allowed[1] = 29, False
@@ -233,13 +233,13 @@ def neighbour_influence(norm: str, need_weights: bool) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
-def test_a_sentence_changes_nothing_in_another(norm: str, need_weights: bool) -> None:
+def test_sentence_does_not_change_other_sentences(norm: str, need_weights: bool) -> None:
     logits, changed = neighbour_influence(norm, need_weights)
     assert logits < 1e-12
     assert changed < 1e-10
 
 
-def test_with_a_norm_over_the_batch_it_does() -> None:
+def test_norm_over_the_batch_makes_sentences_change_each_other() -> None:
     def batch_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
         return (x - x.mean(0)) / (x.var(0, correction=0) + norm.eps).sqrt() * norm.weight + norm.bias
 
@@ -251,7 +251,7 @@ def test_with_a_norm_over_the_batch_it_does() -> None:
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
 @pytest.mark.parametrize("together", [True, False])
-def test_accumulated_gradients_are_those_of_one_large_batch(norm: str, need_weights: bool, together: bool) -> None:
+def test_accumulated_gradients_match_one_large_batch(norm: str, need_weights: bool, together: bool) -> None:
     """Sums over batches divided by the tokens of all; the control divides each batch by its own tokens."""
     model, batch = small_model(norm=norm), ragged_batch()
     total = int((batch[3] != PAD).sum())

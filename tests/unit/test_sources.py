@@ -151,7 +151,7 @@ def test_all_that_it_names_is_there(missing: Callable[[str], list[str]]) -> None
     ("missing", "wrong"),
     [
         (missing_tests, "`tests/unit/test_attention.py::test_that_nobody_wrote`"),
-        (missing_tests, "`tests/unit/test_nothing.py::test_it_is_the_formula_of_the_paper`"),
+        (missing_tests, "`tests/unit/test_nothing.py::test_attention_matches_the_formula_of_the_paper`"),
         (missing_links, "[a page](nowhere.md)"),
         (missing_links, "[a section](derivation.md#99-nothing)"),
         (missing_links, "[no definition][nowhere]"),
