@@ -92,7 +92,7 @@ def check_checkpoint(events: list[Event], path: Path) -> None:
     synced(events, path.parent, after=renamed(events, path))
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, events: list[Event]) -> None:
+def test_file_is_synced_before_it_is_renamed(tmp_path: Path, events: list[Event]) -> None:
     path = tmp_path / "card.md"
     for content in (b"one", b"another"):
         events.clear()
@@ -100,7 +100,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, events: li
         check_file(events, path)
 
 
-def test_every_file_of_a_model_directory_is(tmp_path: Path, events: list[Event]) -> None:
+def test_every_file_of_a_model_directory_is_synced_before_it_is_renamed(tmp_path: Path, events: list[Event]) -> None:
     config = quick_config()
     tokenizer = Tokenizer.train(["a b c d", "e f g h"], config.text)
     config = config.with_vocabulary(tokenizer.size, tokenizer.size)
@@ -115,13 +115,13 @@ def test_every_file_of_a_model_directory_is(tmp_path: Path, events: list[Event])
 FILES = {"weights.safetensors": b"w" * 100_000, "state.json": b"{}"}
 
 
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, events: list[Event]) -> None:
+def test_checkpoint_is_synced_before_it_is_renamed(tmp_path: Path, events: list[Event]) -> None:
     path = checkpoint_path(tmp_path, 7)
     write_checkpoint(path, FILES)
     check_checkpoint(events, path)
 
 
-def test_a_checkpoint_is_removed_only_when_another_is_in_its_place(tmp_path: Path, events: list[Event]) -> None:
+def test_checkpoint_is_removed_only_after_its_replacement_is_synced(tmp_path: Path, events: list[Event]) -> None:
     path = checkpoint_path(tmp_path, 7)
     write_checkpoint(path, {"state.json": b"old"})
     before = path.stat().st_ino
@@ -150,7 +150,7 @@ def careless(path: Path, *, file: bool, directory: bool) -> None:
 
 
 @pytest.mark.parametrize(("file", "directory"), [(True, True), (False, True), (True, False)])
-def test_a_sync_left_out_would_be_found_out(tmp_path: Path, events: list[Event], file: bool, directory: bool) -> None:
+def test_missing_sync_is_detected(tmp_path: Path, events: list[Event], file: bool, directory: bool) -> None:
     careless(tmp_path / "some", file=file, directory=directory)
     if file and directory:
         check_file(events, tmp_path / "some")
@@ -160,7 +160,7 @@ def test_a_sync_left_out_would_be_found_out(tmp_path: Path, events: list[Event],
 
 
 @pytest.mark.parametrize("name", ["out.de", "out.de.gz"])
-def test_a_resumable_output_is_synced_before_it_is_counted_and_before_it_is_named(
+def test_resumable_output_is_synced_before_it_is_counted_or_renamed(
     tmp_path: Path, events: list[Event], name: str
 ) -> None:
     output, partial, state = tmp_path / name, tmp_path / f".{name}.partial", tmp_path / f".{name}.partial.json"

@@ -34,7 +34,7 @@ def trained(corpus: Corpus, run: Path, *settings: str, **data: list[str]) -> lis
     return [*starts, *map(json.loads, saved)]
 
 
-def test_the_hash_of_every_corpus_file_is_told(tmp_path: Path) -> None:
+def test_hash_of_every_corpus_file_is_recorded(tmp_path: Path) -> None:
     corpus, tests = write_corpus(tmp_path / "corpus"), write_corpus(tmp_path / "tests", pairs=9)
     more = {"test_source": [str(tests.source)], "test_target": [str(tests.target)]}
     paths = [*vars(corpus).values(), tests.source, tests.target]
@@ -66,7 +66,7 @@ def git(directory: Path, *words: str) -> str:
 
 
 @GIT
-def test_the_commit_of_the_source_is_told_and_whether_it_was_changed(tmp_path: Path, checkout: Path) -> None:
+def test_commit_and_uncommitted_changes_are_recorded(tmp_path: Path, checkout: Path) -> None:
     corpus, commit = write_corpus(tmp_path / "corpus"), git(checkout, "rev-parse", "HEAD")
     assert len(commit) == 40
     assert {told["git_commit"] for told in trained(corpus, tmp_path / "clean")} == {commit}

@@ -48,7 +48,7 @@ def short(path: str) -> str:
     return file_hash(Path(path))[:12]
 
 
-def test_of_several_files_the_one_that_changed_is_named(tmp_path: Path) -> None:
+def test_changed_file_among_several_is_named(tmp_path: Path) -> None:
     paths = write_lines(tmp_path, one="1", two="2", three="3")
     save(tmp_path, paths)
     before = short(paths[1])
@@ -57,7 +57,7 @@ def test_of_several_files_the_one_that_changed_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path, paths) == f"{expected}{REMEDY}"
 
 
-def test_a_file_that_came_in_place_of_another_is_named_with_it(tmp_path: Path) -> None:
+def test_replaced_file_and_its_replacement_are_named(tmp_path: Path) -> None:
     paths = write_lines(tmp_path, one="1", two="2", other="3")
     place = save(tmp_path, paths[:2])
     was, now = (f"{path} (SHA-256 {short(path)})" for path in paths[1:])
@@ -73,13 +73,13 @@ def test_files_in_another_order_are_all_named(tmp_path: Path) -> None:
     assert refusal(tmp_path, paths[::-1]) == message
 
 
-def test_the_same_content_elsewhere_is_the_same_corpus(tmp_path: Path) -> None:
+def test_moved_files_with_the_same_content_are_the_same_corpus(tmp_path: Path) -> None:
     save(tmp_path, write_lines(tmp_path, one="1"))
     moved = write_lines(tmp_path, moved="1")
     RunIdentity(tmp_path).verify(identity(moved), DataConfig(source=tuple(moved)))
 
 
-def test_a_checkpoint_that_names_no_files_still_refuses_others(tmp_path: Path) -> None:
+def test_checkpoint_without_file_names_still_refuses_another_corpus(tmp_path: Path) -> None:
     paths = write_lines(tmp_path, one="1", two="2")
     place = save(tmp_path, paths[:1], provenance=False)
     was, now = (identity([path])["data.source"][:12] for path in paths)
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_names_no_files_still_refuses_others(tmp_path: Path) -
     assert refusal(tmp_path, paths[1:]) == message
 
 
-def test_a_setting_is_named_with_both_values(tmp_path: Path) -> None:
+def test_changed_setting_is_named_with_both_values(tmp_path: Path) -> None:
     place = save(tmp_path, write_lines(tmp_path, one="1"))
     with pytest.raises(ModelError) as caught:
         RunIdentity(tmp_path).verify({"model.d_model": 32})

@@ -84,9 +84,7 @@ def apart(these: Weights, those: Weights) -> float:
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 @pytest.mark.parametrize(("keep", "average"), [(4, 2), (1, 3)])
-def test_the_average_is_of_the_last_checkpoints_as_they_were_judged(
-    judged: Judged, ema: float, keep: int, average: int
-) -> None:
+def test_average_is_of_the_last_checkpoints_as_validated(judged: Judged, ema: float, keep: int, average: int) -> None:
     settings = (f"train.keep_checkpoints={keep}", f"train.average={average}", f"train.ema={ema}", "train.max_steps=5")
     kept = judged([1, 2, 3, 4, 5, 100], *settings)
     assert steps(kept.directory) == list(range(1, 6))[-max(keep, average) :], "as many as either needs"
@@ -99,7 +97,7 @@ def test_the_average_is_of_the_last_checkpoints_as_they_were_judged(
         assert apart(kept.weights, mean(other)) > 1e-4
 
 
-def test_an_average_that_is_not_better_is_not_kept(judged: Judged) -> None:
+def test_average_that_is_not_better_is_not_published(judged: Judged) -> None:
     kept = judged([1, 3, 2, 2.5], "train.average=3", "train.max_steps=3")
     assert kept.published == ("valid", 2)
     assert apart(kept.weights, kept.shown[1]) == 0
@@ -109,7 +107,7 @@ def test_an_average_that_is_not_better_is_not_kept(judged: Judged) -> None:
 
 
 @pytest.mark.parametrize("average", [1, 4])
-def test_a_tie_keeps_the_weights_that_were_first(judged: Judged, average: int) -> None:
+def test_tie_keeps_the_earlier_weights(judged: Judged, average: int) -> None:
     scores = [5.0, 7.0, 7.0, 6.0, *([7.0] if average > 1 else [])]
     kept = judged(scores, f"train.average={average}", "train.max_steps=4")
     assert kept.published == ("valid", 2)
@@ -122,7 +120,9 @@ def test_a_tie_keeps_the_weights_that_were_first(judged: Judged, average: int) -
     ("metric", "scores", "best"),
     [("chrf", [1, 3, 2], 2), ("bleu", [3, 2, 1], 1), ("exact_match", [1, 2, 3], 3), ("loss", [3, 1, 2], 2)],
 )
-def test_the_best_by_the_metric_asked_for_is_kept(judged: Judged, metric: str, scores: list[float], best: int) -> None:
+def test_best_weights_by_the_chosen_metric_are_published(
+    judged: Judged, metric: str, scores: list[float], best: int
+) -> None:
     kept = judged(scores, metric=metric)
     assert kept.published == ("valid", best)
     assert kept.result.best_step == best
@@ -136,13 +136,13 @@ def test_the_best_by_the_metric_asked_for_is_kept(judged: Judged, metric: str, s
 @pytest.mark.parametrize(
     ("patience", "last"), [(1, 2), (2, 5), (3, 8), (0, 8)], ids=["the first", "a better one between", "rarer", "never"]
 )
-def test_patience_counts_validations_in_a_row_without_a_better_one(judged: Judged, patience: int, last: int) -> None:
+def test_patience_counts_consecutive_validations_without_improvement(judged: Judged, patience: int, last: int) -> None:
     kept = judged([3, 2, 4, 4, 3, 5, 1, 1], f"train.patience={patience}")
     assert kept.result.steps == last
     assert steps(kept.directory)[-1] == last
 
 
-def test_every_so_many_steps_and_the_last_are_validated_and_saved(judged: Judged) -> None:
+def test_run_validates_and_saves_every_save_every_steps_and_at_the_end(judged: Judged) -> None:
     kept = judged([1, 2, 3], "train.save_every=2", "train.max_steps=5")
     assert steps(kept.directory) == [2, 4, 5]
     assert [record["step"] for record in read_log(kept.directory) if record["kind"] == "valid"] == [2, 4, 5]

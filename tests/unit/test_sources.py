@@ -143,7 +143,7 @@ CHECKS = [missing_tests, missing_links, missing_names, missing_in_backticks]
 
 
 @pytest.mark.parametrize("missing", CHECKS)
-def test_all_that_it_names_is_there(missing: Callable[[str], list[str]]) -> None:
+def test_everything_named_on_the_page_exists(missing: Callable[[str], list[str]]) -> None:
     assert missing(TEXT) == []
 
 
@@ -164,11 +164,11 @@ def test_all_that_it_names_is_there(missing: Callable[[str], list[str]]) -> None
         (missing_in_backticks, "`attention.attend`"),
     ],
 )
-def test_what_is_not_there_is_found_out(missing: Callable[[str], list[str]], wrong: str) -> None:
+def test_missing_name_is_detected(missing: Callable[[str], list[str]], wrong: str) -> None:
     assert len(missing(f"{TEXT}\n{wrong}\n")) == len(missing(TEXT)) + 1
 
 
-def test_every_definition_is_used() -> None:
+def test_every_link_definition_is_used() -> None:
     for label in re.findall(r"^\[([\w-]+)\]: ", TEXT, flags=re.MULTILINE):
         assert f"][{label}]" in TEXT, label
 
@@ -189,7 +189,7 @@ def test_every_article_has_its_table(heading: str) -> None:
             assert "::test_" in shown or "no test" in shown, number
 
 
-def test_the_known_slips_are_all_there() -> None:
+def test_known_slips_are_listed() -> None:
     """In the words of each row: what to look for, by article."""
     known = {
         "A": ["Q from the encoder", "i > j is left out"],

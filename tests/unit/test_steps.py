@@ -109,7 +109,7 @@ def steps_of(corpus: Corpus, tmp_path: Path) -> Iterator[StepsOf]:
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_batches_of_a_step_add_up_to_the_gradient_of_one_large_batch(steps_of: StepsOf, layout: str) -> None:
+def test_accumulated_batches_give_the_gradient_of_one_large_batch(steps_of: StepsOf, layout: str) -> None:
     settings = ("train.accumulate=3", "train.clip_norm=0", "train.label_smoothing=0.2", "model.dropout=0.0")
     steps = steps_of(*settings, f"train.layout={layout}")
     batches, store = steps.take(2), steps.run.prepared.train
@@ -269,7 +269,7 @@ class Determinism(SilentReporter):
     ("wanted", "before", "fails"),
     [(True, False, False), (True, False, True), (True, True, True), (False, False, True)],
 )
-def test_deterministic_holds_in_every_step_and_not_after_the_run(
+def test_deterministic_mode_is_on_in_every_step_and_restored_after_the_run(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool, before: bool, fails: bool
 ) -> None:
     """`before`: what the program that calls has chosen for itself."""

@@ -35,7 +35,7 @@ from tests.forked import the_server
         (2, GAINS_FROM_THREADS, None, 2),
     ],
 )
-def test_threads_are_as_asked_for_or_one_for_a_small_model(
+def test_number_of_threads_is_as_requested_or_one_for_a_small_model(
     monkeypatch: pytest.MonkeyPatch, asked: int, d_model: int, variable: str | None, expected: int
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
@@ -65,7 +65,7 @@ def test_overlapping_users_restore_the_number_of_threads() -> None:
         assert torch.get_num_threads() == before
 
 
-def test_training_runs_on_the_threads_asked_for(tmp_path: Path) -> None:
+def test_training_uses_the_requested_threads(tmp_path: Path) -> None:
     seen = set()
 
     class Watching(SilentReporter):
@@ -78,7 +78,7 @@ def test_training_runs_on_the_threads_asked_for(tmp_path: Path) -> None:
     assert torch.get_num_threads() == before == 1, "the control: another number than was asked for"
 
 
-def test_decoding_and_scoring_run_on_the_threads_asked_for(
+def test_decoding_and_scoring_use_the_requested_threads(
     quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given to `load`, to one call, or by the model's own decode.threads; the call wins."""
@@ -111,7 +111,7 @@ def test_decoding_and_scoring_run_on_the_threads_asked_for(
 
 
 @pytest.mark.parametrize("command", ["translate", "inspect"])
-def test_the_commands_take_a_number_of_threads(quick_run: Path, command: str) -> None:
+def test_commands_accept_a_number_of_threads(quick_run: Path, command: str) -> None:
     done = the_server().run([command, "--model", str(quick_run), "--threads", "-1", "a"])
     assert done.returncode == 2
     assert done.stderr == "dragoman: decode.threads: -1 is out of range; use 0 to 1024\n"
@@ -125,7 +125,7 @@ def test_the_commands_take_a_number_of_threads(quick_run: Path, command: str) ->
         ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
     ],
 )
-def test_waiting_threads_spin_for_a_short_while_only(given: dict[str, str], expected: dict[str, str]) -> None:
+def test_waiting_threads_spin_only_briefly(given: dict[str, str], expected: dict[str, str]) -> None:
     """Set by `import dragoman`, before torch is there, unless the user has said something."""
     names = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY")
     code = f"""

@@ -49,7 +49,7 @@ RECORD = {"loss": 2.5, "chrf": 40.0, "bleu": 20.0, "exact_match": 10.0}
 
 
 @pytest.mark.parametrize(("name", "value"), [("chrf", 40.0), ("bleu", 20.0), ("exact_match", 10.0), ("loss", -2.5)])
-def test_the_metric_is_the_one_asked_for_and_more_is_better(prepared: PreparedData, name: str, value: float) -> None:
+def test_chosen_metric_is_used_and_higher_is_better(prepared: PreparedData, name: str, value: float) -> None:
     train = replace(prepared.config.train, valid_metric=name)  # type: ignore[arg-type]
     validation = Validation(replace(prepared, config=replace(prepared.config, train=train)), CPU, torch.float32)
     assert validation.metric(RECORD) == value
@@ -58,7 +58,7 @@ def test_the_metric_is_the_one_asked_for_and_more_is_better(prepared: PreparedDa
         assert validation.metric({**RECORD, name: broken}) == -math.inf
 
 
-def test_no_more_sentences_are_decoded_than_asked_for(prepared: PreparedData, tmp_path: Path) -> None:
+def test_at_most_valid_sentences_are_decoded(prepared: PreparedData, tmp_path: Path) -> None:
     train = replace(prepared.config.train, valid_sentences=3)
     assert len(prepared.valid) > 3
     again = prepare_data(replace(prepared.config, train=train), tmp_path, SilentReporter())
