@@ -1,4 +1,4 @@
-"""The public surface: few names, imported lazily, meaning what the interface says."""
+"""The public API: few names, imported lazily, with the documented signatures."""
 
 import importlib
 import inspect
@@ -71,7 +71,7 @@ def test_transformer_source_is_under_600_lines() -> None:
 
 
 def test_train_can_be_called_before_and_after_its_package_is_imported(tmp_path: Path) -> None:
-    """A package of the same name takes the function's place once anything in it is imported."""
+    """Importing a package of the same name would replace the function."""
     for _ in range(2):
         with pytest.raises(dragoman.ConfigError, match=r"data\.source: missing"):
             dragoman.train(dragoman.Config(), tmp_path)

@@ -1,4 +1,4 @@
-"""What a user of the package sees: types, keyword arguments, help, and what objects print."""
+"""The API as a user of the package sees it: types, keyword arguments, help and reprs."""
 
 import importlib.resources
 import inspect
@@ -62,14 +62,14 @@ def test_a_type_checker_sees_the_types_of_the_installed_package(tmp_path: Path) 
     revealed = [line.split('"')[1].replace("builtins.", "") for line in told[: len(REVEALED)]]
     assert revealed == REVEALED, done.stdout
     errors = [line for line in told if ": error: " in line]
-    assert {line.split(":")[1] for line in errors} == {"10", "11", "12", "13", "14"}, "a mistake in each, and no other"
+    assert {line.split(":")[1] for line in errors} == {"10", "11", "12", "13", "14"}, "one error in each and no other"
 
 
 def test_decode_options_match_decode_config() -> None:
     """Same names, same types, same order."""
     settings, options = typing.get_type_hints(DecodeConfig), typing.get_type_hints(DecodeOptions)
     assert list(options.items()) == [(field.name, settings[field.name]) for field in fields(DecodeConfig)]
-    assert DecodeOptions.__optional_keys__ == settings.keys(), "each may be left out"
+    assert DecodeOptions.__optional_keys__ == settings.keys(), "each is optional"
 
 
 def test_help_lists_every_option() -> None:

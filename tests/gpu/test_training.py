@@ -1,4 +1,4 @@
-"""Training on CUDA: packed, compiled, recorded as one graph, resumed to the bit."""
+"""Training on CUDA: packed, compiled, captured as one graph, resumed bit for bit."""
 
 import hashlib
 import shutil
@@ -25,7 +25,7 @@ def losses(run: Path) -> list[float]:
 
 
 def test_packed_and_padded_training_losses_stay_close(tmp_path: Path) -> None:
-    """The same pairs in other batches and another precision: the losses stay close, and fall."""
+    """The same pairs in other batches and another precision: the losses fall and stay close."""
     curves: dict[str, list[float]] = {}
     for name in ("packed", "padded"):
         settings = (*CUDA, f"train.layout={name}", "train.max_steps=60", "train.save_every=60")
@@ -77,7 +77,7 @@ def test_nothing_is_compiled_or_recorded_after_the_first_step(tmp_path: Path, mo
 
 
 def state_of(run: Path, step: int) -> dict[str, str]:
-    """Hashes of what a checkpoint holds; its JSON has times of day in it."""
+    """Hashes of the tensors in a checkpoint; its JSON contains times."""
     files = read_checkpoint(checkpoint_path(run, step))
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name.endswith("tensors")}
 

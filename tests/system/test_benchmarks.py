@@ -1,4 +1,4 @@
-"""The benchmarks in their quick form: each runs, prints one object of finite numbers, and shows what it must."""
+"""The benchmarks in their quick form: each runs, prints one object of finite numbers, and confirms its claim."""
 
 import json
 import math
@@ -102,7 +102,7 @@ def test_claims_benchmark_supports_each_claim(tmp_path: Path) -> None:
 
 
 def test_cpu_training_benchmark_compares_with_a_peer() -> None:
-    """Ours and a peer that needs no further library."""
+    """Our model and a peer that needs no other library."""
     command = [sys.executable, "-m", "benchmarks.train_cpu", "--preset", "tiny", "--tokens", "300", "--steps", "1"]
     systems = ["dragoman, packed, like lengths", "torch.nn.Transformer, eager"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The model that comes with dragoman: it translates, from a checkout and from the built wheel; it is small enough."""
+"""The bundled model: it translates from a checkout and from the built wheel, and its size is limited."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from dragoman.cli.train import build_config
 from dragoman.errors import ConfigError
 from dragoman.text.sentences import sentences
 from dragoman.training.loop import train
-from tests.forked import the_server
+from tests.forked import shared_server
 from tests.hostile import digest
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ MOST_BYTES = 40_000_000
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return the_server().run(words)
+    return shared_server().run(words)
 
 
 def test_only_one_model_is_bundled_and_its_size_is_limited() -> None:

@@ -1,7 +1,7 @@
 """The commands as a person runs them: real processes, real files, exit codes, one-line errors.
 
-Most of them are forked from a process that has imported everything (tests/forked.py), which spares seconds each; one of
-every command is started anew.
+Most of them are forked from a process that has imported everything (tests/forked.py), which saves seconds each; one of
+every command is started as a new process.
 """
 
 import gzip
@@ -16,20 +16,20 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.translate import opened
-from tests.forked import heeding_interrupts, the_server
+from tests.forked import default_interrupts, shared_server
 
 DRAGOMAN = [sys.executable, "-m", "dragoman"]
 
 
 def run(*arguments: str | Path, stdin: bytes = b"", code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = the_server().run([*map(str, arguments)], input=stdin)
+    done = shared_server().run([*map(str, arguments)], input=stdin)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
 
 
 def error_of(*arguments: str | Path, code: int) -> str:
-    """The one line that a failing command says."""
+    """The one line that a failing command prints."""
     lines = run(*arguments, code=code).stderr.rstrip("\n").split("\n")
     return lines[-1]
 
@@ -57,7 +57,7 @@ def test_a_warning_is_one_line() -> None:
 
 @pytest.mark.slow
 def test_every_command_runs_in_a_fresh_process(generated: Path, quick_run: Path, tmp_path: Path) -> None:
-    """Whatever it imports on its way: in a forked process all is there already."""
+    """Whatever it imports: in a forked process everything is imported already."""
     source, target, fresh = generated / "valid.source", generated / "valid.target", tmp_path / "fresh"
     commands: list[list[str | Path]] = [
         ["generate", "copy", "--out", tmp_path / "new", "--size", "50"],
@@ -94,7 +94,7 @@ def test_translate_writes_one_line_per_input_line(quick_run: Path, tmp_path: Pat
     assert from_stdin == gzip.decompress((tmp_path / "out.GZ").read_bytes())
     lines = from_stdin.decode().split("\n")
     assert len(lines) == 6
-    assert lines[5] == "", "one newline a line"
+    assert lines[5] == "", "one newline per line"
     assert lines[1] == lines[3] == ""
     as_arguments = run("translate", "--model", quick_run, "a b c", "d e").stdout.split("\n")
     assert as_arguments == [lines[0], lines[2], ""]
@@ -350,7 +350,7 @@ def test_version_with_closed_stdout_shows_no_traceback() -> None:
 
 
 def test_interrupt_while_reading_stdin_exits_with_130(quick_run: Path) -> None:
-    with heeding_interrupts():
+    with default_interrupts():
         process = subprocess.Popen(
             [*DRAGOMAN, "translate", "--model", str(quick_run), "--beam", "1"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import the_server
+from tests.forked import shared_server
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def place(tmp_path: Path, quick_run: Path) -> Path:
 
 
 def run(place: Path, command: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = the_server().run(command.split(), cwd=place)
+    done = shared_server().run(command.split(), cwd=place)
     assert done.returncode == code, done.stderr
     return done
 

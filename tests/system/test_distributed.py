@@ -1,6 +1,6 @@
 """Several processes, one run: real torchrun with two gloo ranks, compared with one process that does all the work.
 
-ranks.py is what torchrun starts where a test must look inside; elsewhere it is the command itself.
+torchrun starts ranks.py for tests that must look inside, and the command itself for the others.
 """
 
 import json
@@ -59,7 +59,7 @@ def settings(*more: str) -> list[str]:
 
 
 def write_uneven(directory: Path, count: int = PAIRS) -> dict[str, list[str]]:
-    """Pairs whose target is ten words or one: batches of like length differ in target tokens tenfold."""
+    """Pairs whose target is ten words or one: batches of similar length differ tenfold in target tokens."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
     paths = {}
     for side in ("source", "target"):
@@ -95,7 +95,7 @@ class Place:
         return self.directory / name
 
     def alone(self, name: str, *more: str) -> Path:
-        """One process, this one."""
+        """Train in this process."""
         train(Config.build("tiny", None, settings(*more), data=self.data), self[name])
         return self[name]
 
@@ -150,7 +150,7 @@ def losses(run: Path) -> list[float]:
 
 
 def state(run: Path, step: int) -> dict[str, bytes]:
-    """A checkpoint without its clock and its maker."""
+    """A checkpoint without its clock and its provenance."""
     files = read_checkpoint(checkpoint_path(run, step))
     del files["provenance.json"]
     recorded = json.loads(files["state.json"])
@@ -164,7 +164,7 @@ def tensors(run: Path, step: int, name: str = bundle.WEIGHTS) -> dict[str, torch
 
 
 def assert_same_run(one: Path, two: Path, step: int = 12) -> None:
-    """The same losses, gradients, weights and moments, but for the order in which numbers are added."""
+    """The same losses, gradients, weights and moments, up to the order of summation."""
     assert len(log_of(one)) == len(log_of(two)) == step
     for name in ("loss", "gradient_norm"):
         ours, theirs = ([record[name] for record in log_of(run)] for run in (one, two))
@@ -186,7 +186,7 @@ def assert_same_run(one: Path, two: Path, step: int = 12) -> None:
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """All the runs of the quick tests, in two processes that live through them all."""
+    """All runs of the quick tests, in the same two processes."""
     place = Place(tmp_path_factory.mktemp("short"))
     place.alone("one then two", "train.accumulate=4", "train.max_steps=6")
     done = place.two_ranks(
@@ -224,7 +224,7 @@ def test_two_ranks_match_one_process_with_twice_the_batches(short: Place, alone:
 def test_two_ranks_match_one_process_with_packed_batches(short: Place, alone: Path) -> None:
     packed = short.alone("alone, packed", "train.accumulate=4", "train.layout=packed")
     assert_same_run(short["packed"], packed)
-    assert losses(packed)[1] != pytest.approx(losses(alone)[1], rel=1e-3), "which are other batches"
+    assert losses(packed)[1] != pytest.approx(losses(alone)[1], rel=1e-3), "the batches differ from padded ones"
 
 
 @pytest.mark.slow
@@ -260,7 +260,7 @@ def test_two_ranks_resume_bit_for_bit_with_their_rng_states(short: Place) -> Non
     assert state(short["whole"], 8) == state(short["parts"], 8)
     assert losses(short["whole"]) == losses(short["parts"])
     assert state(short["whole"], 4) == state(short["forgetful"], 4)
-    assert state(short["whole"], 8) != state(short["forgetful"], 8), "so it is the random state that matters"
+    assert state(short["whole"], 8) != state(short["forgetful"], 8), "the control: the RNG state matters"
     saved = {name for name in tensors(short["whole"], 8, checkpoint.OPTIMIZER) if name.startswith("random.")}
     assert saved == {"random.cpu.0", "random.cpu.1"}
 
@@ -282,7 +282,7 @@ def test_error_in_rank_0_stops_all_ranks_and_is_reported_once(tmp_path: Path) ->
 
 
 def redirected(tmp_path: Path, command: Sequence[str]) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
-    """What every rank of the last attempt said, by its number."""
+    """The output of every rank of the last attempt, by rank."""
     logs = tmp_path / "logs"
     done = torchrun([*TWO, "--log-dir", str(logs), "--redirects", "3", *command])
     said: dict[str, str] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.bundle import load_config
 from dragoman.training.reports.provenance import source_commit
-from tests.forked import the_server
+from tests.forked import shared_server
 
 SOURCES = [f"Satz {number} steht hier, kurz und klar." for number in range(1, 13)]
 REFERENCES = [f"Sentence {number} stands here, short and clear." for number in range(1, 13)]
@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 
 def run(place: Path, arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(place / "modules")}
-    done = the_server().run(["evaluate", *arguments.split()], cwd=place, env=environment)
+    done = shared_server().run(["evaluate", *arguments.split()], cwd=place, env=environment)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done

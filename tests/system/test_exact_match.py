@@ -1,4 +1,4 @@
-"""Exact match: one definition and one unit wherever it is measured; and what else `evaluate` promises of a model."""
+"""Exact match: one definition and one unit wherever it is measured; other guarantees of `evaluate` for a model."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from dragoman.training import test_sets
 from dragoman.training.data import prepare_data
 from dragoman.training.reports.log import SilentReporter
 from dragoman.training.validation import Validation
-from tests.forked import the_server
+from tests.forked import shared_server
 
 SOURCES = ["a b c d e f g h", "j i h g f e d c b a", "h g f e d c b a a b", "f g"]
 
@@ -36,7 +36,7 @@ def translator(quick_run: Path) -> Translator:
 
 @pytest.fixture
 def place(tmp_path: Path, translator: Translator) -> Path:
-    """References that are the model's own translations but for how they are written, and a wrong one."""
+    """References that equal the model's translations after normalisation, and a wrong one."""
     right = [f" {result.text} ".replace(" ", " \x07 ") for result in translator.translate(SOURCES[:3])]
     assert all(line.count("\x07") > 2 for line in right)
     (tmp_path / "source").write_text("".join(f"{line}\n" for line in SOURCES))
@@ -45,7 +45,7 @@ def place(tmp_path: Path, translator: Translator) -> Path:
 
 
 def run(place: Path, command: str, code: int = 0) -> str:
-    done = the_server().run(command.split(), cwd=place)
+    done = shared_server().run(command.split(), cwd=place)
     assert done.returncode == code, done.stderr
     return done.stdout
 
@@ -84,7 +84,7 @@ def test_training_and_evaluate_give_the_same_exact_match(place: Path, translator
     written = (place / "reference").read_text().splitlines()
     ours = [result.text for result in translator.translate(SOURCES)]
     assert trained == {**evaluate(ours, [normalize(line) for line in written]).to_dict(), "failed": 0}
-    assert trained["chrf"] != evaluate(ours, written).chrf.to_dict(), "the control: references as they are"
+    assert trained["chrf"] != evaluate(ours, written).chrf.to_dict(), "the control: references without normalisation"
     files = f"--model {quick_run} --beam 1 --source source --reference reference"
     assert json.loads(run(place, f"evaluate {files} --json"))["exact_match"] == 75.0
     assert "\nexact  75.0%  of 4 sentences\n" in run(place, f"evaluate {files}")
@@ -103,7 +103,7 @@ def test_validation_normalises_its_references(place: Path) -> None:
     assert prepared.valid_references == [normalize(line) for line in written]
     assert prepared.valid_references != written, "the control"
     judge = Validation(prepared, torch.device("cpu"), torch.float32).judge
-    assert judge.startswith("exact_match in per cent on 4 of "), "not to be compared with a share of earlier versions"
+    assert judge.startswith("exact_match in per cent on 4 of "), "distinct from the fraction of earlier versions"
 
 
 def test_validation_exact_match_is_reported_in_percent(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +142,6 @@ def test_evaluate_exits_with_1_if_lines_failed(place: Path, quick_run: Path) -> 
     arguments = ["evaluate", "--model", str(quick_run), "--source", str(place / "source")]
     arguments += ["--reference", str(place / "reference")]
     fault = {"name": "out_of_memory", "longest": 9}  # with </s>
-    ended = the_server().start(arguments, place / "errors", fault, {}).wait()
+    ended = shared_server().start(arguments, place / "errors", fault, {}).wait()
     assert ended.code == 1
     assert ended.lines[-1] == "evaluate: 2 lines failed and count as empty"

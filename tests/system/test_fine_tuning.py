@@ -1,4 +1,4 @@
-"""Beginning with another model, freezing, a moving average, R-Drop, memory told ahead."""
+"""Starting from another model, freezing, moving averages, R-Drop, and predicted memory."""
 
 import json
 import shutil
@@ -60,7 +60,9 @@ def test_fine_tuning_resumes_from_its_own_checkpoint(quick_run: Path, tmp_path: 
     train(from_run(quick_run, tmp_path, "train.max_steps=3", "train.learning_rate=0.0"), tmp_path)
     assert all(torch.equal(middle[name], weight) for name, weight in weights_at(tmp_path, 3).items())
     first = bundle.named_weights(bundle.load_bundle(quick_run).model)
-    assert not all(torch.equal(middle[name], weight) for name, weight in first.items()), "the control: it had moved"
+    assert not all(torch.equal(middle[name], weight) for name, weight in first.items()), (
+        "the control: the weights had changed"
+    )
 
 
 def test_model_size_is_fixed_by_the_start_model_but_dropout_is_not(quick_run: Path, tmp_path: Path) -> None:
@@ -79,8 +81,8 @@ def test_batch_and_schedule_defaults_follow_the_start_model(quick_run: Path, tmp
 
     tiny, small = (Config.build(preset).train for preset in ("tiny", "small"))
     assert built(str(quick_run)) == tiny
-    assert built("en-de") == small, "not the 51,200 tokens a batch it was trained with"
-    assert built(str(quick_run), "small") == small, "what is asked for wins"
+    assert built("en-de") == small, "not the 51,200 tokens per batch it was trained with"
+    assert built(str(quick_run), "small") == small, "an explicit preset wins"
     assert built(str(quick_run), None, "train.batch_tokens=600") == replace(tiny, batch_tokens=600)
     by_setting = build_config(None, tmp_path, None, {}, [f"train.start_from={quick_run}"])
     assert by_setting.train.batch_tokens == tiny.batch_tokens
@@ -176,7 +178,9 @@ def test_moving_average_is_validated_published_and_resumed(tmp_path: Path) -> No
     average = weights_at(tmp_path / "whole", published, "average.safetensors")
     plain = weights_at(tmp_path / "whole", published)
     assert all(torch.equal(kept[name], average[name]) for name in kept)
-    assert not all(torch.equal(kept[name], plain[name]) for name in kept), "the control: they are not the same"
+    assert not all(torch.equal(kept[name], plain[name]) for name in kept), (
+        "the control: the average differs from the weights"
+    )
 
 
 # R-Drop
@@ -245,7 +249,7 @@ def test_predicted_memory_grows_with_batch_layers_ema_and_r_drop(tmp_path: Path)
 
 
 def test_saved_activations_stay_within_the_cuda_prediction(tmp_path: Path) -> None:
-    """Counted here, tensor by tensor; on CUDA it is more, since layer norms keep float32 there."""
+    """Counted here tensor by tensor; on CUDA it is more, since layer norms save float32 there."""
     settings = "data.generated=numbers-de", "model.d_model=64", "model.attention_dropout=0.1", "train.batch_tokens=4096"
     config = quick_config(*settings).with_vocabulary(300, 300)
     store = prepare_data(config, tmp_path, SilentReporter()).train

@@ -1,6 +1,6 @@
 """Pickles and hostile model directories: exit 4 with one line, nothing runs, nothing hangs, memory stays bounded.
 
-Every hostile file has a manifest that vouches for it, so that the check behind the SHA-256 is what is tested.
+Every hostile file has a matching manifest, so that the checks after the SHA-256 are tested.
 """
 
 import json
@@ -66,7 +66,7 @@ AFTER_A_PICKLE = {
 
 
 def check_refused(ended: Ended, path: Path, message: str) -> None:
-    """Exit 4, and the last line says why; the lines before it are of a run that began."""
+    """Exit 4, and the last line says why; earlier lines may be of a run that has started."""
     assert ended.code == MODEL, ended.errors
     assert re.fullmatch(rf"dragoman: {re.escape(str(path))}: {message}", ended.lines[-1]), ended.errors
 
@@ -108,7 +108,7 @@ def test_a_pickle_in_a_checkpoint_does_not_run(runs: Runs, trained: Path, tmp_pa
     checkpoint = checkpoint_path(copied, 2)
     (checkpoint / name).write_bytes(payload(tmp_path / "marker"))
     seal_checkpoint(checkpoint)
-    assert read_checkpoint(checkpoint)[name] == payload(tmp_path / "marker"), "the manifest vouches for it"
+    assert read_checkpoint(checkpoint)[name] == payload(tmp_path / "marker"), "the manifest matches it"
     ended = runs.run(copied, *STEPS, "train.max_steps=4")
     check_refused(ended, checkpoint / name, AFTER_A_PICKLE[name])
     assert not (tmp_path / "marker").exists()
@@ -433,7 +433,7 @@ def test_a_hostile_card_is_refused(
 
 
 def test_valid_model_loads_within_the_memory_limit(server: Server, model: Path) -> None:
-    """The control: sealed again, reached by a link, one file of it a link inside of it."""
+    """The control: with a rewritten manifest, opened through a link, and with a link inside."""
     (model / WEIGHTS).rename(model / "stored")
     (model / WEIGHTS).symlink_to("stored")
     seal(model)
@@ -444,7 +444,7 @@ def test_valid_model_loads_within_the_memory_limit(server: Server, model: Path) 
 
 
 def test_reading_an_oversized_file_exceeds_the_memory_limit(server: Server, model: Path) -> None:
-    """The control: the limit of memory is in force, and refusing by size is what keeps a command within it."""
+    """The control: the memory limit is in force, and refusing by size keeps a command within it."""
     sparse(TOKENIZER, GIGABYTE)(model)
     ended = translate(server, model, {"name": "all_of", "faults": [{"name": "no_size_limit"}, LIMITED]})
     check_refused(ended, model / TOKENIZER, r"does not fit in memory \(1,000,000,000 bytes\); use a larger machine")

@@ -100,7 +100,9 @@ def test_masked_heads_are_masked_during_search(quick_run: Path) -> None:
     (sentence,) = json.loads(run("inspect", "--model", quick_run, SOURCE, *heads, "--json").stdout)["sentences"]
     (other,) = json.loads(run("inspect", "--model", quick_run, "t s r q p", *heads, "--json").stdout)["sentences"]
     assert sentence["translation"] != sentence["masked"]["before"]["translation"]
-    assert sentence["translation"] == other["translation"], "without cross-attention every source is alike"
+    assert sentence["translation"] == other["translation"], (
+        "without cross-attention every source gives the same translation"
+    )
     assert sentence["masked"]["before"] != other["masked"]["before"], "the control: with it they differ"
     error = error_of("inspect", "--model", quick_run, SOURCE, "--mask-head", "cross.9.1")
     assert error.startswith("--mask-head cross.9.1: no such head; this model has encoder.1.1 to")
@@ -167,7 +169,7 @@ def test_training_writes_a_report_and_attention_snapshots(quick_run: Path) -> No
     looks = read_snapshots(quick_run, last_step=60)
     assert [look.step for look in looks] == steps
     np.testing.assert_allclose(looks[-1].weights.sum(axis=-1), 1.0, atol=0.05)
-    assert not np.array_equal(looks[0].weights, looks[-1].weights), "it forms"
+    assert not np.array_equal(looks[0].weights, looks[-1].weights), "attention changes during training"
     assert [look.step for look in read_snapshots(quick_run, last_step=40)] == [step for step in steps if step <= 40]
 
 

@@ -1,7 +1,7 @@
-"""The inspection page in a real browser: what it shows is what the data says, and nothing leaves the file.
+"""The inspection page in a real browser: it shows the data and makes no request.
 
-Needs playwright and Debian's chromium; skipped where either is missing. To see the pages, name a folder for pictures of
-them: DRAGOMAN_SCREENSHOTS=/tmp/pages.
+Needs playwright and Debian's chromium; skipped if either is missing. To save screenshots of the pages, set
+DRAGOMAN_SCREENSHOTS=/tmp/pages.
 """
 
 import base64
@@ -137,7 +137,7 @@ def browser() -> Iterator[Any]:
 
 
 class Record:
-    """What a page did that it should not."""
+    """Requests, dialogs and errors of a page."""
 
     def __init__(self, page: Any, address: str) -> None:
         self.requests: list[str] = []
@@ -159,7 +159,7 @@ class Record:
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Open]:
-    """Opens a payload; afterwards no page may have asked for anything but its file, nor complained."""
+    """Opens a payload; afterwards no page may have made a request or logged an error."""
     opened: list[tuple[Any, Any, Record]] = []
 
     def open_page(data: Payload, width: int = 1200, scheme: str = "light") -> Any:
@@ -184,11 +184,11 @@ def map_picture(page: Any) -> str:
     return str(page.evaluate("document.getElementById('map').toDataURL()"))
 
 
-def choose(page: Any, layer: int, head: int) -> None:
+def select_head(page: Any, layer: int, head: int) -> None:
     page.click(f'.thumb[data-layer="{layer}"][data-head="{head}"]')
 
 
-def sections(page: Any) -> list[str]:
+def visible_sections(page: Any) -> list[str]:
     shown: list[str] = page.locator("#sections > section").evaluate_all(
         "all => all.filter(part => !part.hidden).map(part => part.id)"
     )
@@ -198,7 +198,7 @@ def sections(page: Any) -> list[str]:
 # Safety
 
 
-def opened(browser: Any, file: Path, content: str) -> tuple[Any, Record]:
+def open_page(browser: Any, file: Path, content: str) -> tuple[Any, Record]:
     file.write_text(content, encoding="utf-8")
     page = browser.new_page()
     record = Record(page, file.as_uri())
@@ -207,7 +207,7 @@ def opened(browser: Any, file: Path, content: str) -> tuple[Any, Record]:
 
 
 def test_network_request_is_blocked_and_detected(browser: Any, tmp_path: Path) -> None:
-    page, record = opened(browser, tmp_path / "page.html", whole_page("tiny", payload(sentence())))
+    page, record = open_page(browser, tmp_path / "page.html", whole_page("tiny", payload(sentence())))
     record.check()
     refused = page.evaluate(
         """() => new Promise((done) => {
@@ -242,7 +242,7 @@ def test_a_script_in_text_runs_only_without_both_escaping_and_policy(
     assert len(set(contents.values())) == 4
     ran = {}
     for number, (guards, content) in enumerate(contents.items()):
-        page, record = opened(browser, tmp_path / f"{number}.html", content)
+        page, record = open_page(browser, tmp_path / f"{number}.html", content)
         ran[guards] = page.evaluate("document.documentElement.dataset.ran") == "yes"
         if guards == (True, True):
             record.check()
@@ -341,7 +341,7 @@ def test_each_target_token_has_an_alignment_line(show: Open) -> None:
 def test_a_head_is_chosen_by_click_and_by_keyboard(show: Open) -> None:
     page = show(payload(sentence()))
     pictures = [map_picture(page)]
-    choose(page, 1, 2)
+    select_head(page, 1, 2)
     assert page.get_attribute("#map", "data-shown") == "layer 2, head 3"
     pictures.append(map_picture(page))
     page.keyboard.press("ArrowRight")
@@ -360,7 +360,7 @@ def test_heat_map_and_table_show_the_weights(show: Open, kind: str) -> None:
     data = sentence()
     page = show(payload(data))
     page.check(f"#kind-{kind}", force=True)
-    choose(page, 0, 1)
+    select_head(page, 0, 1)
     weights_QK = unpacked(data["attention"][kind])[0, 1]
     page.focus("#map-scroll")
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
@@ -375,7 +375,7 @@ def test_heat_map_and_table_show_the_weights(show: Open, kind: str) -> None:
 def test_selecting_a_sentence_shows_its_weights(show: Open) -> None:
     both = [sentence(seed=seed) for seed in (1, 2)]
     page = show(payload(*both))
-    choose(page, 0, 1)
+    select_head(page, 0, 1)
     for number, data in enumerate(both):
         page.click(f"#sentence-{number}")
         page.focus("#map-scroll")
@@ -386,7 +386,7 @@ def test_selecting_a_sentence_shows_its_weights(show: Open) -> None:
 def test_hovering_over_a_cell_shows_its_value(show: Open) -> None:
     data = sentence()
     page = show(payload(data))
-    choose(page, 1, 0)
+    select_head(page, 1, 0)
     box = page.locator("#map").bounding_box()
     queries, keys = len(TARGET), len(SOURCE)
     page.mouse.move(box["x"] + box["width"] * 3.5 / keys, box["y"] + box["height"] * 2.5 / queries)
@@ -406,7 +406,7 @@ def test_word_view_shows_lines_of_all_heads_or_the_selected_one(show: Open) -> N
     assert page.inner_text("#word-readout") != first
     page.click("#word-queries [data-index='0']")
     assert page.inner_text("#word-readout") == first
-    choose(page, 0, 2)
+    select_head(page, 0, 2)
     assert lines.evaluate_all(heads) == [2]
 
 
@@ -542,17 +542,17 @@ def test_the_theme_cycles(show: Open) -> None:
 
 
 def test_sections_without_data_are_not_shown(show: Open) -> None:
-    assert sections(show(payload())) == []
-    assert sections(show(payload(sentence(forced=True)))) == [
+    assert visible_sections(show(payload())) == []
+    assert visible_sections(show(payload(sentence(forced=True)))) == [
         "translation", "probability", "attention", "steps", "ranking",
     ]  # fmt: skip
     whole = payload(statistics=statistics())
-    assert sections(show(whole)) == ["statistics"]
+    assert visible_sections(show(whole)) == ["statistics"]
 
 
 def test_model_without_attention_hides_attention_sections(show: Open) -> None:
     page = show(payload(sentence(kinds=())))
-    assert sections(page) == ["translation", "probability", "steps", "beam"]
+    assert visible_sections(page) == ["translation", "probability", "steps", "beam"]
     page.hover("#strip [data-side=target] [data-index='1']")
     assert "no attention" in page.inner_text("#translation")
 
@@ -583,7 +583,7 @@ def test_two_hundred_tokens_render_fast_with_few_dom_nodes(show: Open) -> None:
     page = show(payload(long_sentence(1), long_sentence(2)))
     page.check("#kind-encoder", force=True)
     for act in (
-        lambda: choose(page, 3, 4),
+        lambda: select_head(page, 3, 4),
         lambda: page.check("#view-table", force=True),
         lambda: page.check("#view-word", force=True),
         lambda: page.check("#view-map", force=True),
@@ -608,7 +608,7 @@ def test_tab_key_moves_through_the_page(show: Open) -> None:
                 "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
             )
         )
-    assert "BODY" not in stops[:20], "no stop leads nowhere"
+    assert "BODY" not in stops[:20], "every stop is an element"
     assert stops.count("head-name") <= 2 * 120 // 20, "a list of heads is one stop"
 
 
@@ -625,7 +625,7 @@ def test_lines_connect_tokens_with_most_attention_in_the_selected_head(show: Ope
     def joined(weights: Any) -> list[str]:
         return [starts[at] for at in weights.argmax(axis=1)]
 
-    assert page.evaluate(ends) == joined(cross[-1].mean(axis=0)), "at first the layer that aligns"
+    assert page.evaluate(ends) == joined(cross[-1].mean(axis=0)), "at first the alignment layer"
     page.select_option("#link-head", "0.1")
     assert page.evaluate(ends) == joined(cross[0, 1])
     assert joined(cross[0, 1]) != joined(cross[-1].mean(axis=0)), "the control"
@@ -641,6 +641,6 @@ def test_run_report_contains_no_script(browser: Any, quick_run: Path, tmp_path: 
     assert page.locator("svg image").count() >= 3, "attention at each validation"
     if SCREENSHOTS:
         page.screenshot(path=Path(SCREENSHOTS) / "report.png", full_page=True)
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "wide parts scroll by themselves"
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "wide parts scroll on their own"
     record.check()
     page.close()

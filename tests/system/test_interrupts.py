@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.forked import Ended, heeding_interrupts, the_server
+from tests.forked import Ended, default_interrupts, shared_server
 
 BUG = "dragoman: internal error: ZeroDivisionError: division by zero; `dragoman --debug ...` shows the traceback"
 
 
 def run(arguments: list[str | Path], fault: Mapping[str, Any], errors: Path) -> Ended:
-    return the_server().start([*map(str, arguments)], errors, fault, {}).wait()
+    return shared_server().start([*map(str, arguments)], errors, fault, {}).wait()
 
 
 def while_loading(action: str, **how: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ sys.meta_path.insert(0, Finder)
 )
 def test_an_interrupt_during_imports_or_shutdown_shows_no_traceback(when: str) -> None:
     command = f"{START}{when}from dragoman.cli.main import main; main()"
-    with heeding_interrupts():
+    with default_interrupts():
         done = subprocess.run([sys.executable, "-c", command], capture_output=True)
     assert (done.returncode, done.stderr) == (130, b"dragoman: interrupted\n")
 
@@ -127,7 +127,7 @@ while outcome == "KeyboardInterrupt":
 
 def test_interrupt_while_waiting_for_a_line_raises_keyboard_interrupt() -> None:
     """In `queue.Queue.get`, a lock released twice was another outcome."""
-    with heeding_interrupts():
+    with default_interrupts():
         done = subprocess.run([sys.executable, "-c", WAIT_FOR_A_LINE], capture_output=True, text=True, check=True)
     outcomes = done.stdout.split()
     assert outcomes[-1] == "StopIteration", "nothing was left to interrupt"

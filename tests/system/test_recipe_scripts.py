@@ -1,4 +1,4 @@
-"""Back-translation and distillation from end to end: what they make, how they go on, what they refuse."""
+"""Back-translation and distillation from end to end: their outputs, how they resume, what they refuse."""
 
 import bz2
 import importlib
@@ -102,7 +102,7 @@ def start(command: Sequence[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def back_translated(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the command leaves. Tests read it and leave it as it is."""
+    """The output of the command. Tests must not change it."""
     out = tmp_path_factory.mktemp("back") / "run"
     command = start(back_translation(corpus, out, "--repeat", "2", "--max-ratio", "20"))
     done = subprocess.run(command, capture_output=True, text=True)
@@ -261,7 +261,7 @@ def test_teacher_can_be_trained_and_real_pairs_kept(corpus: Path, run: Run, tmp_
 def in_parts(
     scripts: dict[str, ModuleType], corpus: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[list[Any], int]]:
-    """Translate the monolingual text in four parts; what came, and how many parts were made."""
+    """Translate the monolingual text in four parts; returns the translations and how many parts were made."""
     steps = scripts["steps"]
     monkeypatch.setattr(steps, "PART_LINES", LINES // 4)
     made: list[int] = []
@@ -490,7 +490,7 @@ def test_every_row_of_the_ablations_is_a_valid_configuration(scripts: dict[str, 
 
 @pytest.fixture
 def folder(corpus: Path, tmp_path: Path) -> Path:
-    """The corpus where the ablations look for theirs."""
+    """A data folder with the corpus of the ablations."""
     place = tmp_path / "data" / "tatoeba-en-de"
     place.mkdir(parents=True)
     for split, found in (("train", "train"), ("valid", "valid"), ("test", "valid")):

@@ -1,4 +1,4 @@
-"""Recipes: each is valid; the generated ones reach their promise on phrases never seen (the long form trains them)."""
+"""Recipes: each is valid; the generated ones reach their promised score on held-out phrases (slow tests)."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The recipes of numbers reach their promise: a file of its own, so that they train beside those of letters."""
+"""The recipes of numbers reach their promised score: a separate file, to train in parallel with test_recipes.py."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Recurrent models through exactly the same commands: trained, saved, resumed, decoded, looked into."""
+"""Recurrent models with the same commands: trained, saved, resumed, decoded, inspected."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""docs/reliability.md names tests that exist, and every one of the forty promises."""
+"""docs/reliability.md names existing tests and lists all forty promises."""
 
 import re
 from pathlib import Path

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.forked import Ended, the_server
+from tests.forked import Ended, shared_server
 
 LINES = 70
 WINDOW = 32  # 16 batches of 2; an event each when it is written, and when its record is written and renamed
@@ -39,7 +39,7 @@ class Job:
         return ["translate", *files, *how, "--output", str(self.output)]
 
     def run(self, *more: str, **fault: Any) -> Ended:
-        return the_server().start([*self.arguments, *more], self._errors, fault, {}).wait()
+        return shared_server().start([*self.arguments, *more], self._errors, fault, {}).wait()
 
     def at(self, event: int, action: str) -> Ended:
         return self.run(name="at_event", number=event, action=action)
@@ -48,7 +48,7 @@ class Job:
         return f"{lines} of {LINES} lines kept in {self.partial}; run the same command to continue"
 
     def others(self) -> set[str]:
-        """What else lies there."""
+        """Other files in the directory."""
         mine = {self.output.name, self.source.name, f"{self.output.name}.errors"}
         return {path.name for path in self.output.parent.iterdir()} - mine
 
@@ -61,10 +61,10 @@ _outputs: dict[tuple[bytes, tuple[str, ...]], bytes] = {}
 
 
 def uninterrupted(quick_run: Path, source: Path, *options: str) -> bytes:
-    """What the same command writes to standard output, all at once."""
+    """What the same command writes to standard output without interruption."""
     key = (source.read_bytes(), options)
     if key not in _outputs:
-        done = the_server().run(job(quick_run, source, "-", *options).arguments[:-2])
+        done = shared_server().run(job(quick_run, source, "-", *options).arguments[:-2])
         assert done.returncode == 0, done.stderr
         _outputs[key] = done.stdout.encode()
         assert _outputs[key].count(b"\n") == LINES
@@ -170,7 +170,7 @@ def test_no_files_are_left_if_no_line_was_finished(quick_run: Path, source: Path
     assert mine.others() == set()
     assert mine.at(4, "die").code == -9
     other = job(quick_run, source, "out", "--beam", "2").at(1, "interrupt")
-    assert (other.code, other.lines[-1]) == (130, message), "nor of the work that it took the place of"
+    assert (other.code, other.lines[-1]) == (130, message), "nor lines of the replaced work"
     assert mine.others() == set()
 
 
@@ -213,11 +213,11 @@ def test_changed_or_damaged_work_starts_over(change: str, note: str, quick_run: 
 
 
 def test_other_command_with_the_same_output_keeps_resumable_work(quick_run: Path, source: Path) -> None:
-    """Text as arguments goes to the same file: it does not touch the work that waits to be continued."""
+    """Text given as arguments goes to the same file and leaves the resumable work alone."""
     expected, killed = uninterrupted(quick_run, source), job(quick_run, source)
     killed.at(4, "die")
     kept = killed.partial.read_bytes(), killed.state.read_bytes()
-    done = the_server().run(["translate", "--model", str(quick_run), "--output", str(killed.output), "a b"])
+    done = shared_server().run(["translate", "--model", str(quick_run), "--output", str(killed.output), "a b"])
     assert (done.returncode, killed.output.read_bytes().count(b"\n")) == (0, 1)
     assert (killed.partial.read_bytes(), killed.state.read_bytes()) == kept
     assert killed.run().code == 0

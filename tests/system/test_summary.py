@@ -1,4 +1,4 @@
-"""The summary of a run: it says what the log, the model directory and the Translator say, and text stays text."""
+"""The summary of a run: it matches the log, the model directory and the Translator, and text stays text."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def prepared(quick_run: Path) -> PreparedData:
 
 @pytest.fixture(scope="module")
 def summarised(quick_run: Path, prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the quick run with a summary written anew."""
+    """A copy of the quick run with a new summary."""
     run = shutil.copytree(quick_run, tmp_path_factory.mktemp("summary") / "a_run")
     for name in (SUMMARY, summary.CURVES, summary.ATTENTION):
         (run / name).unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from dragoman.training.reports.log import SilentReporter
 from dragoman.training.reports.provenance import source_commit
 from dragoman.training.test_sets import _name
 from tests.conftest import quick_config
-from tests.forked import the_server
+from tests.forked import shared_server
 
 PLACED = "$DRAGOMAN_DATA/text.tsv"
 LINES = [("a b c d e", "e d c b a"), ("j i h g f", "f g h i j"), ("c d c d", "d c d c")]
@@ -78,7 +78,7 @@ def test_lowercase_model_is_scored_in_lower_case_and_capitals_give_a_warning(tmp
         files = ("--source", str(tmp_path / "sets/one.src"), "--reference", str(tmp_path / reference))
         # a process of its own: the command takes SIGPIPE for itself
         words = ("evaluate", "--model", str(tmp_path / "run"), *files, "--device", "cpu", *more)
-        done = the_server().run(words)
+        done = shared_server().run(words)
         assert done.returncode == 0, done.stderr
         assert (caution in done.stderr) is told
 
@@ -168,9 +168,9 @@ def test_command_line_passes_the_data_folder(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
     files = [item for side in ("source", "target", "valid-source", "valid-target") for item in (f"--{side}", PLACED)]
     command = ["train", *files, "--out", str(tmp_path / "run"), "--data"]
-    missing = the_server().run([*command, str(tmp_path / "none")])
+    missing = shared_server().run([*command, str(tmp_path / "none")])
     assert missing.returncode == 2
     assert missing.stderr.startswith(f"dragoman: --data {tmp_path / 'none'}: no such folder")
-    found = the_server().run([*command, str(tmp_path)])
+    found = shared_server().run([*command, str(tmp_path)])
     assert found.returncode == 3
     assert found.stderr.startswith(f"dragoman: {tmp_path}/text.tsv: no such file")

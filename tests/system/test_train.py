@@ -1,4 +1,4 @@
-"""Runs from end to end: what they leave behind, how they go on, when they stop."""
+"""Runs from end to end: what they write, how they resume, when they stop."""
 
 import json
 import math
@@ -33,7 +33,7 @@ from tests.conftest import QUICK, quick_config
 
 
 class Notes(SilentReporter):
-    """A reporter that remembers."""
+    """A reporter that records its notes."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -43,7 +43,7 @@ class Notes(SilentReporter):
 
 
 def state(run: Path, step: int) -> dict[str, bytes]:
-    """A checkpoint without its clock, and without where and by which command it was made."""
+    """A checkpoint without its clock and its provenance."""
     files = read_checkpoint(checkpoint_path(run, step))
     del files["provenance.json"]
     recorded = json.loads(files["state.json"])
@@ -423,7 +423,7 @@ def test_changed_validation_metric_resets_the_best_score(tmp_path: Path) -> None
     assert any(note.startswith("the validation metric is loss on 20 of ") for note in reporter.notes)
     assert result.best_step == 12
     assert published(tmp_path)["judge"].startswith("loss on 20 of ")
-    assert published(tmp_path)["step"] == 12, "what the other judge saw is not relabelled"
+    assert published(tmp_path)["step"] == 12, "scores by the other metric are not reused"
 
 
 def test_finished_run_is_left_unchanged(quick_run: Path) -> None:
@@ -493,7 +493,7 @@ def test_run_ended_by_patience_or_without_average_is_left_unchanged(tmp_path: Pa
 
 
 def strict_json(content: bytes) -> Any:
-    """JSON as other programs read it, which know no NaN and no Infinity."""
+    """JSON as other programs read it, without NaN and Infinity."""
 
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")

@@ -1,4 +1,4 @@
-"""Which pairs a run sees: each once an epoch, also when the way they are batched changes within one."""
+"""Which pairs a run sees: each once per epoch, even if the batching changes within an epoch."""
 
 import json
 from collections import Counter
@@ -26,7 +26,7 @@ FIRST: Start = (1_200, 3, 1)
 
 
 class Lengths:
-    """What planning asks of a store."""
+    """The part of a store that planning uses."""
 
     def __init__(self, epoch: int) -> None:
         random = np.random.default_rng(epoch)  # as with text.sampling: other lengths in every epoch
@@ -47,7 +47,7 @@ def make_layout(name: str, batch_tokens: int) -> Layout:
 
 
 def resume(progress: Progress, name: str, start: Start) -> tuple[Progress, BatchLoader]:
-    """As a run does it: from what a checkpoint's JSON says, with the settings of this start."""
+    """Resume like a run: from the JSON of a checkpoint, with the settings of this start."""
     batch_tokens, accumulate, world = start
     layout = make_layout(name, batch_tokens)
     progress = Progress(**json.loads(json.dumps(asdict(progress))))
@@ -63,7 +63,7 @@ def steps_from(progress: Progress, loader: BatchLoader) -> Iterator[list[tuple[i
 
 
 def trained(name: str, starts: Iterable[tuple[Start, int]], until_epoch: int = 2) -> list[tuple[int, list[int]]]:
-    """The batches of a run that takes so many steps with each start's settings, and the last one's to the end."""
+    """The batches of a run that takes the given steps with each start's settings, the last until the end."""
     progress, batches = Progress(), []
     for start, steps in starts:
         progress, loader = resume(progress, name, start)

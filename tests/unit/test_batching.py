@@ -36,7 +36,7 @@ def test_order_is_a_pure_function_of_seed_and_epoch() -> None:
             plan.epoch(earlier)
         return [rows.tolist() for rows in plan.epoch(epoch)]
 
-    assert order(3) == order(3, after=(0, 1, 2)), "what came before does not matter"
+    assert order(3) == order(3, after=(0, 1, 2)), "earlier epochs do not matter"
     assert order(3) != order(4)
     assert order(3) != order(3, seed=2)
 
@@ -60,7 +60,7 @@ def test_each_group_of_a_batch_fits_its_share(lengths: list[tuple[int, int]], bu
     for rows in batches:
         parts = bucket_by_length(rows, source, target, budget // groups)
         assert len(parts) <= groups, "no more than the batch has"
-        assert sorted(np.concatenate(parts)) == sorted(rows), "grouped again, nothing is lost"
+        assert sorted(np.concatenate(parts)) == sorted(rows), "grouping loses no rows"
         for part in parts:
             longest = max(max(lengths[row]) + 1 for row in part)
             assert longest * len(part) <= budget // groups or len(part) == 1

@@ -1,4 +1,4 @@
-"""Where a score comes from: buckets that add up, sentences in order."""
+"""Breakdown of a score: buckets by length, sentences in order."""
 
 import pytest
 import sacrebleu

@@ -41,7 +41,7 @@ def test_model_directory_round_trip(quick_run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "again" / "card.md").read_text() == "a card"
     for name, tensor in bundle.named_weights(again.model).items():
         assert torch.equal(tensor, weights[name])
-    assert again.model.output.weight is again.model.source_embedding.weight, "ties come back"
+    assert again.model.output.weight is again.model.source_embedding.weight, "tied weights stay tied"
 
 
 def test_no_break_spaces_are_kept_if_configured(copied: Path) -> None:
@@ -182,7 +182,7 @@ def test_damaged_checkpoint_is_detected(tmp_path: Path, damage: str) -> None:
 
 
 def damage(path: Path) -> str:
-    """What read_checkpoint says of it."""
+    """The damage that read_checkpoint reports."""
     with pytest.raises(ModelError) as caught:
         read_checkpoint(path)
     return str(caught.value).removeprefix(f"{path}: damaged checkpoint ")

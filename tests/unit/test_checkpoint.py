@@ -1,4 +1,4 @@
-"""The state of a run in its checkpoint: what is not one is refused by name."""
+"""The state of a run in its checkpoint: anything invalid is refused by name."""
 
 import json
 from pathlib import Path

@@ -42,7 +42,7 @@ def test_best_combinations_match_exhaustive_search(choices: list[list[Hypothesis
 
 
 def test_line_of_twenty_thousand_pieces_is_handled() -> None:
-    """Nothing grows with the square of it, nor recurses."""
+    """Nothing is quadratic or recursive."""
     choices = [[Hypothesis((), score, score, True) for score in (-1.0, -2.0)]] * 20_000
     first, second, third = best_combinations(choices, 3)
     assert len(first) == 20_000
@@ -84,4 +84,4 @@ def test_a_sample_of_a_line_is_one_sample_of_each_sentence(translator: Translato
     assert len({other.tokens for other in line.alternatives}) == 3
     ends = [[place for place, token in enumerate(other.tokens) if token == "</s>"] for other in line.alternatives]
     firsts = {other.tokens[: end[0]] for other, end in zip(line.alternatives, ends, strict=True) if end}
-    assert len(firsts) > 1, "not the best sample of a sentence in all of them"
+    assert len(firsts) > 1, "each sample uses its own sample of a sentence"

@@ -1,4 +1,4 @@
-"""Smaller weights on disk: how near, how small, and the same model to every command."""
+"""Smaller weights on disk: error, size, and the same model for every command."""
 
 import errno
 import os
@@ -178,7 +178,7 @@ def test_full_disk_leaves_existing_files_unchanged(
 def test_control_every_file_is_written_without_a_full_disk(
     quick_run: Path, tmp_path: Path, fill_disk: Callable[[int], None]
 ) -> None:
-    """The control of the test above: without a full disk every file is there."""
+    """The control of the test above."""
     fill_disk(EVENTS + 1)
     assert CliRunner().invoke(app, ["compress", "--model", str(quick_run), "--out", str(tmp_path)]).exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -198,12 +198,12 @@ def test_local_model_takes_precedence_over_bundled_model(
     assert bundle.bundled_models() == ["small"]
     assert dragoman.load("small", "cpu").translate("a b").source == "a b"
     Path("small").mkdir(exist_ok=True)
-    assert bundle.resolve_model("small") == small, "a folder that is no model is not in the way"
+    assert bundle.resolve_model("small") == small, "a folder without a model is ignored"
     for part in (bundle.CONFIG, bundle.WEIGHTS, bundle.CHECKPOINTS):
         Path("small", part).touch()
-        assert bundle.resolve_model("small") == Path("small"), "one's own model comes first"
+        assert bundle.resolve_model("small") == Path("small"), "the local model comes first"
         Path("small", part).unlink()
     assert bundle.resolve_model("..") == Path("..")
-    assert bundle.resolve_model("../small") == Path("../small"), "only names are, not paths"
+    assert bundle.resolve_model("../small") == Path("../small"), "paths never name bundled models"
     with pytest.raises(ModelError, match="or use a bundled one: small"):
         dragoman.load("smal")

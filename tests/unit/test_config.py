@@ -125,10 +125,10 @@ def test_wrong_value_gives_the_same_error_from_any_source(name: str, value: Any,
     assert message_of(Config.build, file=file) == f"{file}: {message}"
 
 
-def wrong_for(hint: Any) -> list[Any]:
-    """Values of every other type; for numbers those that are none, too."""
+def values_of_other_types(hint: Any) -> list[Any]:
+    """Values of every other type; for numbers also NaN and infinity."""
     if isinstance(hint, types.UnionType):
-        return wrong_for(hint.__args__[0])
+        return values_of_other_types(hint.__args__[0])
     if typing.get_origin(hint) is Literal:
         return ["no such choice", 1, True]
     if typing.get_origin(hint) is tuple:
@@ -145,7 +145,7 @@ def wrong_for(hint: Any) -> list[Any]:
 @pytest.mark.parametrize(("section", "kind"), SECTIONS, ids=[kind.__name__ for _, kind in SECTIONS])
 def test_every_field_refuses_values_of_other_types(section: str, kind: Any) -> None:
     for name, hint in typing.get_type_hints(kind).items():
-        for value in wrong_for(hint):
+        for value in values_of_other_types(hint):
             assert message_of(kind, **{name: value}).startswith(f"{section}.{name}: "), (name, value)
         kind(**{name: getattr(kind(), name)})  # the control
 
@@ -190,7 +190,7 @@ def test_vocabulary_size_is_not_a_model_setting(name: str, tmp_path: Path) -> No
     assert message_of(Config.build, None, file) == f"{file}: {message}"
     assert message_of(Config.build, None, None, [f"model.{name}=500"]) == message
     assert message_of(Config.build, model={name: 500}) == message
-    assert getattr(Config.build(None, file, saved=True).model, name) == 500, "a model directory states it"
+    assert getattr(Config.build(None, file, saved=True).model, name) == 500, "a model directory contains it"
     assert message_of(Config.build, None, file, [f"model.{name}=500"], saved=True) == message
 
 
@@ -237,7 +237,9 @@ def test_error_outside_a_file_does_not_name_the_file(
     file.write_text("[train]\nmax_steps = 5\n[decode]\nbeam = 2\n")
     assert message_of(Config.build, file=file, settings=settings, **options) == message
     file.write_text("[train]\nmax_steps = -1\n")
-    assert message_of(Config.build, None, file, ["train.max_steps=0"]).startswith("train.max_steps: 0 is"), "nor here"
+    assert message_of(Config.build, None, file, ["train.max_steps=0"]).startswith("train.max_steps: 0 is"), (
+        "nor for an overridden value"
+    )
 
 
 def test_setting_overrides_an_invalid_value_in_a_file(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_string_is_checked_like_the_first_line_of_a_file(tmp_path_factory: pytes
     (read,) = read_lines(write(tmp_path_factory.getbasetemp() / "one", text.encode() + b"\n"))
     found = text_line(text)
     assert found.text == read.text
-    assert found.problem.split()[:2] == read.problem.split()[:2], "bytes there, characters here"
+    assert found.problem.split()[:2] == read.problem.split()[:2], "counted in bytes in files, in characters in strings"
 
 
 def test_blank_lines_are_dropped_as_pairs_and_counted(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a process does with freed memory, while a training keeps it and after."""
+"""Freed memory is kept during a training run and returned after it."""
 
 import platform
 import subprocess

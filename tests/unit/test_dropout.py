@@ -1,4 +1,4 @@
-"""Dropout happens wherever the configuration asks for it, in training only, padded and packed."""
+"""Dropout is applied wherever it is configured, in training only, padded and packed."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ def model_with(norm: str = "post", **dropout: float) -> Transformer:
 
 
 def dropouts(model: Transformer) -> dict[str, float]:
-    """Every place that can drop something, and how much of it."""
+    """Every dropout of a model with its rate."""
     found = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.Dropout):
@@ -42,7 +42,7 @@ def dropouts(model: Transformer) -> dict[str, float]:
     return found
 
 
-def leave_only(model: Transformer, place: str) -> None:
+def disable_all_but(model: Transformer, place: str) -> None:
     for name, module in model.named_modules():
         if name != place and isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -51,7 +51,7 @@ def leave_only(model: Transformer, place: str) -> None:
 
 
 def run_of(model: Transformer, layout: str) -> Callable[[int], Tensor]:
-    """What the model makes of a few pairs, as a function of the seed."""
+    """The output of the model for a few pairs, as a function of the seed."""
     if layout == "padded":
         batch = teacher_forcing(torch.arange(2).numpy(), SOURCES, TARGETS)
 
@@ -79,7 +79,7 @@ def test_every_dropout_has_the_configured_rate() -> None:
 def test_each_dropout_is_active_in_training_only(layout: str, norm: str) -> None:
     for place in [*EMBEDDING, *RESIDUAL, *ATTENTION]:
         model = model_with(norm, dropout=0.5, attention_dropout=0.5)
-        leave_only(model, place)
+        disable_all_but(model, place)
         run = run_of(model, layout)
         model.train()
         assert torch.equal(run(1), run(1)), place
@@ -87,7 +87,7 @@ def test_each_dropout_is_active_in_training_only(layout: str, norm: str) -> None
         model.eval()
         assert torch.equal(run(1), run(2)), place
     model.train()
-    leave_only(model, "nowhere")
+    disable_all_but(model, "nowhere")
     assert torch.equal(run(1), run(2)), "the control: nothing else is random"
 
 

@@ -1,6 +1,6 @@
-"""What is saved survives a loss of power: every file on the disk before the rename, the rename before anything else.
+"""Saved files survive a loss of power: every file is synced before the rename, the rename before anything else.
 
-A killed process loses nothing that it wrote, so no kill can tell; the calls and their order can.
+A killed process loses nothing that it wrote, so kills cannot test this; the order of the calls can.
 """
 
 import os
@@ -62,7 +62,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
 
 
 def synced(events: list[Event], path: Path, *, after: int = -1) -> int:
-    """When a file was synced with all that is in it, or a directory at all; fails where it was not."""
+    """When a file was synced with its full content, or a directory at all; fails if it never was."""
     status = path.stat()
     for number, event in enumerate(events):
         whole = path.is_dir() or event.size == status.st_size
@@ -72,7 +72,7 @@ def synced(events: list[Event], path: Path, *, after: int = -1) -> int:
 
 
 def renamed(events: list[Event], path: Path) -> int:
-    """When it got its name, for the last time."""
+    """When it was last renamed to its final name."""
     number = max(number for number, event in enumerate(events) if event.kind == "rename" and event.path == path)
     assert events[number].inode == path.stat().st_ino
     return number
@@ -135,7 +135,7 @@ def test_checkpoint_is_removed_only_after_its_replacement_is_synced(tmp_path: Pa
 # The control: what is left out is noticed
 
 
-def careless(path: Path, *, file: bool, directory: bool) -> None:
+def write_without_some_syncs(path: Path, *, file: bool, directory: bool) -> None:
     partial = path.with_suffix(".partial")
     with partial.open("wb") as opened:
         opened.write(b"content")
@@ -151,7 +151,7 @@ def careless(path: Path, *, file: bool, directory: bool) -> None:
 
 @pytest.mark.parametrize(("file", "directory"), [(True, True), (False, True), (True, False)])
 def test_missing_sync_is_detected(tmp_path: Path, events: list[Event], file: bool, directory: bool) -> None:
-    careless(tmp_path / "some", file=file, directory=directory)
+    write_without_some_syncs(tmp_path / "some", file=file, directory=directory)
     if file and directory:
         check_file(events, tmp_path / "some")
     else:

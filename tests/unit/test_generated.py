@@ -1,4 +1,4 @@
-"""Generated corpora: the words are right, the splits are fair, the files stay put."""
+"""Generated corpora: correct words, disjoint splits, files that are rewritten only if wrong."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def test_numbers_are_spelled_in_three_languages(number: int, english: str, germa
 
 
 def thai_by_digits(number: int) -> str:
-    """Written anew from the rules, to check the library by."""
+    """An independent implementation of the rules, to check the library."""
     digits = ["", "หนึ่ง", "สอง", "สาม", "สี่", "ห้า", "หก", "เจ็ด", "แปด", "เก้า"]
     places = ["", "สิบ", "ร้อย", "พัน", "หมื่น", "แสน"]
     words = ""

@@ -1,4 +1,4 @@
-"""Capture: what is recorded is what the model did; masked heads add nothing; heads are measured by hand-made cases."""
+"""Inspection: recorded values match the model; masked heads add nothing; statistics of hand-made heads."""
 
 import base64
 import copy
@@ -55,7 +55,7 @@ def test_inspection_matches_the_translator(translator: Translator, inspected: In
 
 
 def test_probabilities_match_step_by_step_decoding(translator: Translator, inspected: Inspection) -> None:
-    """Training's view, all positions at once, and inference's, one by one, are the same numbers."""
+    """All positions at once, as in training, and one by one, as in inference, give the same numbers."""
     with torch.inference_mode():
         decoding = translator.engine.start([[*translator.tokenizers.source.encode(SOURCE), 3]])
         fed = 2  # <s>
@@ -115,7 +115,7 @@ def test_search_tree_has_every_candidate_and_its_best_path_is_the_translation(in
         if node.parent >= 0:
             parent = inspected.beam[node.parent]
             assert parent.depth == node.depth - 1
-            assert parent.fate in ("kept", "best"), "what was dropped or finished does not go on"
+            assert parent.fate in ("kept", "best"), "dropped or finished hypotheses are not extended"
             assert parent.score >= node.score
         else:
             assert node.depth == 1
@@ -127,7 +127,7 @@ def test_search_tree_has_every_candidate_and_its_best_path_is_the_translation(in
         assert len(gone_on) <= 4, "the beam"
         kept = [node.score for node in here if node.fate in ("kept", "best") and node.token != "</s>"]
         dropped = [node.score for node in here if node.fate == "dropped" and node.token != "</s>"]
-        assert not dropped or min(kept) >= max(dropped), "better ones go first"
+        assert not dropped or min(kept) >= max(dropped), "better hypotheses come first"
 
 
 def test_watching_does_not_change_the_search(translator: Translator) -> None:
@@ -149,7 +149,7 @@ def test_watching_does_not_change_the_search(translator: Translator) -> None:
 
 
 def zeroed(translator: Translator, names: Sequence[str]) -> Translator:
-    """A copy of the model with zeros where the heads' outputs are used: what a mask should amount to."""
+    """A copy of the model with zeros for the outputs of the heads: what a mask should be equivalent to."""
     model = copy.deepcopy(translator.engine.model)
     for kind, layer, head in (parse_head(name, model) for name in names):
         block: Any = (model.encoder if kind == "encoder" else model.decoder).layers[layer]
@@ -191,7 +191,7 @@ def test_a_masked_translator_translates_any_batch(translator: Translator, beam: 
     found = masked.translate(lines, beam=beam, n_best=beam)
     assert [result.text for result in found] == [result.text for result in expected]
     assert [result.score for result in found] == pytest.approx([result.score for result in expected], abs=1e-4)
-    assert masked.translate(lines[0], beam=beam).score == pytest.approx(found[0].score, abs=1e-4), "batch mates"
+    assert masked.translate(lines[0], beam=beam).score == pytest.approx(found[0].score, abs=1e-4), "batch neighbours"
     assert [result.text for result in translator.translate(lines, beam=beam)] != [result.text for result in expected]
 
 
@@ -217,7 +217,7 @@ def test_a_masked_head_adds_nothing_in_any_precision(quick_run: Path, precision:
     assert masked.score != pytest.approx(whole.score, abs=1e-2), "the control: these heads did add something"
     assert inspect_sentence(own, SOURCE, target).score == whole.score
     after = own.engine.model.state_dict()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items()), "no weight was touched"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items()), "no weight was changed"
     assert len(rank_heads(own, whole)) == 12
 
 
@@ -347,12 +347,12 @@ def test_statistics_of_hand_made_heads() -> None:
 
 
 def test_uniform_causal_attention_has_high_evenness() -> None:
-    """A query of the decoder sees nothing after itself: its own past is what can be even."""
+    """A decoder query sees nothing after itself: evenness is relative to its past."""
     past = np.tril(np.ones((8, 8)))
     tally = HeadTally()
     tally.add(attention_of((past / past.sum(axis=1, keepdims=True))[None]))
     (head,) = tally.statistics()
-    assert head.evenness == pytest.approx(7 / 8), "the first query has but one key, which is not even"
+    assert head.evenness == pytest.approx(7 / 8), "the first query has only one key and no evenness"
     assert head.entropy == pytest.approx(np.log2(np.arange(1, 9)).mean())
 
 

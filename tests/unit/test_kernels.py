@@ -1,4 +1,4 @@
-"""The Triton kernels against the plain formulas: on CUDA, or in Triton's interpreter where only the CPU is there."""
+"""The Triton kernels against the plain formulas: on CUDA, or in Triton's interpreter on a CPU."""
 
 import os
 from typing import Any
@@ -163,7 +163,7 @@ def test_residual_dropout_has_its_rate_and_the_same_mask_in_backward() -> None:
 
 
 def test_masks_of_different_seeds_are_not_shifted_copies() -> None:
-    """The control of the mask's hash: with the seed added to the place, these two would be the same but for a token."""
+    """The control of the mask's hash: with the seed added to the position, these two would differ in one token."""
     tokens, width = 40, 64
     inputs = norm_inputs(tokens, width)
     shift = width * 0x9E3779B9 % 2**32  # what a hash linear in place and seed would take for one token further

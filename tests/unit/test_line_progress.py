@@ -1,4 +1,4 @@
-"""How far a job over lines has come: lines are counted before, and told of on a terminal and in a log."""
+"""Progress of jobs over lines: lines are counted in advance and shown on a terminal or in a log."""
 
 import functools
 import gzip

@@ -1,4 +1,4 @@
-"""manifest.json of a model directory: damage is noticed on load, and a kill at any moment leaves one that loads."""
+"""manifest.json of a model directory: damage is detected on load, and a killed save leaves a directory that loads."""
 
 import json
 import random
@@ -56,7 +56,7 @@ def test_overwritten_bytes_are_detected_on_load(copied: Path, name: str) -> None
 
 
 def test_without_a_manifest_overwritten_weights_load(copied: Path) -> None:
-    """As directories that older versions saved do; the control of the test above."""
+    """Like directories saved by older versions; the control of the test above."""
     before = bundle.named_weights(bundle.load_bundle(copied).model)
     overwrite_some_bytes(copied / WEIGHTS)
     (copied / bundle.MANIFEST).unlink()
@@ -96,7 +96,7 @@ def test_invalid_manifest_is_refused(copied: Path, content: str) -> None:
 
 
 class Killed(BaseException):
-    """What no code catches, as nothing catches SIGKILL."""
+    """An exception that no code catches, like SIGKILL."""
 
 
 def kill_at(number: int) -> Callable[[int], None]:
@@ -213,7 +213,7 @@ def test_two_tokenizers_are_both_listed(quick_run: Path, tmp_path: Path) -> None
 
 
 def test_model_published_during_loading_loads(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The manifest that was read is of the old weights, the weights that are read are new."""
+    """The manifest was read for the old weights, but the weights are new."""
     real, new = files.read_checked, other_weights(copied)
     published: list[str] = []
 

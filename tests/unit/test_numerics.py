@@ -1,4 +1,4 @@
-"""Derivatives against measured ones in float64, and that padding, neighbours and batching change no gradient."""
+"""Gradients against numerical derivatives in float64; padding, neighbours and batching do not change gradients."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -108,7 +108,7 @@ def small_model(**options: Any) -> Transformer:
 
 
 def ragged_batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Source ids and which are real, target ids and what should follow each; lengths 6, 4, 1 and 5, 2, 3."""
+    """Source ids with their mask, target ids with their labels; lengths 6, 4, 1 and 5, 2, 3."""
     random = torch.Generator().manual_seed(1)
     source_ids = torch.randint(4, 30, (3, 6), generator=random)
     target_ids, goal_ids = (torch.randint(4, 30, (3, 5), generator=random) for _ in range(2))
@@ -136,13 +136,13 @@ def gradients(
     return logits.detach(), dict(zip(names, found, strict=True))
 
 
-def apart(these: dict[str, Tensor], those: dict[str, Tensor]) -> float:
+def largest_difference(these: dict[str, Tensor], those: dict[str, Tensor]) -> float:
     differences = [(these[name] - those[name]).abs().max() for name in these]
     return float(torch.stack(differences).max())  # keeps a NaN
 
 
 @contextmanager
-def padding_seen() -> Iterator[None]:
+def without_padding_mask() -> Iterator[None]:
     """The control: attention without the padding mask."""
     masked = attention.attend
 
@@ -163,7 +163,7 @@ def huge_padding(norm: str, need_weights: bool) -> tuple[float, float]:
     model.source_embedding.weight.data[PAD] = 1e10
     huge_logits, after = gradients(model, batch, need_weights)
     real = batch[3] != PAD
-    return float((huge_logits - logits)[real].abs().max()), apart(before, after)
+    return float((huge_logits - logits)[real].abs().max()), largest_difference(before, after)
 
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
@@ -174,7 +174,7 @@ def test_huge_embeddings_in_padding_change_nothing(norm: str, need_weights: bool
 
 
 def test_without_the_mask_huge_padding_changes_logits_and_gradients() -> None:
-    with padding_seen():
+    with without_padding_mask():
         logits, changed = huge_padding("post", False)
     assert logits > 1e-3
     assert changed > 1e-3
@@ -190,7 +190,7 @@ def more_padding(norm: str, need_weights: bool) -> float:
         torch.cat((batch[2], rows), dim=1),
         torch.cat((batch[3], torch.full_like(rows, PAD)), dim=1),
     )
-    return apart(gradients(model, batch, need_weights)[1], gradients(model, longer, need_weights)[1])
+    return largest_difference(gradients(model, batch, need_weights)[1], gradients(model, longer, need_weights)[1])
 
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
@@ -199,7 +199,7 @@ def test_more_padding_changes_no_gradient(norm: str, need_weights: bool) -> None
 
 
 def test_without_the_mask_more_padding_changes_gradients() -> None:
-    with padding_seen():
+    with without_padding_mask():
         assert more_padding("post", False) > 1e-3
 
 
@@ -229,7 +229,7 @@ def neighbour_influence(norm: str, need_weights: bool) -> tuple[float, float]:
     source_ids[1], source_allowed[1], target_ids[1] = 5, True, 6
     changed, after = gradients(model, (source_ids, source_allowed, target_ids, goal_ids), need_weights)
     assert (changed - logits)[1].abs().max() > 1e-6, "sentence 1 itself must change"
-    return float((changed - logits)[[0, 2]].abs().max()), apart(before, after)
+    return float((changed - logits)[[0, 2]].abs().max()), largest_difference(before, after)
 
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
@@ -265,5 +265,5 @@ def test_accumulated_gradients_match_one_large_batch(norm: str, need_weights: bo
         _, found = gradients(model, (source_ids, source_allowed, target_ids, goal_ids), need_weights)
         tokens = total if together else 3 * target_length
         accumulated = {name: each + found[name] / tokens for name, each in accumulated.items()}
-    difference = apart(expected, accumulated)
+    difference = largest_difference(expected, accumulated)
     assert difference < 1e-10 if together else difference > 1e-3

@@ -1,4 +1,4 @@
-"""The pairs that a run is given: every one once an epoch, in an order of its own for each epoch, seed and rank."""
+"""The order of training pairs: each once per epoch, in an order given by epoch, seed and rank."""
 
 from itertools import islice
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Packed batches: the same loss and gradients as the padded path, every pair once, the shapes that never change."""
+"""Packed batches: the same loss and gradients as padded ones, every pair once, fixed shapes."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_group_needs_room_for_the_longest_pair_only(store: Store) -> None:
 
 
 def packed_attention(store: Store, dropout: float, seed: int = 0) -> Any:
-    """Self-attention over a few sentences as a function of queries, keys and values, and such values to try."""
+    """Self-attention over a few sentences as a function of queries, keys and values, and example inputs."""
     batch = pack(store, np.argsort(store.source_lengths)[[20, 60, 90]])
     torch.manual_seed(1)
     inputs = [torch.randn(len(batch.source_ids_N), 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Pictures: heat maps aligned by display width, plots that are valid SVG, deaf to control characters and markup."""
+"""Pictures: heat maps aligned by display width, plots that are valid SVG, control characters and markup escaped."""
 
 import re
 import subprocess

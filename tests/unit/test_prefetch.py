@@ -1,4 +1,4 @@
-"""Batches made ahead: the same items, the same order, errors in their place, no thread left behind."""
+"""Prefetched batches: the same items in the same order, errors in their place, no threads left running."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What a run says it was made of: the hash of every corpus file, the commit of the source, in every checkpoint too."""
+"""Provenance of a run: the hash of every corpus file and the commit of the source, also in every checkpoint."""
 
 import hashlib
 import json
@@ -20,12 +20,12 @@ GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
 @pytest.fixture(autouse=True)
 def no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes most of the time."""
+    """Writing it would take most of the time."""
     monkeypatch.setattr(Trainer, "_write_reports", lambda self, reason: None)
 
 
 def trained(corpus: Corpus, run: Path, *settings: str, **data: list[str]) -> list[dict[str, Any]]:
-    """The starts that the run's own file tells of, and what each checkpoint does."""
+    """The provenance of the run and of each checkpoint."""
     steps = ("train.max_steps=2", "train.save_every=1", "train.average=1", "train.seed=7")
     train(Config.build("tiny", None, [*SETTINGS, *steps, *settings], data={**corpus.data, **data}), run)
     starts: list[dict[str, Any]] = json.loads((run / "provenance.json").read_bytes())["starts"]
@@ -49,7 +49,7 @@ def test_hash_of_every_corpus_file_is_recorded(tmp_path: Path) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository that holds the package, as far as it is asked about."""
+    """A repository that stands in for the checkout of the package."""
     package = tmp_path / "checkout" / "dragoman"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")

@@ -1,4 +1,4 @@
-"""int8 linear layers: near to float32, exact in their integers, each row whatever the rows beside it."""
+"""int8 linear layers: close to float32, exact in their integers, each row independent of its neighbours."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def linear(in_features: int = 24, out_features: int = 30, *, bias: bool = True) 
 
 @pytest.fixture
 def fresh_probe() -> Iterator[None]:
-    """What is known of the int8 product is forgotten before and after."""
+    """Clear the cached probe of the int8 product before and after."""
     module._int_mm_is_exact.cache_clear()
     yield
     module._int_mm_is_exact.cache_clear()
@@ -84,7 +84,7 @@ def test_integer_product_is_exact(rows: int, inputs: int) -> None:
 
 
 def saturating(x_NI: Tensor, weight_IO: Tensor) -> Tensor:
-    """What x86 processors without VNNI do: x made unsigned by adding 128, pairs of products added in 16 bits."""
+    """Like x86 processors without VNNI: x made unsigned by adding 128, pairs of products added in 16 bits."""
     terms_NIO = (x_NI.int() + 128)[:, :, None] * weight_IO.int()
     pairs_NIO = (terms_NIO[:, 0::2] + terms_NIO[:, 1::2]).clamp(-(2**15), 2**15 - 1)
     return (pairs_NIO.sum(dim=1) - 128 * weight_IO.int().sum(dim=0)).int()
@@ -113,14 +113,14 @@ def test_control_saturating_product_is_wrong_and_integer_product_is_not() -> Non
     most_NI = torch.full((2, 64), LEVELS, dtype=torch.int8)
     assert (saturating(most_NI, most_NI.T) != 64 * LEVELS**2).all()
     small_NI = torch.full((2, 64), 3, dtype=torch.int8)
-    assert (saturating(small_NI, small_NI.T) == 64 * 9).all(), "small numbers hide it"
+    assert (saturating(small_NI, small_NI.T) == 64 * 9).all(), "small values do not saturate"
 
 
 # A linear layer
 
 
 def share_of_bound(layer: nn.Linear, x_NI: Tensor) -> float:
-    """The largest error against float64 as a share of what half a scale in each number allows."""
+    """The largest error against float64, as a share of the bound of half a scale per number."""
     y_NO = QuantizedLinear(layer)(x_NI)
     x_NI, weight_OI = x_NI.double(), layer.weight.detach().double()
     exact_NO = x_NI @ weight_OI.T + (0.0 if layer.bias is None else layer.bias.detach().double())
@@ -163,8 +163,8 @@ def in_batches(layer: QuantizedLinear, x_NI: Tensor, size: int) -> Tensor:
     return torch.cat([layer(x_NI[first : first + size]) for first in range(0, len(x_NI), size)])
 
 
-def changed_by_company(layer: QuantizedLinear) -> int:
-    """Of 64 rows, how many have other bits in some batch: of another size, shuffled, or with huge neighbours."""
+def rows_changed_by_the_batch(layer: QuantizedLinear) -> int:
+    """How many of 64 rows change in some batch: of another size, shuffled, or with huge neighbours."""
     x_NI = randoms(64, 24)
     alone_NO = in_batches(layer, x_NI, 1)
     order_N = torch.randperm(64, generator=torch.Generator().manual_seed(1))
@@ -178,13 +178,13 @@ def changed_by_company(layer: QuantizedLinear) -> int:
 
 
 def test_a_row_has_the_same_bits_in_any_batch() -> None:
-    assert changed_by_company(QuantizedLinear(linear())) == 0
+    assert rows_changed_by_the_batch(QuantizedLinear(linear())) == 0
 
 
 def test_one_scale_per_batch_changes_rows_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = QuantizedLinear(linear())
     monkeypatch.setattr(module, "quantize_rows", whole_batch)
-    assert changed_by_company(layer) > 60
+    assert rows_changed_by_the_batch(layer) > 60
 
 
 # Models
@@ -230,7 +230,7 @@ def test_every_linear_layer_is_replaced_in_a_copy_of_the_model(name: str) -> Non
     assert not any(isinstance(part, nn.Linear) for part in small.modules())
     assert torch.equal(model(*ids), before)
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
-    assert small.target_embedding.weight is model.target_embedding.weight, "shared, and float32 as it was"
+    assert small.target_embedding.weight is model.target_embedding.weight, "shared, and still float32"
     after = small(*ids)
     assert after.dtype == torch.float32
     assert 0 < (after - before).abs().max() < 0.1 * before.abs().max()

@@ -1,4 +1,4 @@
-"""The recurrent ancestors: what may influence what, the score functions, the same interface as the Transformer."""
+"""Recurrent models: masking, the score functions, the same interface as the Transformer."""
 
 import itertools
 import math

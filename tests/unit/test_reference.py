@@ -27,7 +27,7 @@ from dragoman.training.loss import smoothed_cross_entropy
 
 @pytest.mark.slow
 def test_reference_command_checks_gradients_and_learns_to_copy() -> None:
-    """Checks every gradient and solves the copy task, for real."""
+    """Runs the command: it checks every gradient and solves the copy task."""
     done = subprocess.run([sys.executable, "-m", "dragoman.reference"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert not done.stderr

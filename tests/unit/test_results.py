@@ -1,4 +1,4 @@
-"""Every recorded result says which source and which configuration made it, and so does what writes them."""
+"""Every recorded result has its commit and configuration, and the programs that write results record them."""
 
 import json
 import re
@@ -18,7 +18,7 @@ COMMIT = re.compile("[0-9a-f]{40}( with changes)?")
 
 
 def problems(result: dict[str, Any]) -> list[str]:
-    """What is missing of its origin; a `note` may say why."""
+    """What is missing or wrong in its provenance; a `note` may give the reason."""
     note = result.get("note", "")
     found = []
     for name in ("git_commit", "configuration"):

@@ -1,4 +1,4 @@
-"""The store of one epoch: a pure function of (seed, epoch, index), and otherwise a store like any other."""
+"""The store of one epoch: a pure function of (seed, epoch, index), and otherwise an ordinary store."""
 
 import hashlib
 import multiprocessing
@@ -69,7 +69,7 @@ def rows(store: Store) -> list[tuple[list[int], list[int]]]:
 
 
 def digest(folder: Path) -> str:
-    """Of every byte of the one epoch that is there."""
+    """A digest of all bytes of the only stored epoch."""
     (place,) = (folder / "epochs").iterdir()
     files = sorted(place.iterdir())
     assert len(files) == 6
@@ -134,7 +134,7 @@ def test_a_pair_that_grows_too_long_keeps_its_pieces_on_both_sides(tmp_path: Pat
 
 
 def test_side_with_an_unknown_character_is_not_sampled(tmp_path: Path) -> None:
-    """Without byte fallback what it was is not known any more."""
+    """Without byte fallback the original character is lost."""
     pair = tokenizers("bpe", byte_fallback=False)
     plain = base(tmp_path, pair, more="Seventeen Жorses Siebzehn")
     assert VOCABULARY.unk in rows(plain)[-1][0]

@@ -1,4 +1,4 @@
-"""Scores of given pairs: those of all logits at once, in bounded memory, whatever else is in the batch."""
+"""Scores of given pairs: equal to those from all logits, in bounded memory, independent of the batch."""
 
 import gc
 import random
@@ -102,7 +102,7 @@ def test_score_is_the_sum_over_target_tokens_in_any_batch(model: str) -> None:
 
 
 class Watched:
-    """Records what is given to a module and how many of its results are alive, without the garbage collector."""
+    """Records the inputs of a module and how many of its results are alive, without the garbage collector."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.rows: list[int] = []
@@ -174,13 +174,13 @@ def test_batch_respects_token_and_pair_limits(monkeypatch: pytest.MonkeyPatch) -
 
 
 def out_of_memory_at(monkeypatch: pytest.MonkeyPatch, most_tokens: int) -> list[int]:
-    """Batches of more padded target tokens do not fit: they fail in the middle, with tensors made. Their sizes."""
+    """Batches of more padded target tokens fail midway, with tensors allocated. Returns the sizes tried."""
     model = type(translator().engine.model)
     decode_states, sizes = model.decode_states, []
     live: list[weakref.ref[Tensor]] = []
 
     def limited(self: Any, target_ids: Tensor, cache: Any, weights: Any = None) -> Tensor:
-        assert not any(each() is not None for each in live), "what failed is freed first"
+        assert not any(each() is not None for each in live), "a failed batch is freed first"
         sizes.append(target_ids.numel())
         states = decode_states(self, target_ids, cache, weights)
         if target_ids.numel() > most_tokens:
@@ -208,7 +208,7 @@ def test_single_pair_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch)
     message = "pair 2: out of memory at 4 source and 122 target tokens; shorten it"  # with the mark for a space, </s>
     assert str(raised.value) == message
     assert isinstance(raised.value, DataError)
-    assert raised.value.__context__ is None, "nothing holds what was allocated"
+    assert raised.value.__context__ is None, "no exception holds allocated tensors"
 
 
 def test_the_command_names_the_line_of_a_pair_that_is_too_big(

@@ -20,7 +20,7 @@ Logits = Callable[[int, tuple[int, ...]], Sequence[float]]
 
 
 class Fake:
-    """Log-probabilities that depend on the sentence and on every id fed, so that a misplaced row shows."""
+    """Log-probabilities that depend on the sentence and on every id fed, so that a misplaced row is detected."""
 
     def __init__(self, sentences: Sequence[int], logits: Logits) -> None:
         self.rows: list[tuple[int, tuple[int, ...]]] = [(sentence, ()) for sentence in sentences]

@@ -1,4 +1,4 @@
-"""Where sentences end, that nothing is lost between them, and that a line of any kind takes linear work."""
+"""Sentence splitting: where sentences end, that no text is lost, and that the work is linear on every line."""
 
 import itertools
 import re
@@ -95,7 +95,7 @@ def test_sentences_of_any_text_match_the_definition(line: str) -> None:
 
 
 class Counted:
-    """A line that counts the characters taken from it. It is no string: work that it cannot count fails."""
+    """A line that counts the characters read from it. It is not a string: work that it cannot count fails."""
 
     def __init__(self, line: str) -> None:
         self.line, self.visits = line, 0
@@ -153,7 +153,7 @@ def test_work_is_linear_on_anything_repeated(part: str) -> None:
 
 
 def test_counting_reveals_quadratic_work() -> None:
-    """The control: looks at all that follows every stop, as the definition does."""
+    """The control: reads everything after every stop, like the definition."""
 
     def quadratic(line: str) -> list[str]:
         assert not [place for place in range(len(line)) if line[place] == "." and line[place:].strip(".")]

@@ -1,4 +1,4 @@
-"""docs/settings.md: every setting there is, as the code has it."""
+"""docs/settings.md: every setting, as in the code."""
 
 import importlib.util
 from dataclasses import dataclass, fields

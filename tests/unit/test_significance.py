@@ -1,4 +1,4 @@
-"""The paired test: what differs by chance is not called better, what is better is."""
+"""The paired significance test: differences by chance are not significant, real ones are."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""docs/sources.md: every test, file, function and setting that it names exists, and every article is gone through."""
+"""docs/sources.md: every test, file, function and setting that it names exists, and every article is covered."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ SECTIONS: dict[str, tuple[type, ...]] = {
 
 
 def links(text: str) -> list[tuple[str, str]]:
-    """Each link's words and where it leads; of one without a definition, its label."""
+    """Text and target of each link; the label for a link without a definition."""
     definitions = dict(re.findall(r"^\[([\w-]+)\]: (\S+)$", text, flags=re.MULTILINE))
     direct = re.findall(r"\[([^\[\]]+|[^\[\]]*\[[^\[\]]*\][^\[\]]*)\]\(([^)\s]+)\)", text)
     labelled = re.findall(r"\[([^\[\]]+)\]\[([\w-]+)\]", text)
@@ -54,7 +54,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page, as GitHub makes anchors of them."""
+    """The anchors that GitHub makes of the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

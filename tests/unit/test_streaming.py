@@ -1,4 +1,4 @@
-"""Translator.stream: lines of one job, taken up anywhere, with progress."""
+"""Translator.stream: lines of one job, resumable at any line, with progress."""
 
 from pathlib import Path
 
@@ -29,5 +29,5 @@ def test_progress_counts_every_line_once(translator: Translator) -> None:
     options = translator.options(split="sentences", batch_size=2)
     assert len(list(translator.stream([LINES], options=options, advance=counts.append))) == len(LINES)
     assert sum(counts) == len(LINES)
-    assert counts[0] == 1, "the blank line is done at once"
+    assert counts[0] == 1, "the blank line is counted at once"
     assert max(counts) <= 2, "the others batch by batch"

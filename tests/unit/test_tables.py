@@ -1,4 +1,4 @@
-"""The tables of the documentation: what results/ says, and nothing else."""
+"""The tables of the documentation match results/."""
 
 import copy
 import hashlib

@@ -22,7 +22,7 @@ from dragoman.inspect.heads import rank_heads
 from dragoman.training.loop import train
 from dragoman.training.reports.log import SilentReporter
 from tests.conftest import quick_config
-from tests.forked import the_server
+from tests.forked import shared_server
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_number_of_threads_is_restored() -> None:
 
 
 def test_overlapping_users_restore_the_number_of_threads() -> None:
-    """As two threads would that enter and leave in turn."""
+    """As with two threads that enter and leave in turn."""
     before = torch.get_num_threads()
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         first.enter_context(cpu_threads(before + 1))
@@ -75,7 +75,7 @@ def test_training_uses_the_requested_threads(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     train(quick_config("train.threads=2", "train.max_steps=2", "train.save_every=2"), tmp_path / "run", Watching())
     assert seen == {2}
-    assert torch.get_num_threads() == before == 1, "the control: another number than was asked for"
+    assert torch.get_num_threads() == before == 1, "the control: not the requested number"
 
 
 def test_decoding_and_scoring_use_the_requested_threads(
@@ -112,7 +112,7 @@ def test_decoding_and_scoring_use_the_requested_threads(
 
 @pytest.mark.parametrize("command", ["translate", "inspect"])
 def test_commands_accept_a_number_of_threads(quick_run: Path, command: str) -> None:
-    done = the_server().run([command, "--model", str(quick_run), "--threads", "-1", "a"])
+    done = shared_server().run([command, "--model", str(quick_run), "--threads", "-1", "a"])
     assert done.returncode == 2
     assert done.stderr == "dragoman: decode.threads: -1 is out of range; use 0 to 1024\n"
 
@@ -126,7 +126,7 @@ def test_commands_accept_a_number_of_threads(quick_run: Path, command: str) -> N
     ],
 )
 def test_waiting_threads_spin_only_briefly(given: dict[str, str], expected: dict[str, str]) -> None:
-    """Set by `import dragoman`, before torch is there, unless the user has said something."""
+    """Set by `import dragoman`, before torch is there, unless the user has set it."""
     names = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY")
     code = f"""
 import json, os, sys

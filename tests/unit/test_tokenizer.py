@@ -79,7 +79,7 @@ def test_no_break_spaces_are_learned(model: Model) -> None:
 
 @EVERY_MODEL
 def test_without_byte_fallback_an_unseen_character_is_lost(model: Model) -> None:
-    """The control of the test above: it is byte fallback that keeps the promise."""
+    """The control of the test above: byte fallback makes the difference."""
     ids = tokenizer(model, byte_fallback=False).encode("Ж")
     assert UNK in ids
     assert tokenizer(model, byte_fallback=False).decode(ids) != "Ж"

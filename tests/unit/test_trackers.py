@@ -1,7 +1,7 @@
-"""Trackers: what reaches TensorBoard, Weights & Biases and MLflow, what is not sent twice, and what not at all.
+"""Trackers: what TensorBoard, Weights & Biases and MLflow receive, and that nothing is sent twice.
 
-Weights & Biases and MLflow are small fakes with the signatures of the real ones; where these are installed, they are
-compared with the fakes and run for real, offline.
+Weights & Biases and MLflow are small fakes with the signatures of the real ones; if these are installed, they are
+compared with the fakes and used offline.
 """
 
 import inspect
@@ -32,7 +32,7 @@ ENVIRONMENT = (
 
 @pytest.fixture(autouse=True)
 def plain_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine that never heard of any tracker; what a test sets is unset after it."""
+    """An environment without tracker variables, restored after the test."""
     for name in ENVIRONMENT:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""The whole model: what may influence what, and that it is the Transformer that torch.nn has too."""
+"""The whole model: masking, caching, and agreement with torch.nn.Transformer."""
 
 import copy
 from collections.abc import Callable, Iterable
@@ -74,7 +74,7 @@ def future_influence(model: Transformer) -> float:
     changed = target_ids.clone()
     changed[:, 3] = (changed[:, 3] + 1) % 40
     before, after = model(source_ids, target_ids, allowed), model(source_ids, changed, allowed)
-    assert largest(after[:, 3:] - before[:, 3:]) > 1e-6, "it must change something"
+    assert largest(after[:, 3:] - before[:, 3:]) > 1e-6, "token 3 must change its own logits"
     return largest(after[:, :3] - before[:, :3])
 
 
@@ -251,7 +251,7 @@ def test_weights_of_every_layer_and_head_are_returned_on_request(variant: dict[s
     model = small_model(**variant)
     source_ids, target_ids, allowed = some_ids()
     logits, weights = model(source_ids, target_ids, allowed, need_weights=True)
-    assert largest(logits - model(source_ids, target_ids, allowed)) < 1e-12, "seeing changes nothing"
+    assert largest(logits - model(source_ids, target_ids, allowed)) < 1e-12, "returning weights changes nothing"
     config = model.config
     for layers, size, queries, keys in (
         (weights.encoder, config.encoder, 8, 8),
@@ -298,7 +298,7 @@ def test_sinusoids_match_the_paper() -> None:
 
 @pytest.mark.parametrize("distance", [1, 5, 40])
 def test_a_shift_of_sinusoids_is_one_linear_map(distance: int) -> None:
-    """The same map at every position: it is made of the sines and cosines of the distance alone."""
+    """The same map at every position: it depends only on the distance."""
     table = sinusoids(torch.arange(200), 16).double()
 
     def shift(distance: int) -> Tensor:
@@ -397,7 +397,7 @@ def torch_twin(model: Transformer) -> nn.Transformer:
 
 
 def randomise(model: Transformer) -> None:
-    """Scales and biases that do something: at 1 and 0 a model without them would agree too."""
+    """Random scales and biases: at 1 and 0 a model without them would agree too."""
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             nn.init.normal_(module.weight, mean=1.0, std=0.2)

@@ -127,7 +127,7 @@ def test_samples_depend_on_line_numbers_not_on_windows(translator: Translator) -
         return [result.text for result in translator.stream(windows, options=options)]
 
     together = draw(lines)
-    assert len(set(together)) > 3, "lines are drawn for separately"
+    assert len(set(together)) > 3, "lines are sampled separately"
     assert draw(*([line] for line in lines)) == together
     assert draw(lines[:5], lines[5:6], lines[6:]) == together
 
@@ -332,7 +332,7 @@ def test_a_failed_decoding_is_freed_before_its_halves_start(
 def test_leaked_decoding_is_detected(
     translator: Translator, live_decodings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: an exception that is kept holds its traceback, and with it the decoding."""
+    """The control: a stored exception holds its traceback, and with it the decoding."""
     step = engine.EngineDecoding.step
     kept: list[Exception] = []
 
@@ -379,7 +379,7 @@ def test_line_of_several_sentences_is_not_split_with_attention(translator: Trans
     found = translator.translate(line, attention=True)
     assert found.attention is not None
     assert found.text == translator.translate(line, split="long").text
-    assert translator.translate(line, attention=True, split="sentences").attention is None, "as asked for"
+    assert translator.translate(line, attention=True, split="sentences").attention is None, "as requested"
 
 
 def test_attention_covers_every_layer_and_head(translator: Translator) -> None:
@@ -411,7 +411,7 @@ def test_json_has_the_documented_fields(translator: Translator) -> None:
 
 
 def skewed(size: int) -> str:
-    """Cut again and again just after an eighth of what is left."""
+    """Split repeatedly after an eighth of the rest."""
     line = ""
     while (left := size - len(line)) > 16:
         line += "a" * (left // 8 - 1) + ". "

@@ -1,4 +1,4 @@
-"""The numbers of a validation: the loss by its definition, the metric that decides."""
+"""Validation: the loss by its definition, and the chosen metric."""
 
 import math
 from dataclasses import replace
@@ -42,7 +42,7 @@ def test_the_loss_is_the_mean_over_all_tokens_without_smoothing_or_dropout(prepa
         losses += [-log_p[place][token] for place, token in enumerate([*target, EOS])]
     assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     lengths = prepared.valid.target_lengths
-    assert len(set(lengths)) > 1, "of several lengths, else a mean of means would do"
+    assert len(set(lengths)) > 1, "of several lengths, otherwise a mean of means would pass"
 
 
 RECORD = {"loss": 2.5, "chrf": 40.0, "bleu": 20.0, "exact_match": 10.0}
