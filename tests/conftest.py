@@ -1,4 +1,4 @@
-"""A real model for behaviour tests: trained here, in seconds, once a session."""
+"""A real model for behaviour tests, trained in seconds once per session."""
 
 import os
 from functools import cache
@@ -11,7 +11,7 @@ from hypothesis import settings
 from dragoman.config import Config
 from dragoman.data import generated
 from dragoman.training.loop import train
-from tests.forked import Server, the_server
+from tests.forked import Server, shared_server
 from tests.survival import Runs, write_corpus
 
 pytest_plugins = ["tests.skips"]
@@ -51,7 +51,7 @@ def quick_config(*more: str) -> Config:
 
 @pytest.fixture(scope="session")
 def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a finished run. Tests read it and leave it as it is."""
+    """The directory of a finished run. Tests must not change it."""
     run = tmp_path_factory.mktemp("runs") / "reverse"
     train(quick_config(), run)
     return run
@@ -59,13 +59,13 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server() -> Server:
-    """Processes to be killed, without waiting for imports."""
-    return the_server()
+    """A server that forks processes to be killed, without waiting for imports."""
+    return shared_server()
 
 
 @pytest.fixture(scope="module")
 def runs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """`dragoman train` on a small corpus, in such processes."""
+    """`dragoman train` on a small corpus, in forked processes."""
     directory = tmp_path_factory.mktemp("survival")
     (directory / "errors").mkdir()
     return Runs(server, write_corpus(directory / "corpus"), directory / "errors")

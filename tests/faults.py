@@ -1,6 +1,6 @@
-"""Faults for the processes of tests/forked.py: killed, stopped, stuck, out of disk at an exact moment. No clocks.
+"""Faults for the processes of tests/forked.py: killed, stopped, stuck or out of disk at an exact moment. No clocks.
 
-`install(name, ...)` puts one function below in place, in the process that shall suffer it.
+`install(name, ...)` calls one function of this file in the process that is to fail.
 """
 
 import atexit
@@ -71,14 +71,14 @@ def die() -> None:
 
 
 def count_calls(report: str) -> None:
-    """Write down how many function calls the run makes."""
+    """Record how many function calls the run makes."""
     calls = [0]
     _profile(calls, -1)
     atexit.register(lambda: Path(report).write_text(str(calls[0])))
 
 
 def die_at_call(number: int) -> None:
-    """At the call of any function, of Python or C, in the main thread: a moment that is the same on every machine."""
+    """At the number-th call of a Python or C function in the main thread: the same moment on every machine."""
     _profile([0], number)
 
 
@@ -93,7 +93,7 @@ def _profile(calls: list[int], number: int) -> None:
 
 
 def list_events(report: str) -> None:
-    """Write down every write and rename."""
+    """Record every write and rename."""
 
     def note(event: str, path: Path) -> None:
         with Path(report).open("a") as file:
@@ -108,7 +108,7 @@ def at_event(number: int, action: str, **how: Any) -> None:
 
 
 def after_rename(called: str, action: str, **how: Any) -> None:
-    """When something has its name."""
+    """When a file or directory is renamed to `called`."""
     act = _action(action, how)
 
     def look(event: str, path: Path) -> None:
@@ -118,7 +118,7 @@ def after_rename(called: str, action: str, **how: Any) -> None:
     _put(files, "after", look)
 
 
-def in_a_save(number: int, action: str, **how: Any) -> None:
+def during_save(number: int, action: str, **how: Any) -> None:
     """After the number-th write or rename of the first checkpoint."""
     act, count = _action(action, how), [0]
 
@@ -131,8 +131,8 @@ def in_a_save(number: int, action: str, **how: Any) -> None:
     _put(files, "after", look)
 
 
-def half_written(number: int) -> None:
-    """The number-th file of a process is written to the middle, then the process is killed."""
+def die_in_write(number: int) -> None:
+    """Kill the process when it has written half of its number-th file."""
     count, real = [0], files.write_synced
 
     def write(path: Path, content: bytes) -> None:
@@ -145,8 +145,8 @@ def half_written(number: int) -> None:
     _put(files, "write_synced", write)
 
 
-def careless_saves() -> None:
-    """What a control needs: checkpoints written straight into their place, the manifest first."""
+def non_atomic_saves() -> None:
+    """For controls: write checkpoints directly to their final path, the manifest first."""
 
     def write(path: Path, contents: Mapping[str, bytes]) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def careless_saves() -> None:
     _put(saving, "write_checkpoint", write)
 
 
-# Signals: a place rings when it is reached, and waits there for what the test sends
+# Signals: a place notifies the test when it is reached, and waits there for a signal
 
 
 def at_place(place: str, number: int, action: str, **how: Any) -> None:
@@ -180,10 +180,10 @@ def _at(owner: Any, name: str, number: int, act: Action) -> None:
 
 def _action(name: str, how: Mapping[str, Any]) -> Action:
     if name in ("wait", "compile"):
-        _know_of_signals()
+        _observe_signals()
     actions: dict[str, Callable[..., None]] = {
         "die": die,
-        "ring": _ring,
+        "notify": _notify,
         "wait": _wait,
         "stuck": _stuck,
         "compile": _compile,
@@ -200,7 +200,7 @@ def _terminate() -> None:
 
 
 def _interrupt(becomes: str = "") -> None:
-    """Ctrl-C; `becomes`: what the code that it cuts short makes of it, "nothing" or "another error"."""
+    """Ctrl-C; `becomes`: how the interrupted code handles it, "nothing" or "another error"."""
     try:
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:
@@ -211,12 +211,12 @@ def _interrupt(becomes: str = "") -> None:
 
 
 def report_always() -> None:
-    """Tell at once how far a job has come, not now and then."""
+    """Report progress at once instead of at intervals."""
     _put(progress, "SECONDS_BETWEEN_COUNTS", 0.0)
 
 
 def ignore_interrupts() -> None:
-    """As a shell starts a job in the background."""
+    """Like a shell that starts a job in the background."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -224,13 +224,13 @@ def _bug() -> None:
     raise ZeroDivisionError("division by zero")
 
 
-def _ring(ring: str) -> None:
-    descriptor = os.open(ring, os.O_WRONLY)
+def _notify(fifo: str) -> None:
+    descriptor = os.open(fifo, os.O_WRONLY)
     os.write(descriptor, b"!")
     os.close(descriptor)
 
 
-def _know_of_signals() -> None:
+def _observe_signals() -> None:
     real = Signals._handle
 
     def handle(self: Signals, number: int, frame: Any) -> None:
@@ -240,23 +240,23 @@ def _know_of_signals() -> None:
     _put(Signals, "_handle", handle)
 
 
-def _wait(ring: str, times: int = 1) -> None:
-    """For a signal, which may raise here, or end the process."""
+def _wait(fifo: str, times: int = 1) -> None:
+    """Wait for a signal, which may raise here or end the process."""
     for _ in range(times):
         noticed.clear()
-        _ring(ring)
+        _notify(fifo)
         noticed.wait()
 
 
-def _stuck(ring: str, seconds: float = 0.0) -> None:
-    """In a call of C that lets no handler of Python run: for ever, or for some seconds. On Linux."""
+def _stuck(fifo: str, seconds: float = 0.0) -> None:
+    """Block in a C call that lets no Python handler run, for `seconds` or for ever. On Linux."""
     library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
     library.pthread_mutex_lock(mutex)
 
     def look() -> None:
         while mutex.raw[0] != 2:  # locked, and somebody waits for it
             pass
-        _ring(ring)
+        _notify(fifo)
         if seconds:
             threading.Timer(seconds, lambda: library.pthread_mutex_unlock(mutex)).start()
 
@@ -264,11 +264,11 @@ def _stuck(ring: str, seconds: float = 0.0) -> None:
     library.pthread_mutex_lock(mutex)
 
 
-def _compile(ring: str) -> None:
+def _compile(fifo: str) -> None:
     """A compilation that does not end."""
 
     def backend(*_: Any) -> Any:
-        _wait(ring)
+        _wait(fifo)
         raise AssertionError("a signal came and did not stop the compilation")
 
     torch.compile(torch.sin, backend=backend)(torch.ones(1))
@@ -279,17 +279,17 @@ def notice_within(seconds: float) -> None:
 
 
 def repeated_within(seconds: float) -> None:
-    """How long after a SIGTERM another is the same."""
+    """How long after a SIGTERM another one counts as the same."""
     _put(signals, "REPEAT_SECONDS", seconds)
 
 
 def impatient() -> None:
-    """What a control needs: work that could be saved is not waited for."""
+    """For controls: do not wait for work that could be saved."""
     _put(Signals, "patient", property(lambda self: False, lambda self, value: None))
 
 
 def stop_alone() -> None:
-    """What a control needs: the rank that a signal reached leaves after its step, and tells no other."""
+    """For controls: a rank that receives a signal stops after its step without telling the others."""
 
     def stop(self: Trainer) -> None:
         if self.run.signals.received is not None:
@@ -299,7 +299,7 @@ def stop_alone() -> None:
 
 
 def out_of_memory(longest: int) -> None:
-    """For any source of more tokens, even alone."""
+    """Run out of memory for any source of more than `longest` tokens."""
     real = Engine.start
 
     def start(self: Engine, sources: Any) -> Any:
@@ -325,7 +325,7 @@ def limit_memory(more: int) -> None:
 
 
 def no_size_limit() -> None:
-    """What a control needs: a tokenizer of any size is read."""
+    """For controls: read a tokenizer of any size."""
     _put(bundle, "MAX_TOKENIZER", float("inf"))
 
 
@@ -334,7 +334,7 @@ def limit_file_size(size: int) -> None:
 
 
 def full_temporary_directory(directory: str) -> None:
-    """No file can be made below it."""
+    """No file can be created in it."""
     tempfile.tempdir = directory
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -344,8 +344,8 @@ def full_temporary_directory(directory: str) -> None:
     sys.addaudithook(watch)
 
 
-def saves_by_way_of_tmp() -> None:
-    """What a control needs: files are written in the temporary directory and moved."""
+def saves_through_temporary_directory() -> None:
+    """For controls: write files in the temporary directory and move them."""
 
     def write(path: Path, content: bytes) -> None:
         with tempfile.NamedTemporaryFile(delete=False) as file:
@@ -358,11 +358,11 @@ def saves_by_way_of_tmp() -> None:
 # State that is lost, for controls
 
 
-def forget_random_state() -> None:
+def forget_rng_state() -> None:
     _put(checkpoint, "set_rng_state", lambda state, device: None)
 
 
-def forget_place() -> None:
+def forget_position() -> None:
     """Resume at the beginning of the epoch."""
     real = checkpoint.unpack
 
@@ -375,12 +375,12 @@ def forget_place() -> None:
 
 
 def keep_counting_batches() -> None:
-    """Resume at the same number of a batch, though the batches are others now."""
+    """Resume at the same batch number, although the batches have changed."""
     _put(checkpoint.Progress, "change_plan", lambda self, plan: False)
 
 
 def record_batches(report: str) -> None:
-    """Write down, for every step that was taken, the rows it asked for and the ids it was given."""
+    """Record the requested rows and the received ids of every step."""
     step, update = Stepper.step, Stepper._update
     given: list[Any] = []
 
@@ -398,8 +398,8 @@ def record_batches(report: str) -> None:
     _put(Stepper, "_update", recorded_update)
 
 
-def broken_losses(steps: list[int]) -> None:
-    """NaN at these steps, and when they are looked into."""
+def nan_losses(steps: list[int]) -> None:
+    """NaN at these steps, and when they are diagnosed."""
     real_step, real_loss = Stepper.step, smoothed_cross_entropy
     current = [0]
 

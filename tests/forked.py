@@ -1,7 +1,7 @@
-"""`dragoman` in processes of its own, some to be killed: forked from a server that has imported torch once.
+"""`dragoman` in separate processes, some to be killed: forked from a server that has imported torch once.
 
-A process that is started anew takes seconds to import torch; one that is forked runs at once. The server itself does
-nothing but fork and wait, so that it has no threads. Each process runs the command as a shell would, with a fault of
+A new process takes seconds to import torch; a forked one runs at once. The server itself does
+nothing but fork and wait, so it has no threads. Each process runs the command as a shell would, with a fault of
 tests/faults.py installed before, where one is asked for.
 """
 
@@ -47,7 +47,7 @@ class Started:
     server: "Server"
 
     def send(self, number: int) -> float:
-        """A signal; returns the time, once it has arrived: two of a kind that have not are one."""
+        """Send a signal and return the time when it has arrived: two pending signals of one kind would merge."""
         os.kill(self.pid, number)
         sent, status = time.monotonic(), Path(f"/proc/{self.pid}/status")
         while status.exists() and time.monotonic() < sent + LIMIT:  # elsewhere than on Linux it is taken to be there
@@ -62,8 +62,8 @@ class Started:
 
 
 @contextmanager
-def heeding_interrupts() -> Iterator[None]:
-    """Processes started here heed SIGINT even where this one ignores it, as a job in the background does."""
+def default_interrupts() -> Iterator[None]:
+    """Processes started here handle SIGINT even if this one ignores it, as a background job does."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -81,13 +81,13 @@ class Server:
         self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
         command = [sys.executable, "-m", "tests.forked"]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with heeding_interrupts():
+        with default_interrupts():
             self._process = subprocess.Popen(command, cwd=ROOT, env=self._environment, text=True, **pipes)
 
     def start(
         self, arguments: Sequence[str], errors: Path, fault: Mapping[str, Any], environment: Mapping[str, str]
     ) -> Started:
-        """`environment`: what is other than in the server's."""
+        """`environment`: what differs from the server's."""
         return self._start(arguments, errors, {**self._environment, **environment}, fault=fault)
 
     def run(
@@ -98,7 +98,7 @@ class Server:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """As subprocess.run does it, output captured as text with the newlines it has."""
+        """Like subprocess.run; output is captured as text with its newlines unchanged."""
         with tempfile.TemporaryDirectory() as folder:
             stdin, stdout, errors = (Path(folder, name) for name in ("stdin", "stdout", "stderr"))
             stdin.write_bytes(input)
@@ -130,8 +130,8 @@ class Server:
 
 
 @functools.cache
-def the_server() -> Server:
-    """One for all tests of this process; it ends when its input does."""
+def shared_server() -> Server:
+    """One server for all tests of this process; it ends when its input does."""
     return Server()
 
 

@@ -1,6 +1,6 @@
-"""Files that are damaged or meant to do harm, and manifests that vouch for them.
+"""Damaged and malicious files, and manifests that match them.
 
-With a manifest that vouches for it, a file gets past the SHA-256, and the check behind that is what is tested.
+With a matching manifest a file passes the SHA-256 check, so the checks after it are tested.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def _can_be_hashed(path: Path) -> bool:
 
 
 def seal(directory: Path) -> None:
-    """The manifest that a model directory needs to be loaded as it is."""
+    """Write a manifest that matches the model directory in its current state."""
     hashes = {name: [digest(directory / name)] for name in VERIFIED if _can_be_hashed(directory / name)}
     (directory / bundle.MANIFEST).write_text(json.dumps(hashes))
 

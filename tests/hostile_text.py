@@ -1,4 +1,4 @@
-"""Text that would run as a script if a page took it for markup, and pages made of it."""
+"""Text that would run as a script if a page treated it as markup, and pages with such text."""
 
 import html
 import json
@@ -43,7 +43,7 @@ class Markup(HTMLParser):
 
     @property
     def policies(self) -> list[str | None]:
-        """What every Content-Security-Policy says."""
+        """Every Content-Security-Policy of the page."""
         return [each["content"] for each in self.attributes if each.get("http-equiv") == "Content-Security-Policy"]
 
 
@@ -52,12 +52,12 @@ def without_policy(page: str) -> str:
 
 
 def without_escaping(page: str) -> str:
-    """As if nothing had been escaped on the way into the page."""
+    """The page as if nothing had been escaped."""
     return page.replace(html.escape(TEXT), TEXT).replace(html.escape(SHORT), SHORT).replace("\\u003c", "<")
 
 
 def run_page_of(run: Path, folder: Path, text: str, short: str) -> str:
-    """The page of a run like the given one, with `text` or `short` wherever a run has text of its own."""
+    """The report of a run like the given one, with `text` or `short` wherever a run has its own text."""
     copy = shutil.copytree(run, folder / f"run {short}")
 
     lines = [json.loads(line) for line in (copy / "log.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""A pytest plugin: in CI a skip that nobody expects is a failure."""
+"""A pytest plugin: in CI an unexpected skip is a failure."""
 
 import os
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What the tests of survival share: a corpus of a few pairs, runs of a second, what they leave behind."""
+"""Shared by the survival tests: a corpus of a few pairs, runs of about a second, and what they leave behind."""
 
 import json
 import os
@@ -33,7 +33,7 @@ PAIRS, HELD_OUT = 240, 8
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files, by the names that settings and options have for them."""
+    """Corpus files, named like the settings and options."""
 
     source: Path
     target: Path
@@ -79,7 +79,7 @@ class Runs:
         return self.server.start(["train", *self.arguments(run, *settings)], errors, fault or {}, environment or {})
 
     def arguments(self, run: Path, *settings: str) -> list[str]:
-        """What follows `dragoman train`."""
+        """The arguments of `dragoman train`."""
         data = {f"--{name.replace('_', '-')}": str(path) for name, path in vars(self.corpus).items()}
         options = [*data.items(), *(("--set", setting) for setting in (*SETTINGS, *settings))]
         return ["--preset", "tiny", "--out", str(run), *(word for option in options for word in option)]
@@ -88,13 +88,13 @@ class Runs:
         return self.start(run, *settings, fault=fault).wait()
 
     def finish(self, run: Path, *settings: str, fault: Mapping[str, Any] | None = None) -> Ended:
-        """A run that must come to its end."""
+        """A run that must succeed."""
         ended = self.run(run, *settings, fault=fault)
         assert ended.code == 0, ended.errors
         return ended
 
     def start_ranks(self, run: Path, settings: Sequence[str], faults: Sequence[Mapping[str, Any]]) -> list[Started]:
-        """A process for each fault, which may be none: the ranks of one run, as torchrun starts them."""
+        """One process per fault, which may be empty: the ranks of one run, as torchrun starts them."""
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(faults))}
         return [
             self.start(run, *settings, fault=fault, environment={**address, "RANK": str(rank), "LOCAL_RANK": str(rank)})
@@ -111,11 +111,11 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-class Bell:
-    """A pipe in the file system, by which a process says that it has come to a place."""
+class Fifo:
+    """A named pipe by which a process reports that it has reached a place."""
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory / "bell"
+        self.path = directory / "fifo"
         os.mkfifo(self.path)
         self._descriptor = os.open(self.path, os.O_RDWR)  # for both: it never ends
 
@@ -125,8 +125,8 @@ class Bell:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
-    def hear(self) -> None:
-        assert select.select([self._descriptor], [], [], LIMIT)[0], f"no bell in {LIMIT:.0f} s"
+    def wait(self) -> None:
+        assert select.select([self._descriptor], [], [], LIMIT)[0], f"no notification within {LIMIT:.0f} s"
         assert os.read(self._descriptor, 1) == b"!"
 
 
@@ -134,7 +134,7 @@ class Bell:
 
 
 def state(run: Path, step: int) -> dict[str, bytes]:
-    """A checkpoint, verified, without its clock and its provenance, which tells the command and the machine."""
+    """A verified checkpoint without its clock and its provenance, which contains the command and the machine."""
     files = read_checkpoint(checkpoint_path(run, step))
     del files["provenance.json"]
     recorded = json.loads(files["state.json"])
@@ -142,33 +142,33 @@ def state(run: Path, step: int) -> dict[str, bytes]:
     return {**files, "state.json": json.dumps(recorded).encode()}
 
 
-def story(run: Path) -> list[dict[str, Any]]:
+def comparable_log(run: Path) -> list[dict[str, Any]]:
     """The log, without clocks and memory."""
     records = [record for record in read_log(run) if record["kind"] != "memory"]
     return [{name: value for name, value in record.items() if name != "tokens_per_second"} for record in records]
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """All that must be the same to the bit, whatever happened on the way: every checkpoint, the log, the model."""
+    """All that must be identical bit for bit after any interruption: every checkpoint, the log, the model."""
     kept = {path.name: state(run, checkpoint_step(path)) for path in checkpoints(run)}
     names = ("weights.safetensors", "config.toml", "tokenizer.model", "manifest.json", "published.json")
-    return {**kept, "log": story(run), **{name: (run / name).read_bytes() for name in names}}
+    return {**kept, "log": comparable_log(run), **{name: (run / name).read_bytes() for name in names}}
 
 
 def steps(run: Path) -> list[int]:
-    """Of the checkpoints, each of which must verify."""
+    """The steps of all checkpoints, each of which must verify."""
     found = checkpoints(run)
     for path in found:
         read_checkpoint(path)
     return [checkpoint_step(path) for path in found]
 
 
-def reached(run: Path) -> int:
+def last_logged_step(run: Path) -> int:
     """The last step that was logged."""
     return max((record["step"] for record in read_log(run) if record["kind"] == "step"), default=0)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file, but the lock."""
+    """Every file except the lock."""
     files = (path for path in sorted(directory.rglob("*")) if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}

@@ -29,7 +29,7 @@ def reference_config(config: TransformerConfig) -> Config:
 
 
 def random_model(config: TransformerConfig, seed: int) -> Transformer:
-    """Biases and norms too are drawn: at 0 and 1 they would hide mistakes."""
+    """Biases and norms are random too: at 0 and 1 they would hide mistakes."""
     torch.manual_seed(seed)
     model = Transformer(config).double()
     for weight in model.parameters():
@@ -91,13 +91,13 @@ def reference_pass(
     return run.activations, gradients
 
 
-def furthest(ours: dict[str, Array], theirs: dict[str, Array]) -> float:
-    """The largest difference of two arrays of one name, relative where they are larger than 1."""
+def largest_difference(ours: dict[str, Array], theirs: dict[str, Array]) -> float:
+    """The largest difference of two arrays of the same name, relative for values above 1."""
     return float(np.max([check.difference(ours[name], theirs[name]) for name in theirs]))  # keeps a NaN, unlike max()
 
 
 def disagreement(model: Transformer, batch: Batch, need_weights: bool) -> tuple[float, float]:
-    """How far activations and gradients are apart at most."""
+    """The largest differences of activations and of gradients."""
     activations, gradients = torch_pass(model, batch, need_weights)
     expected_activations, expected_gradients = reference_pass(model, batch)
     containers = {"encoder.layers", "decoder.layers"}
@@ -106,7 +106,7 @@ def disagreement(model: Transformer, batch: Batch, need_weights: bool) -> tuple[
     assert modules <= activations.keys(), "every module that computes something was captured"
     assert activations.keys() <= expected_activations.keys()
     assert gradients.keys() == expected_gradients.keys() == dict(model.named_parameters()).keys()
-    return furthest(expected_activations, activations), furthest(expected_gradients, gradients)
+    return largest_difference(expected_activations, activations), largest_difference(expected_gradients, gradients)
 
 
 # Random configurations
@@ -144,7 +144,7 @@ def configurations(draw: st.DrawFn) -> TransformerConfig:
 
 @st.composite
 def batches(draw: st.DrawFn, config: TransformerConfig) -> Batch:
-    """Ragged sentences; some have no source token at all, some no target token but the first."""
+    """Ragged sentences; some have no source token, some only the first target token."""
     rows, source, target = (draw(st.integers(1, most)) for most in (3, 5, 5))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     source_lengths = np.array([[draw(st.integers(0, source))] for _ in range(rows)])
@@ -158,7 +158,7 @@ def batches(draw: st.DrawFn, config: TransformerConfig) -> Batch:
     )
 
 
-def agree(data: st.DataObject) -> None:
+def check_agreement(data: st.DataObject) -> None:
     config = data.draw(configurations())
     batch = data.draw(batches(config))
     model = random_model(config, data.draw(st.integers(0, 2**32)))
@@ -171,14 +171,14 @@ def agree(data: st.DataObject) -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_every_activation_and_gradient_agrees(data: st.DataObject) -> None:
-    agree(data)
+    check_agreement(data)
 
 
 @pytest.mark.slow
 @settings(max_examples=2_000)
 @given(st.data())
-def test_every_activation_and_gradient_agrees_at_length(data: st.DataObject) -> None:
-    agree(data)
+def test_every_activation_and_gradient_agrees_in_many_examples(data: st.DataObject) -> None:
+    check_agreement(data)
 
 
 VARIANTS: list[dict[str, Any]] = [
@@ -193,7 +193,7 @@ IDS = [",".join(map(str, variant)) or "paper" for variant in VARIANTS]
 
 
 def case(**options: Any) -> tuple[Transformer, Batch]:
-    """A small model, and ragged sentences of which one is nothing but padding."""
+    """A small model, and ragged sentences of which one is only padding."""
     sizes = {"vocab_size": 9, "d_model": 8, "d_ff": 12, "num_heads": 2, "num_layers": 2, "dropout": 0.0}
     config = TransformerConfig(**{**sizes, **options})
     return random_model(config, seed=0), check.random_batch(reference_config(config), np.random.default_rng(0))
@@ -209,7 +209,7 @@ def test_each_variant_agrees(variant: dict[str, Any], need_weights: bool) -> Non
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
 @pytest.mark.parametrize("same", [True, False])
-def test_it_agrees_with_dropout_too(variant: dict[str, Any], same: bool) -> None:
+def test_activations_and_gradients_agree_with_dropout(variant: dict[str, Any], same: bool) -> None:
     """With the same masks in the same places; the control hands PyTorch other masks."""
     model, batch = case(**variant)
     activations, _ = reference_pass(model, batch)
@@ -222,9 +222,11 @@ def test_it_agrees_with_dropout_too(variant: dict[str, Any], same: bool) -> None
 
     with patch.object(F, "dropout", given_dropout):
         activations, gradients = torch_pass(model, batch, need_weights=True)
-    assert not remaining, "as many places in both"
+    assert not remaining, "the same number of dropouts in both"
     expected_activations, expected_gradients = reference_pass(model, batch, masks)
-    apart = max(furthest(expected_activations, activations), furthest(expected_gradients, gradients))
+    apart = max(
+        largest_difference(expected_activations, activations), largest_difference(expected_gradients, gradients)
+    )
     assert apart < AGREEMENT if same else apart > 1e-3
 
 
@@ -281,7 +283,7 @@ BACKWARD: list[tuple[Any, str, Any]] = [
 
 
 @pytest.mark.parametrize(("owner", "name", "wrong"), FORWARD, ids=[each[1] for each in FORWARD])
-def test_a_wrong_forward_is_found_out(owner: Any, name: str, wrong: Any) -> None:
+def test_wrong_forward_is_detected(owner: Any, name: str, wrong: Any) -> None:
     with patch.object(owner, name, wrong):
         activations, gradients = disagreement(*case(), need_weights=True)
     assert activations > 1e-5
@@ -289,7 +291,7 @@ def test_a_wrong_forward_is_found_out(owner: Any, name: str, wrong: Any) -> None
 
 
 @pytest.mark.parametrize(("owner", "name", "wrong"), BACKWARD, ids=[each[1] for each in BACKWARD])
-def test_a_wrong_backward_is_found_out(owner: Any, name: str, wrong: Any) -> None:
+def test_wrong_backward_is_detected(owner: Any, name: str, wrong: Any) -> None:
     with patch.object(owner, name, wrong):
         activations, gradients = disagreement(*case(), need_weights=True)
     assert activations < AGREEMENT
@@ -300,7 +302,7 @@ def test_a_wrong_backward_is_found_out(owner: Any, name: str, wrong: Any) -> Non
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
-def test_names_shapes_and_their_order_are_those_of_pytorch(variant: dict[str, Any]) -> None:
+def test_parameter_names_shapes_and_order_match_pytorch(variant: dict[str, Any]) -> None:
     model, _ = case(**variant)
     expected = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     config = reference_config(model.config)
@@ -309,6 +311,6 @@ def test_names_shapes_and_their_order_are_those_of_pytorch(variant: dict[str, An
     assert {name: weight.shape for name, weight in drawn.items()} == expected
 
 
-def test_positions_of_later_papers_are_refused() -> None:
+def test_rotary_positions_are_refused() -> None:
     with pytest.raises(ValueError, match="positions='rotary': the reference has the paper's only; use sinusoidal or"):
         reference_config(TransformerConfig(positions="rotary"))

@@ -1,4 +1,4 @@
-"""The public surface: few names, imported lazily, meaning what the interface says."""
+"""The public API: few names, imported lazily, with the documented signatures."""
 
 import importlib
 import inspect
@@ -15,32 +15,32 @@ from dragoman import Transformer, TransformerConfig
 HEAVY = ("torch", "sentencepiece", "sacrebleu", "numpy", "num2words", "babel")
 
 
-def test_the_surface_is_small_and_every_name_is_there() -> None:
+def test_public_api_is_small_and_every_name_resolves() -> None:
     assert len(dragoman.__all__) <= 20
     for name in dragoman.__all__:
         assert getattr(dragoman, name) is not None
     assert set(dragoman.__all__) <= set(dir(dragoman))
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'dragoman' has no attribute 'translte'"):
         _ = dragoman.translte  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("module", ["dragoman", "dragoman.cli.app"])
-def test_importing_imports_nothing_heavy(module: str) -> None:
+def test_import_loads_no_heavy_module(module: str) -> None:
     code = f"import sys, {module}; print(*[name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
 
-def test_the_control_importing_the_model_does() -> None:
+def test_control_importing_transformer_loads_torch() -> None:
     code = "import sys; from dragoman import Transformer; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
 
 
-def test_importing_the_loop_imports_nothing_that_a_process_alone_does_not_need() -> None:
+def test_training_loop_import_skips_modules_a_single_process_does_not_need() -> None:
     """Each takes a second or more. Control: torch is found in the same way."""
     names = ("torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo", "sacrebleu", "tensorboard")
     code = f"import sys, dragoman.training.loop; print(*[name for name in {names} if name in sys.modules])"
@@ -48,13 +48,13 @@ def test_importing_the_loop_imports_nothing_that_a_process_alone_does_not_need()
     assert done.stdout.split() == ["torch"]
 
 
-def test_the_core_works_without_the_command_line_and_the_metrics() -> None:
+def test_training_and_decoding_import_without_cli_and_metric_packages() -> None:
     missing = dict.fromkeys(("typer", "rich", "sacrebleu"))
     code = f"import sys; sys.modules.update({missing}); import dragoman.training.loop, dragoman.decode.translator"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_model_is_called_as_the_interface_says() -> None:
+def test_model_call_signature() -> None:
     model = Transformer(TransformerConfig.tiny(vocab_size=100))
     source_ids, target_ids = torch.randint(4, 100, (2, 5)), torch.randint(4, 100, (2, 3))
     logits = model(source_ids, target_ids, source_allowed=None)
@@ -63,7 +63,7 @@ def test_the_model_is_called_as_the_interface_says() -> None:
     assert model(source_ids, target_ids, allowed).shape == (2, 3, 100)
 
 
-def test_the_transformer_reads_in_one_sitting() -> None:
+def test_transformer_source_is_under_600_lines() -> None:
     from dragoman.model import attention, transformer
 
     lines = sum(len(inspect.getsource(module).split("\n")) for module in (attention, transformer))
@@ -71,7 +71,7 @@ def test_the_transformer_reads_in_one_sitting() -> None:
 
 
 def test_train_can_be_called_before_and_after_its_package_is_imported(tmp_path: Path) -> None:
-    """A package of the same name takes the function's place once anything in it is imported."""
+    """Importing a package of the same name would replace the function."""
     for _ in range(2):
         with pytest.raises(dragoman.ConfigError, match=r"data\.source: missing"):
             dragoman.train(dragoman.Config(), tmp_path)

@@ -1,4 +1,4 @@
-"""What a user of the package sees: types, keyword arguments, help, and what objects print."""
+"""The API as a user of the package sees it: types, keyword arguments, help and reprs."""
 
 import importlib.resources
 import inspect
@@ -46,7 +46,7 @@ def translator(quick_run: Path) -> Translator:
     return dragoman.load(quick_run, device="cpu")
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_package_has_py_typed_marker() -> None:
     assert importlib.resources.files("dragoman").joinpath("py.typed").is_file()
 
 
@@ -62,14 +62,14 @@ def test_a_type_checker_sees_the_types_of_the_installed_package(tmp_path: Path) 
     revealed = [line.split('"')[1].replace("builtins.", "") for line in told[: len(REVEALED)]]
     assert revealed == REVEALED, done.stdout
     errors = [line for line in told if ": error: " in line]
-    assert {line.split(":")[1] for line in errors} == {"10", "11", "12", "13", "14"}, "a mistake in each, and no other"
+    assert {line.split(":")[1] for line in errors} == {"10", "11", "12", "13", "14"}, "one error in each and no other"
 
 
-def test_the_options_are_the_settings_of_the_search() -> None:
+def test_decode_options_match_decode_config() -> None:
     """Same names, same types, same order."""
     settings, options = typing.get_type_hints(DecodeConfig), typing.get_type_hints(DecodeOptions)
     assert list(options.items()) == [(field.name, settings[field.name]) for field in fields(DecodeConfig)]
-    assert DecodeOptions.__optional_keys__ == settings.keys(), "each may be left out"
+    assert DecodeOptions.__optional_keys__ == settings.keys(), "each is optional"
 
 
 def test_help_lists_every_option() -> None:
@@ -78,7 +78,7 @@ def test_help_lists_every_option() -> None:
     assert listed == ["attention", *(field.name for field in fields(DecodeConfig))]
 
 
-def test_a_translator_prints_what_it_is(translator: Translator, quick_run: Path) -> None:
+def test_translator_repr_names_model_device_and_precision(translator: Translator, quick_run: Path) -> None:
     parameters = sum(parameter.numel() for parameter in translator.engine.model.parameters())
     assert repr(translator) == f"Translator({str(quick_run)!r}, cpu, float32, {parameters:,} parameters)"
     bundled = dragoman.load("en-de", device="cpu", precision="bfloat16")
@@ -95,13 +95,13 @@ def test_a_translator_prints_what_it_is(translator: Translator, quick_run: Path)
         ((), (), ""),
     ],
 )
-def test_languages_are_told_where_file_names_tell_them(
+def test_languages_are_inferred_from_file_names(
     source: tuple[str, ...], target: tuple[str, ...], expected: str
 ) -> None:
     assert _languages(dragoman.Config.build(data={"source": source, "target": target}).data) == expected
 
 
-def test_a_translation_prints_texts_and_shapes_not_arrays(translator: Translator) -> None:
+def test_translation_repr_shows_texts_and_shapes_not_arrays(translator: Translator) -> None:
     plain = translator.translate("a b", beam=2)
     assert repr(plain) == f"Translation('a b' -> {plain.text!r}, translated, score={plain.score:.4g})"
     full = translator.translate("a b", beam=2, n_best=2, attention=True)
@@ -113,7 +113,7 @@ def test_a_translation_prints_texts_and_shapes_not_arrays(translator: Translator
     assert repr(failed) == "Translation('a' -> '', failed, score=0, reason='out of memory at 8 tokens')"
 
 
-def test_two_strings_have_one_score_and_two_lists_a_list(translator: Translator) -> None:
+def test_score_of_strings_is_a_float_and_of_lists_a_list(translator: Translator) -> None:
     one = translator.score("a b", "b a")
     assert isinstance(one, float)
     assert translator.score(["a b"], ["b a"]) == [one]

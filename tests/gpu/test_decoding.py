@@ -57,7 +57,7 @@ def test_control_the_profiler_sees_cudnn_attention() -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_float32_gives_the_translations_of_the_cpu(on_cpu: Translator, beam: int) -> None:
+def test_float32_translations_match_the_cpu(on_cpu: Translator, beam: int) -> None:
     on_cuda = dragoman.load("en-de", "cuda")
     here, there = (translator.translate(SENTENCES, beam=beam) for translator in (on_cpu, on_cuda))
     assert [result.text for result in there] == [result.text for result in here]
@@ -65,8 +65,8 @@ def test_float32_gives_the_translations_of_the_cpu(on_cpu: Translator, beam: int
         assert other.score == pytest.approx(one.score, abs=1e-2)
 
 
-def test_search_reports_the_score_that_scoring_gives(on_cpu: Translator, on_cuda: Translator) -> None:
-    """The model in float32 thinks of every translation about what the search in any precision reported."""
+def test_search_score_matches_scoring(on_cpu: Translator, on_cuda: Translator) -> None:
+    """The float32 model gives every translation about the score that search reported in any precision."""
     results = on_cuda.translate(SENTENCES, beam=4, split="long")
     scores = on_cpu.score(SENTENCES, [result.text for result in results])
     for result, score in zip(results, scores, strict=True):
@@ -75,7 +75,7 @@ def test_search_reports_the_score_that_scoring_gives(on_cpu: Translator, on_cuda
 
 @contextmanager
 def memory_limit(extra_bytes: int) -> Iterator[None]:
-    """At most so much more than what is allocated now."""
+    """Allow at most `extra_bytes` more than is reserved now."""
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + extra_bytes) / total)
@@ -102,9 +102,9 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does() -> None:
         results = translator.translate(lines, **options)
     assert [result.text for result in results] == [result.text for result in expected]
     assert min(sizes) < 256, "the control: the batch did not fit"
-    assert min(sizes) >= 16, "a failed batch must give its memory back before its halves start"
+    assert min(sizes) >= 16, "a failed batch must free its memory before its halves start"
 
 
-def test_a_trained_model_translates_on_cuda(quick_run: Path) -> None:
+def test_trained_model_translates_the_same_on_cuda(quick_run: Path) -> None:
     here, there = (dragoman.load(str(quick_run), device).translate(["a b c", "d e"]) for device in ("cpu", "cuda"))
     assert [result.text for result in there] == [result.text for result in here]

@@ -1,4 +1,4 @@
-"""Training on CUDA: packed, compiled, recorded as one graph, resumed to the bit."""
+"""Training on CUDA: packed, compiled, captured as one graph, resumed bit for bit."""
 
 import hashlib
 import shutil
@@ -24,8 +24,8 @@ def losses(run: Path) -> list[float]:
     return [record["loss"] for record in read_log(run) if record["kind"] == "step"]
 
 
-def test_packed_training_learns_as_padded_training_does(tmp_path: Path) -> None:
-    """The same pairs in other batches and another precision: the losses stay close, and fall."""
+def test_packed_and_padded_training_losses_stay_close(tmp_path: Path) -> None:
+    """The same pairs in other batches and another precision: the losses fall and stay close."""
     curves: dict[str, list[float]] = {}
     for name in ("packed", "padded"):
         settings = (*CUDA, f"train.layout={name}", "train.max_steps=60", "train.save_every=60")
@@ -36,9 +36,7 @@ def test_packed_training_learns_as_padded_training_does(tmp_path: Path) -> None:
     assert curves["packed"][-1] == pytest.approx(curves["padded"][-1], rel=0.15)
 
 
-def test_the_graph_gives_the_gradients_of_the_kernels_launched_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_graph_trains_the_same_weights_as_eager_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without dropout, whose draws differ: a few steps of two batches end with the same weights."""
     config = quick_config(*CUDA, "model.dropout=0.0", "train.max_steps=5", "train.save_every=5", "train.accumulate=2")
     train(config, tmp_path / "graph")
@@ -79,13 +77,13 @@ def test_nothing_is_compiled_or_recorded_after_the_first_step(tmp_path: Path, mo
 
 
 def state_of(run: Path, step: int) -> dict[str, str]:
-    """Hashes of what a checkpoint holds; its JSON has times of day in it."""
+    """Hashes of the tensors in a checkpoint; its JSON contains times."""
     files = read_checkpoint(checkpoint_path(run, step))
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name.endswith("tensors")}
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_a_deterministic_run_resumes_to_the_bit(tmp_path: Path, layout: str) -> None:
+def test_deterministic_run_resumes_bit_for_bit(tmp_path: Path, layout: str) -> None:
     def config(steps: int) -> Config:
         return quick_config(
             *CUDA, f"train.layout={layout}", "train.deterministic=true", "train.accumulate=2", "train.batch_tokens=512",
@@ -117,7 +115,7 @@ class Notes(SilentReporter):
         self.notes.append(text)
 
 
-def test_memory_stays_within_what_was_predicted(tmp_path: Path) -> None:
+def test_peak_memory_stays_within_the_prediction(tmp_path: Path) -> None:
     torch.cuda.reset_peak_memory_stats()
     corpus = ("data.generated=reverse", "data.generated_size=2000", "text.model=word", "text.vocab_size=300")
     run = ("train.device=cuda", "train.max_steps=3", "train.save_every=3", "train.batch_tokens=8192")

@@ -1,1 +1,1 @@
-"""Small faults, each with the tests that must notice it: `python -m tests.mutants`, or `make test-mutants`."""
+"""Small faults, each with the tests that must detect it: `python -m tests.mutants`, or `make test-mutants`."""

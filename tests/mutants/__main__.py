@@ -1,4 +1,4 @@
-"""Applies each mutant of the .toml files here to a copy of the repository and runs the tests that should notice it.
+"""Applies each mutant of the .toml files here to a copy of the repository and runs the tests that should detect it.
 
     python -m tests.mutants [WORD ...] [--jobs 2] [--json FILE]
 
@@ -41,7 +41,7 @@ class Mutant:
     tests: tuple[str, ...]
 
     def check(self, root: Path) -> str:
-        """What is wrong with the mutant itself; nothing if it can be applied."""
+        """What is wrong with the mutant itself; empty if it can be applied."""
         path = root / self.file
         if not path.is_file():
             return f"{self.file} does not exist"

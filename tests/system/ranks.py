@@ -1,9 +1,9 @@
-"""What test_distributed.py lets torchrun start: several short runs, one after the other, in processes that stay.
+"""The script that test_distributed.py starts with torchrun: several short runs in the same processes.
 
     torchrun ... tests/system/ranks.py JOBS.json
 
-Each job is a run: its directory, its settings and what to change in it. What a process read and wrote is noted beside
-the jobs, in a file for each job and rank.
+Each job is a run: its directory, its settings and what to change in it. What a process read and wrote is recorded
+beside the jobs, in one file per job and rank.
 """
 
 import json
@@ -50,7 +50,7 @@ def recording(rows: list[list[list[int]]]) -> Callable[..., Tensor]:
 
 
 def normalised_by_rank(self: _Layout, batches: Sequence[Any], tokens: int) -> Tensor:
-    """The mistake: each rank divides by its own tokens, then the ranks' means are averaged."""
+    """The wrong way: each rank divides by its own tokens, then the means of the ranks are averaged."""
     return gradients(self, batches, WORLD * sum(batch.num_tokens for batch in batches))
 
 
@@ -67,7 +67,7 @@ def killed(rank: int) -> Callable[..., Tensor]:
 
 
 def signalled() -> Callable[..., Tensor]:
-    """A signal to rank 1 alone, in the midst of its sixth step."""
+    """A signal to rank 1 alone, during its sixth step."""
     steps = iter(range(1, 1_000))
 
     def wrapped(self: _Layout, batches: Sequence[Any], tokens: int) -> Tensor:
@@ -90,7 +90,7 @@ def not_a_number(self: _Layout, batches: Sequence[Any], tokens: int) -> Tensor:
 
 
 def sees_no_newest(run: Path, warn: Callable[[str], None]) -> Any:
-    """A file system that shows other ranks an older picture: the newest checkpoint is not there yet."""
+    """A file system that shows other ranks an older state, without the newest checkpoint."""
     found = checkpoint_newest(run, warn)
     return found if RANK == 0 else None
 
@@ -99,7 +99,7 @@ checkpoint_newest = checkpoint.newest
 
 
 def slowly_opened(*arguments: Any, **options: Any) -> Any:
-    """Rank 1 takes its time to open what rank 0 has made."""
+    """Rank 1 is slow to open what rank 0 has written."""
     if RANK == 1:
         torch.randn(1500, 1500) @ torch.randn(1500, 1500)
     return sampled_store(*arguments, **options)

@@ -1,8 +1,8 @@
 """The same sentence gives the same tokens at any batch size, in any order, with any neighbours; beam 1 and 5.
 
-So it does without the cache, and so it does in int8. Compared at a margin: float32 rows differ by about 1e-6 with the
-shape of the batch, and a tie may then go either way. In int8 the linear layers differ by nothing, but attention stays
-float32: where its last bit turns a rounding, an int8 number moves by one. With noise of 1e-6 on attention a score moved
+The same holds without the cache and in int8. Scores are compared with a margin: float32 rows differ by about 1e-6 with
+the shape of the batch, and a tie may then go either way. In int8 the linear layers are exact, but attention stays
+float32: if its last bit changes a rounding, an int8 number moves by one. With noise of 1e-6 on attention a score moved
 by 0.022 at most on the model here.
 """
 
@@ -57,7 +57,7 @@ def changed(some: list[Translation], others: list[Translation]) -> int:
 
 @pytest.mark.parametrize("beam", [1, 5])
 @pytest.mark.parametrize("batch_size", [7, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 64))])
-def test_batch_size_and_order_change_no_token(
+def test_batch_size_and_order_do_not_change_tokens(
     translator: Translator, margin: float, beam: int, batch_size: int
 ) -> None:
     texts = lines()
@@ -68,11 +68,11 @@ def test_batch_size_and_order_change_no_token(
     for some, others in ((found, expected), (shuffled, [expected[place] for place in order])):
         assert differing(some, others, margin) == 0
         assert changed(some, others) <= LINES // 40, "and few ties"
-    assert len({result.tokens for result in expected}) > 5, "the model says different things"
+    assert len({result.tokens for result in expected}) > 5, "the model gives different translations"
 
 
 @pytest.mark.parametrize("beam", [1, 5])
-def test_without_the_padding_mask_they_would(
+def test_without_padding_mask_batch_size_changes_tokens(
     translator: Translator, margin: float, beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = lines()
@@ -90,7 +90,7 @@ def test_without_the_padding_mask_they_would(
 
 
 @pytest.mark.parametrize("beam", [1, 5])
-def test_in_int8_with_one_scale_for_the_batch_they_would(
+def test_one_int8_scale_per_batch_makes_tokens_depend_on_the_batch(
     quick_run: Path, beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator, texts = dragoman.load(str(quick_run), device="cpu", precision="int8"), lines()
@@ -127,7 +127,7 @@ class Recomputed:
 
 @pytest.mark.parametrize("beam", [1, 5])
 @pytest.mark.parametrize("skipped", [0, 1])
-def test_the_cache_changes_no_token(
+def test_cache_does_not_change_tokens(
     translator: Translator, margin: float, beam: int, skipped: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `skipped`, the control: the first token forgotten."""
@@ -144,7 +144,7 @@ def test_the_cache_changes_no_token(
 
 
 @pytest.mark.parametrize("beam", [1, 5])
-def test_the_score_of_a_translation_is_that_of_the_search(translator: Translator, margin: float, beam: int) -> None:
+def test_scoring_a_translation_matches_its_search_score(translator: Translator, margin: float, beam: int) -> None:
     results = [result for result in translator.translate(lines(), beam=beam) if result.status == "translated"]
     assert len(results) > LINES // 2
     sources, texts = [result.source for result in results], [result.text for result in results]

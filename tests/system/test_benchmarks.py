@@ -1,4 +1,4 @@
-"""The benchmarks in their quick form: each runs, prints one object of finite numbers, and shows what it must."""
+"""The benchmarks in their quick form: each runs, prints one object of finite numbers, and confirms its claim."""
 
 import json
 import math
@@ -46,13 +46,13 @@ def complexity(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run(tmp_path_factory.mktemp("complexity"), "benchmarks/complexity.py")
 
 
-def test_only_plain_attention_keeps_memory_that_grows_with_the_square_of_length(complexity: dict[str, Any]) -> None:
+def test_only_plain_attention_memory_is_quadratic_in_length(complexity: dict[str, Any]) -> None:
     powers = {name: fits["memory"]["length"] for name, fits in complexity["exponents"].items()}
     assert 1.7 < powers.pop("plain attention") < 2.2
     assert all(0.8 < power < 1.2 for power in powers.values()), powers
 
 
-def test_only_recurrent_layers_take_steps_one_after_the_other(complexity: dict[str, Any]) -> None:
+def test_only_recurrent_layers_need_sequential_steps(complexity: dict[str, Any]) -> None:
     steps = {name: list(by_length.values()) for name, by_length in complexity["sequential_steps"].items()}
     lengths = list(map(int, complexity["sequential_steps"]["RNN"]))
     for name in ("RNN", "LSTM"):
@@ -63,7 +63,7 @@ def test_only_recurrent_layers_take_steps_one_after_the_other(complexity: dict[s
         assert len(set(steps[name])) == 1
 
 
-def test_path_lengths_are_the_textbooks(complexity: dict[str, Any]) -> None:
+def test_path_lengths_match_the_textbook(complexity: dict[str, Any]) -> None:
     lengths = list(map(int, complexity["path_length"]["attention"]))
     paths = {name: list(by_length.values()) for name, by_length in complexity["path_length"].items()}
     assert paths["attention"] == [1 for _ in lengths]
@@ -72,12 +72,12 @@ def test_path_lengths_are_the_textbooks(complexity: dict[str, Any]) -> None:
     assert paths["dilated convolution"] == [math.ceil(math.log(length, 3)) for length in lengths]
 
 
-def test_the_whole_models_compared_are_of_like_size(complexity: dict[str, Any]) -> None:
+def test_compared_models_have_similar_size(complexity: dict[str, Any]) -> None:
     sizes = complexity["parameters"].values()
     assert max(sizes) / min(sizes) < 1.25
 
 
-def test_recall_over_distance(tmp_path: Path) -> None:
+def test_transformer_recalls_over_distance_and_rnn_does_not(tmp_path: Path) -> None:
     results = run(tmp_path, "benchmarks/long_range.py")
     accuracy = {name: [values[0] for values in by.values()] for name, by in results["accuracy"].items()}
     assert all(near > 0.5 for near, _ in accuracy.values()), accuracy
@@ -86,7 +86,7 @@ def test_recall_over_distance(tmp_path: Path) -> None:
     assert max(results["parameters"].values()) / min(results["parameters"].values()) < 1.3
 
 
-def test_claims(tmp_path: Path) -> None:
+def test_claims_benchmark_supports_each_claim(tmp_path: Path) -> None:
     results = run(tmp_path, "-m", "benchmarks.claims")
     ratios = results["ratios"]
     assert ratios["neither"] < 1e-3 < 0.05 < ratios["the paper's"] < 20 < 1e6 < ratios["no norm"]
@@ -101,8 +101,8 @@ def test_claims(tmp_path: Path) -> None:
     assert moved["values"]["word as before"] < 1.0 == moved["keys, values"]["word as before"]
 
 
-def test_training_on_the_cpu() -> None:
-    """Ours and a peer that needs no further library."""
+def test_cpu_training_benchmark_compares_with_a_peer() -> None:
+    """Our model and a peer that needs no other library."""
     command = [sys.executable, "-m", "benchmarks.train_cpu", "--preset", "tiny", "--tokens", "300", "--steps", "1"]
     systems = ["dragoman, packed, like lengths", "torch.nn.Transformer, eager"]
     done = subprocess.run(
@@ -116,7 +116,7 @@ def test_training_on_the_cpu() -> None:
     assert results["target_tokens_per_step"] == pytest.approx(300, rel=0.2)
 
 
-def test_work_is_counted_from_real_tokens() -> None:
+def test_flops_are_counted_from_real_tokens() -> None:
     """Against a count by hand for one pair: products with every matrix of a token, and attention's own."""
     from benchmarks.train_cpu import model_flops
     from dragoman.config import TransformerConfig

@@ -1,7 +1,7 @@
 """The commands as a person runs them: real processes, real files, exit codes, one-line errors.
 
-Most of them are forked from a process that has imported everything (tests/forked.py), which spares seconds each; one of
-every command is started anew.
+Most of them are forked from a process that has imported everything (tests/forked.py), which saves seconds each; one of
+every command is started as a new process.
 """
 
 import gzip
@@ -16,20 +16,20 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.translate import opened
-from tests.forked import heeding_interrupts, the_server
+from tests.forked import default_interrupts, shared_server
 
 DRAGOMAN = [sys.executable, "-m", "dragoman"]
 
 
 def run(*arguments: str | Path, stdin: bytes = b"", code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = the_server().run([*map(str, arguments)], input=stdin)
+    done = shared_server().run([*map(str, arguments)], input=stdin)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
 
 
 def error_of(*arguments: str | Path, code: int) -> str:
-    """The one line that a failing command says."""
+    """The one line that a failing command prints."""
     lines = run(*arguments, code=code).stderr.rstrip("\n").split("\n")
     return lines[-1]
 
@@ -56,8 +56,8 @@ def test_a_warning_is_one_line() -> None:
 
 
 @pytest.mark.slow
-def test_every_command_runs_from_nothing(generated: Path, quick_run: Path, tmp_path: Path) -> None:
-    """Whatever it imports on its way: in a forked process all is there already."""
+def test_every_command_runs_in_a_fresh_process(generated: Path, quick_run: Path, tmp_path: Path) -> None:
+    """Whatever it imports: in a forked process everything is imported already."""
     source, target, fresh = generated / "valid.source", generated / "valid.target", tmp_path / "fresh"
     commands: list[list[str | Path]] = [
         ["generate", "copy", "--out", tmp_path / "new", "--size", "50"],
@@ -74,7 +74,7 @@ def test_every_command_runs_from_nothing(generated: Path, quick_run: Path, tmp_p
         assert done.returncode == 0, f"{command[0]}: {done.stderr}"
 
 
-def test_a_mistyped_command_or_option_is_usage() -> None:
+def test_mistyped_command_or_option_is_a_usage_error() -> None:
     run("trian", code=2)
     run("translate", "--modle", "x", code=2)
 
@@ -82,7 +82,7 @@ def test_a_mistyped_command_or_option_is_usage() -> None:
 # translate
 
 
-def test_lines_in_lines_out(quick_run: Path, tmp_path: Path) -> None:
+def test_translate_writes_one_line_per_input_line(quick_run: Path, tmp_path: Path) -> None:
     source = b"a b c\n\nd e\n   \nf"
     command = [*DRAGOMAN, "translate", "--model", str(quick_run)]
     from_stdin = subprocess.run(command, input=source, capture_output=True, check=True).stdout
@@ -94,7 +94,7 @@ def test_lines_in_lines_out(quick_run: Path, tmp_path: Path) -> None:
     assert from_stdin == gzip.decompress((tmp_path / "out.GZ").read_bytes())
     lines = from_stdin.decode().split("\n")
     assert len(lines) == 6
-    assert lines[5] == "", "one newline a line"
+    assert lines[5] == "", "one newline per line"
     assert lines[1] == lines[3] == ""
     as_arguments = run("translate", "--model", quick_run, "a b c", "d e").stdout.split("\n")
     assert as_arguments == [lines[0], lines[2], ""]
@@ -113,13 +113,13 @@ def test_a_bad_line_fails_alone_and_is_reported(quick_run: Path) -> None:
     assert done.stderr == "translate: 1 of 3 lines failed (first: line 2: invalid UTF-8 at byte 5)\n"
 
 
-def test_a_line_that_was_too_long_is_named(quick_run: Path) -> None:
+def test_over_long_line_is_reported_by_number(quick_run: Path) -> None:
     long = b" ".join([b"a b c d e f g h."] * 60)
     done = run("translate", "--model", quick_run, "--beam", "1", stdin=b"a b\n" + long + b"\n")
     assert "translate: 1 of 2 lines too long, translated in pieces (first: line 2)\n" in done.stderr
 
 
-def test_json_is_one_object_a_line(quick_run: Path) -> None:
+def test_json_is_one_object_per_line(quick_run: Path) -> None:
     done = run("translate", "--model", quick_run, "--json", "--n-best", "2", stdin=b"a b\n\n")
     first, second = (json.loads(line) for line in done.stdout.rstrip("\n").split("\n"))
     assert {"source", "translation", "score", "normalized_score", "status"} <= first.keys()
@@ -127,7 +127,7 @@ def test_json_is_one_object_a_line(quick_run: Path) -> None:
     assert (second["status"], second["translation"]) == ("empty", "")
 
 
-def test_n_best_stays_on_its_line_and_attention_is_drawn(quick_run: Path) -> None:
+def test_n_best_is_tab_separated_and_attention_is_drawn(quick_run: Path) -> None:
     done = run("translate", "--model", quick_run, "--n-best", "3", "--beam", "3", "a b", "c")
     assert [line.count("\t") for line in done.stdout.rstrip("\n").split("\n")] == [2, 2]
     picture = run("translate", "--model", quick_run, "--attention", "a b c").stdout
@@ -135,14 +135,14 @@ def test_n_best_stays_on_its_line_and_attention_is_drawn(quick_run: Path) -> Non
     assert "│" in picture
 
 
-def test_a_program_that_calls_the_command_keeps_its_signals() -> None:
+def test_sigpipe_handler_is_restored_for_the_calling_program() -> None:
     before = signal.getsignal(signal.SIGPIPE)
     with opened(None):
         assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGPIPE) is before
 
 
-def test_a_reader_that_leaves_early_is_no_error(quick_run: Path) -> None:
+def test_reader_closing_early_is_not_an_error(quick_run: Path) -> None:
     process = subprocess.Popen(
         [*DRAGOMAN, "translate", "--model", str(quick_run), "--beam", "1"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -166,7 +166,7 @@ def test_a_reader_that_leaves_early_is_no_error(quick_run: Path) -> None:
     assert code in (-signal.SIGPIPE, 0)
 
 
-def test_translate_says_what_is_wrong(quick_run: Path, tmp_path: Path) -> None:
+def test_translate_errors_name_cause_and_remedy(quick_run: Path, tmp_path: Path) -> None:
     nowhere = tmp_path / "no"
     assert error_of("translate", "--model", nowhere, "x", code=4) == (
         f"dragoman: {nowhere}: no such model directory; train one with `dragoman train ... --out {nowhere}`, "
@@ -188,7 +188,7 @@ def test_translate_says_what_is_wrong(quick_run: Path, tmp_path: Path) -> None:
 # score and evaluate
 
 
-def test_score_gives_one_number_a_line(quick_run: Path, tmp_path: Path) -> None:
+def test_score_prints_one_number_per_line(quick_run: Path, tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(b"a b\nc d e\n")
     (tmp_path / "t").write_bytes(b"b a\ne d c")
     values = [float(line) for line in run("score", "--model", quick_run, tmp_path / "s", tmp_path / "t").stdout.split()]
@@ -200,7 +200,7 @@ def test_score_gives_one_number_a_line(quick_run: Path, tmp_path: Path) -> None:
     )
 
 
-def test_evaluate_a_model_or_a_file(quick_run: Path, generated: Path) -> None:
+def test_evaluate_scores_a_model_or_a_file(quick_run: Path, generated: Path) -> None:
     source, reference = generated / "test.source", generated / "test.target"
     same = json.loads(run("evaluate", "--hypotheses", reference, "--reference", reference, "--json").stdout)
     assert same["bleu"]["score"] == pytest.approx(100)
@@ -221,7 +221,7 @@ def test_evaluate_a_model_or_a_file(quick_run: Path, generated: Path) -> None:
 # train, generate, info
 
 
-def test_train_with_one_command_and_no_configuration_file(generated: Path, tmp_path: Path) -> None:
+def test_train_runs_without_a_configuration_file(generated: Path, tmp_path: Path) -> None:
     arguments: list[str | Path] = [
         "train", "--source", generated / "train.source", "--target", generated / "train.target",
         "--valid-source", generated / "valid.source", "--valid-target", generated / "valid.target",
@@ -249,7 +249,7 @@ def test_train_refuses_typos_with_a_suggestion(tmp_path: Path) -> None:
     )
 
 
-def test_options_are_refused_as_settings_are(quick_run: Path, tmp_path: Path) -> None:
+def test_invalid_options_are_refused_like_settings(quick_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "x"
     for arguments, message in (
         (["train", "--out", out, "--on-bad-line", "skp"],
@@ -271,7 +271,7 @@ def test_options_are_refused_as_settings_are(quick_run: Path, tmp_path: Path) ->
     assert not out.exists()
 
 
-def test_a_corpus_with_bad_text_is_refused_or_skipped(generated: Path, tmp_path: Path) -> None:
+def test_invalid_utf8_in_corpus_is_refused_or_skipped(generated: Path, tmp_path: Path) -> None:
     broken = tmp_path / "train.source"
     lines = (generated / "train.source").read_bytes().split(b"\n")
     lines[6] = b"x" * 30 + b"\xff"
@@ -288,7 +288,7 @@ def test_a_corpus_with_bad_text_is_refused_or_skipped(generated: Path, tmp_path:
     assert "1 pair left out, not valid text on a side" in run(*arguments, "--on-bad-line", "skip").stderr
 
 
-def test_generate_lists_and_writes(tmp_path: Path) -> None:
+def test_generate_lists_and_writes_corpora(tmp_path: Path) -> None:
     assert "numbers-th" in run("generate").stdout
     run("generate", "numbers-th", "--out", tmp_path, "--size", "100")
     expected = {f"{part}.{side}" for part in ("train", "valid", "test") for side in ("en", "th")}
@@ -304,7 +304,7 @@ def test_info_prints_the_parameters(quick_run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_everything_works_without_a_compiler(quick_run: Path, tmp_path: Path) -> None:
+def test_translate_works_without_a_compiler(quick_run: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": str(tmp_path)}  # nothing on it
     command = [*DRAGOMAN, "translate", "--model", str(quick_run), "a b"]
     done = subprocess.run(command, env=environment, capture_output=True, check=True)
@@ -314,7 +314,7 @@ def test_everything_works_without_a_compiler(quick_run: Path, tmp_path: Path) ->
 # Faults around the commands
 
 
-def test_a_failure_leaves_the_files_that_were_there(quick_run: Path, tmp_path: Path) -> None:
+def test_failure_leaves_existing_files_unchanged(quick_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "text"
     file.write_bytes(b"a b\nc d\n")
     assert error_of("translate", "--model", quick_run, "--input", file, "--output", file, code=2) == (
@@ -326,7 +326,7 @@ def test_a_failure_leaves_the_files_that_were_there(quick_run: Path, tmp_path: P
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_is_exit_6(quick_run: Path) -> None:
+def test_full_disk_exits_with_6(quick_run: Path) -> None:
     message = error_of("translate", "--model", quick_run, "--output", "/dev/full", "a b", code=6)
     assert message == "dragoman: /dev/full: cannot be written (No space left on device); choose another place"
     for command in (["translate", "--model", str(quick_run), "a b"], ["--version"]):
@@ -338,7 +338,7 @@ def test_a_full_disk_is_exit_6(quick_run: Path) -> None:
         )
 
 
-def test_output_that_nobody_takes_is_no_fault() -> None:
+def test_version_with_closed_stdout_shows_no_traceback() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()
     os.close(reading)
@@ -349,8 +349,8 @@ def test_output_that_nobody_takes_is_no_fault() -> None:
     assert (closed.returncode, closed.stderr) == (0, b"")
 
 
-def test_an_interrupt_while_reading_stdin_is_exit_130(quick_run: Path) -> None:
-    with heeding_interrupts():
+def test_interrupt_while_reading_stdin_exits_with_130(quick_run: Path) -> None:
+    with default_interrupts():
         process = subprocess.Popen(
             [*DRAGOMAN, "translate", "--model", str(quick_run), "--beam", "1"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -367,13 +367,13 @@ def test_an_interrupt_while_reading_stdin_is_exit_130(quick_run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_closed_standard_output_is_told(quick_run: Path) -> None:
+def test_closed_stdout_is_reported(quick_run: Path) -> None:
     command = shlex.join([*DRAGOMAN, "translate", "--model", str(quick_run), "a"])
     done = subprocess.run(f"{command} >&-", shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "dragoman: standard output: closed; give --output\n")
 
 
-def test_options_that_mean_nothing_together_are_refused(quick_run: Path, tmp_path: Path) -> None:
+def test_incompatible_options_are_refused(quick_run: Path, tmp_path: Path) -> None:
     reference = tmp_path / "r"
     reference.write_bytes(b"a\n")
     mistakes: list[tuple[list[str | Path], str]] = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import the_server
+from tests.forked import shared_server
 
 
 @pytest.fixture
@@ -18,29 +18,29 @@ def place(tmp_path: Path, quick_run: Path) -> Path:
 
 
 def run(place: Path, command: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = the_server().run(command.split(), cwd=place)
+    done = shared_server().run(command.split(), cwd=place)
     assert done.returncode == code, done.stderr
     return done
 
 
-def test_score_without_a_model(place: Path) -> None:
+def test_score_defaults_to_en_de(place: Path) -> None:
     assert run(place, "score source target").stdout == run(place, "score source target --model en-de").stdout
 
 
-def test_evaluate_without_a_model(place: Path) -> None:
+def test_evaluate_defaults_to_en_de(place: Path) -> None:
     record = json.loads(run(place, "evaluate --source source --reference target --json").stdout)
     assert record["made_by"]["model"] == "en-de"
     assert "made_by" not in json.loads(run(place, "evaluate --hypotheses target --reference target --json").stdout)
 
 
-def test_compress_without_a_model(place: Path) -> None:
+def test_compress_defaults_to_en_de(place: Path) -> None:
     assert run(place, "compress --out small").stdout.startswith("small: weights in int8, ")
     assert (place / "small" / "weights.safetensors").stat().st_size < (
         place / "en-de" / "weights.safetensors"
     ).stat().st_size
 
 
-def test_n_best_of_a_line_of_several_sentences(place: Path) -> None:
+def test_n_best_works_on_lines_of_several_sentences(place: Path) -> None:
     (place / "source").write_bytes(b"a b c! D e? F g\n\nh i\n")
     lines = run(place, "translate --input source --split sentences --beam 3 --n-best 3").stdout.split("\n")
     assert [line.count("\t") for line in lines] == [2, 0, 2, 0]

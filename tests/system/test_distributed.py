@@ -1,6 +1,6 @@
 """Several processes, one run: real torchrun with two gloo ranks, compared with one process that does all the work.
 
-ranks.py is what torchrun starts where a test must look inside; elsewhere it is the command itself.
+torchrun starts ranks.py for tests that must look inside, and the command itself for the others.
 """
 
 import json
@@ -59,7 +59,7 @@ def settings(*more: str) -> list[str]:
 
 
 def write_uneven(directory: Path, count: int = PAIRS) -> dict[str, list[str]]:
-    """Pairs whose target is ten words or one: batches of like length differ in target tokens tenfold."""
+    """Pairs whose target is ten words or one: batches of similar length differ tenfold in target tokens."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
     paths = {}
     for side in ("source", "target"):
@@ -95,7 +95,7 @@ class Place:
         return self.directory / name
 
     def alone(self, name: str, *more: str) -> Path:
-        """One process, this one."""
+        """Train in this process."""
         train(Config.build("tiny", None, settings(*more), data=self.data), self[name])
         return self[name]
 
@@ -150,7 +150,7 @@ def losses(run: Path) -> list[float]:
 
 
 def state(run: Path, step: int) -> dict[str, bytes]:
-    """A checkpoint without its clock and its maker."""
+    """A checkpoint without its clock and its provenance."""
     files = read_checkpoint(checkpoint_path(run, step))
     del files["provenance.json"]
     recorded = json.loads(files["state.json"])
@@ -164,7 +164,7 @@ def tensors(run: Path, step: int, name: str = bundle.WEIGHTS) -> dict[str, torch
 
 
 def assert_same_run(one: Path, two: Path, step: int = 12) -> None:
-    """The same losses, gradients, weights and moments, but for the order in which numbers are added."""
+    """The same losses, gradients, weights and moments, up to the order of summation."""
     assert len(log_of(one)) == len(log_of(two)) == step
     for name in ("loss", "gradient_norm"):
         ours, theirs = ([record[name] for record in log_of(run)] for run in (one, two))
@@ -186,7 +186,7 @@ def assert_same_run(one: Path, two: Path, step: int = 12) -> None:
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """All the runs of the quick tests, in two processes that live through them all."""
+    """All runs of the quick tests, in the same two processes."""
     place = Place(tmp_path_factory.mktemp("short"))
     place.alone("one then two", "train.accumulate=4", "train.max_steps=6")
     done = place.two_ranks(
@@ -216,19 +216,19 @@ def alone(short: Place) -> Path:
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp"])
 @pytest.mark.slow
-def test_two_ranks_are_one_process_with_twice_the_batches(short: Place, alone: Path, run: str) -> None:
+def test_two_ranks_match_one_process_with_twice_the_batches(short: Place, alone: Path, run: str) -> None:
     assert_same_run(short[run], alone)
 
 
 @pytest.mark.slow
-def test_so_they_are_with_packed_batches(short: Place, alone: Path) -> None:
+def test_two_ranks_match_one_process_with_packed_batches(short: Place, alone: Path) -> None:
     packed = short.alone("alone, packed", "train.accumulate=4", "train.layout=packed")
     assert_same_run(short["packed"], packed)
-    assert losses(packed)[1] != pytest.approx(losses(alone)[1], rel=1e-3), "which are other batches"
+    assert losses(packed)[1] != pytest.approx(losses(alone)[1], rel=1e-3), "the batches differ from padded ones"
 
 
 @pytest.mark.slow
-def test_normalised_by_each_ranks_own_tokens_it_would_be_another_run(short: Place) -> None:
+def test_normalising_by_tokens_per_rank_changes_the_losses(short: Place) -> None:
     apart = [
         abs(ours / theirs - 1) for ours, theirs in zip(losses(short["ddp"]), losses(short["by rank"]), strict=True)
     ]
@@ -237,7 +237,7 @@ def test_normalised_by_each_ranks_own_tokens_it_would_be_another_run(short: Plac
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp"])
 @pytest.mark.slow
-def test_ranks_read_disjoint_rows_that_make_whole_epochs(short: Place, run: str) -> None:
+def test_ranks_read_disjoint_rows_that_cover_each_epoch(short: Place, run: str) -> None:
     by_rank = [short.noted(run, rank)["rows"] for rank in (0, 1)]
     assert [len(steps) for steps in by_rank] == [12, 12]
     in_order = [batch for steps in zip(*by_rank, strict=True) for turn in zip(*steps, strict=True) for batch in turn]
@@ -256,24 +256,24 @@ def test_only_rank_0_writes(short: Place, run: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_resume_to_the_bit_with_the_random_state_of_each(short: Place) -> None:
+def test_two_ranks_resume_bit_for_bit_with_their_rng_states(short: Place) -> None:
     assert state(short["whole"], 8) == state(short["parts"], 8)
     assert losses(short["whole"]) == losses(short["parts"])
     assert state(short["whole"], 4) == state(short["forgetful"], 4)
-    assert state(short["whole"], 8) != state(short["forgetful"], 8), "so it is the random state that matters"
+    assert state(short["whole"], 8) != state(short["forgetful"], 8), "the control: the RNG state matters"
     saved = {name for name in tensors(short["whole"], 8, checkpoint.OPTIMIZER) if name.startswith("random.")}
     assert saved == {"random.cpu.0", "random.cpu.1"}
 
 
 @pytest.mark.parametrize("run", ["two then one", "sharded then one", "one then two"])
 @pytest.mark.slow
-def test_a_checkpoint_does_not_know_how_many_processes_made_it(short: Place, alone: Path, run: str) -> None:
+def test_checkpoint_resumes_with_any_number_of_processes(short: Place, alone: Path, run: str) -> None:
     if run.endswith("one"):
         short.alone(run, "train.accumulate=4")
     assert_same_run(short[run], alone)
 
 
-def test_an_error_of_rank_0_ends_all_at_once_and_is_told_once(tmp_path: Path) -> None:
+def test_error_in_rank_0_stops_all_ranks_and_is_reported_once(tmp_path: Path) -> None:
     place = Place(tmp_path)
     Path(place.data["target"][0]).unlink()
     done, said = redirected(tmp_path, place.command("run"))
@@ -282,7 +282,7 @@ def test_an_error_of_rank_0_ends_all_at_once_and_is_told_once(tmp_path: Path) ->
 
 
 def redirected(tmp_path: Path, command: Sequence[str]) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
-    """What every rank of the last attempt said, by its number."""
+    """The output of every rank of the last attempt, by rank."""
     logs = tmp_path / "logs"
     done = torchrun([*TWO, "--log-dir", str(logs), "--redirects", "3", *command])
     said: dict[str, str] = {}
@@ -345,7 +345,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_is_the_same_in_two_ranks(long: Place, name: str) -> None:
+def test_every_variant_trains_the_same_on_two_ranks(long: Place, name: str) -> None:
     alone = long.alone(f"{name}, alone", "train.accumulate=4", *VARIANTS[name])
     for parallel in ("ddp", "fsdp"):
         assert_same_run(long[f"{name}, {parallel}"], alone)
@@ -371,12 +371,12 @@ def test_only_rank_0_writes_the_segmentations_of_an_epoch(long: Place) -> None:
 
 
 @pytest.mark.slow
-def test_sharded_ranks_resume_to_the_bit(long: Place) -> None:
+def test_sharded_ranks_resume_bit_for_bit(long: Place) -> None:
     assert state(long["whole"], 12) == state(long["parts"], 12)
 
 
 @pytest.mark.slow
-def test_the_way_of_sharing_may_change(long: Place) -> None:
+def test_ddp_run_can_resume_with_fsdp(long: Place) -> None:
     assert_same_run(long["ddp then fsdp"], long.alone("one", "train.accumulate=4", "train.save_every=4"))
 
 
@@ -385,7 +385,7 @@ def test_the_way_of_sharing_may_change(long: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_process_is_replaced_and_the_run_ends_as_if_it_had_not_been(tmp_path: Path, rank: int) -> None:
+def test_killed_process_is_replaced_and_the_result_is_unchanged(tmp_path: Path, rank: int) -> None:
     place = Place(tmp_path)
     passed(place.two_ranks(Job("whole", DROPOUT)))
     done = place.two_ranks(Job("killed", DROPOUT, [f"kill rank {rank}"]), options=[*TWO, "--max-restarts", "1"])
@@ -431,7 +431,7 @@ def test_a_signal_to_torchrun_saves_the_last_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_want_of_memory_in_another_rank_is_told_once(tmp_path: Path) -> None:
+def test_out_of_memory_in_another_rank_is_reported_once(tmp_path: Path) -> None:
     done = Place(tmp_path).two_ranks(Job("run", [], ["no memory in rank 1"]))
     assert done.returncode != 0
     assert done.stderr.count("dragoman: ") == 1
@@ -439,7 +439,7 @@ def test_want_of_memory_in_another_rank_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_no_number_in_one_rank_changes_no_weight_in_any(tmp_path: Path) -> None:
+def test_nan_loss_in_one_rank_changes_no_weights_in_any_rank(tmp_path: Path) -> None:
     place = Place(tmp_path)
     done = place.two_ranks(Job("run", ["train.nonfinite_limit=3"], ["nan in rank 1"]))
     assert done.returncode != 0
@@ -448,7 +448,7 @@ def test_a_loss_that_is_no_number_in_one_rank_changes_no_weight_in_any(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_command_with_a_mistake_is_told_once(tmp_path: Path) -> None:
+def test_config_error_is_reported_once(tmp_path: Path) -> None:
     place = Place(tmp_path)
     done, said = redirected(tmp_path, place.command("run", "train.batch_tokns=3"))
     assert done.returncode != 0
@@ -456,7 +456,7 @@ def test_a_command_with_a_mistake_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_rank_speaks_and_another_setting_is_refused_once(tmp_path: Path) -> None:
+def test_only_rank_0_prints_and_a_changed_setting_is_refused_once(tmp_path: Path) -> None:
     place = Place(tmp_path)
     done, said = redirected(tmp_path, place.command("run"))
     passed(done)
@@ -498,7 +498,7 @@ def two_hosts(command: Sequence[str], *options: str) -> list[subprocess.Complete
 
 
 @pytest.mark.slow
-def test_two_hosts_are_as_one(tmp_path: Path) -> None:
+def test_two_hosts_match_one_process(tmp_path: Path) -> None:
     place = Place(tmp_path)
     hosts = two_hosts(place.command("hosts", "train.accumulate=2"))
     for host in hosts:
@@ -533,14 +533,14 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
         distributed._local_device("cuda:0", Ranks(0, 2, 0))
 
 
-def test_an_error_is_what_it_was_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_is_unchanged_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     with pytest.raises(ConfigError, match="as it was"), distributed.report_error_once():
         raise ConfigError("as it was")
 
 
 @pytest.mark.slow
-def test_the_benchmark_in_its_quick_form() -> None:
+def test_scaling_benchmark_runs_in_quick_mode() -> None:
     command = [sys.executable, "-m", "benchmarks.scaling", "--quick", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What README and the pages show is run as it stands, on a smaller corpus and for fewer steps."""
+"""The commands of README and docs are run as written, on a smaller corpus and for fewer steps."""
 
 import ast
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import the_server
+from tests.forked import shared_server
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
@@ -31,7 +31,7 @@ def run_commands(page: str, place: Path) -> int:
     for line in commands:
         name, command, *arguments = shlex.split(line)
         assert name == "dragoman"
-        done = the_server().run([command, *arguments, *QUICKER.get(command, [])], cwd=place)
+        done = shared_server().run([command, *arguments, *QUICKER.get(command, [])], cwd=place)
         assert done.returncode == 0, f"{line}: {done.stderr}"
         assert done.stdout.strip() or "--output" in arguments, line
     return len(commands)
@@ -42,7 +42,7 @@ RUNNABLE = [page for page in PAGES if blocks(page, "sh") or blocks(page, "python
 
 @pytest.mark.parametrize("page", RUNNABLE)
 @pytest.mark.slow
-def test_commands_and_python_of_a_page_run(page: str, tmp_path: Path) -> None:
+def test_commands_and_python_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
     if run_commands(page, tmp_path):
         assert (tmp_path / "out.de").read_bytes().count(b"\n") == 1_000
     for program in blocks(page, "python"):
@@ -57,13 +57,13 @@ def test_pages_have_commands_to_run() -> None:
 
 
 @pytest.mark.slow
-def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
+def test_failing_command_is_detected(tmp_path: Path) -> None:
     """The control: a command of the tutorial where nothing has been trained."""
     translate, *_ = blocks("docs/tutorial.md", "sh")[2].splitlines()
-    assert the_server().run(shlex.split(translate)[1:], cwd=tmp_path).returncode == 4
+    assert shared_server().run(shlex.split(translate)[1:], cwd=tmp_path).returncode == 4
 
 
-def texts_in_the_source() -> list[str]:
+def string_literals() -> list[str]:
     """Every literal piece of text in the package."""
     found = []
     for path in (ROOT / "src").rglob("*.py"):
@@ -79,31 +79,31 @@ def quoted_messages() -> list[str]:
     return [row.split(" | ")[0].removeprefix("| ") for row in page.splitlines() if row.startswith("| `")]
 
 
-def share_given(message: str, source: str) -> float:
-    """How much of a message, in pairs of words, is in the source; the rest are names and numbers."""
+def share_found(message: str, source: str) -> float:
+    """The share of the word pairs of a message that is in the source; the rest are names and numbers."""
     words = message.strip("`").split()
     pairs = [" ".join(words[number : number + 2]) for number in range(len(words) - 1)]
     return sum(pair in source for pair in pairs) / len(pairs)
 
 
-def test_messages_that_are_explained_exist() -> None:
-    source = "\n".join([*texts_in_the_source(), (ROOT / "Makefile").read_text(encoding="utf-8")])
+def test_messages_in_troubleshooting_exist_in_the_source() -> None:
+    source = "\n".join([*string_literals(), (ROOT / "Makefile").read_text(encoding="utf-8")])
     messages = quoted_messages()
     assert len(messages) > 25
-    assert [message for message in messages if share_given(message, source) < 0.3] == []
-    assert share_given("`the moon is too bright; close the curtains`", source) < 0.2, "the control"
+    assert [message for message in messages if share_found(message, source) < 0.3] == []
+    assert share_found("`the moon is too bright; close the curtains`", source) < 0.2, "the control"
 
 
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
 )
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
         if not link.startswith("http"):
             assert (page.parent / link).exists(), link
 
 
-def test_the_make_targets_are_there() -> None:
+def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in ("setup", "demo", "test", "test-slow", "check", "bench"):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target

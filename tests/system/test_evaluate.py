@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.bundle import load_config
 from dragoman.training.reports.provenance import source_commit
-from tests.forked import the_server
+from tests.forked import shared_server
 
 SOURCES = [f"Satz {number} steht hier, kurz und klar." for number in range(1, 13)]
 REFERENCES = [f"Sentence {number} stands here, short and clear." for number in range(1, 13)]
@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 
 def run(place: Path, arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(place / "modules")}
-    done = the_server().run(["evaluate", *arguments.split()], cwd=place, env=environment)
+    done = shared_server().run(["evaluate", *arguments.split()], cwd=place, env=environment)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -66,7 +66,7 @@ def test_scores_of_a_model_record_its_commit_and_configuration(place: Path, quic
     assert "configuration" not in json.loads(run(place, "--hypotheses ours --reference reference --json").stdout)
 
 
-def test_everything_at_once_as_json(place: Path) -> None:
+def test_all_metrics_and_comparisons_as_json(place: Path) -> None:
     (place / "modules").mkdir()
     (place / "modules" / "comet.py").write_text(FAKE_COMET)
     done = run(
@@ -91,7 +91,7 @@ def test_everything_at_once_as_json(place: Path) -> None:
     assert [one["line"] for one in written] == [12, *range(1, 12)]
 
 
-def test_what_a_person_sees(place: Path) -> None:
+def test_text_output_shows_scores_comparison_and_worst_lines(place: Path) -> None:
     text = run(
         place,
         "--hypotheses ours --source source --reference reference --against theirs --paper --worst 1 "
@@ -111,13 +111,13 @@ def test_what_a_person_sees(place: Path) -> None:
     assert len(rows) == 13
 
 
-def test_what_is_written_of_each_sentence_may_be_packed(place: Path) -> None:
+def test_sentence_scores_can_be_gzipped(place: Path) -> None:
     run(place, "--hypotheses ours --reference reference --sentences all.jsonl.gz")
     with gzip.open(place / "all.jsonl.gz", "rt", encoding="utf-8") as stream:
         assert [json.loads(line)["line"] for line in stream] == [12, *range(1, 12)]
 
 
-def test_capitals_are_passed_over_where_asked_for(place: Path) -> None:
+def test_lowercase_ignores_case_in_every_score(place: Path) -> None:
     (place / "shouted").write_text("".join(f"{line.upper()}\n" for line in REFERENCES))
     files = "--hypotheses shouted --reference reference --against ours --sentences all.jsonl"
     arguments = f"{files} --paper --worst 3 --json"
@@ -142,7 +142,7 @@ def test_notes_go_to_stderr(place: Path) -> None:
     assert len(json.loads(done.stdout)["notes"]) == 1
 
 
-def test_blank_lines_are_told_of(place: Path) -> None:
+def test_blank_lines_are_reported(place: Path) -> None:
     (place / "holes").write_text("".join(f"{'' if row in (3, 7) else line}\n" for row, line in enumerate(REFERENCES)))
     done = run(place, "--hypotheses ours --reference holes")
     assert "evaluate: 2 lines of the reference blank, the first is line 4: BLEU and TER count" in done.stderr
@@ -175,7 +175,7 @@ def test_blank_lines_are_told_of(place: Path) -> None:
          "run pip install 'dragoman[comet]', or leave it out"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named(place: Path, arguments: str, code: int, message: str) -> None:
+def test_errors_name_the_mistake(place: Path, arguments: str, code: int, message: str) -> None:
     (place / "short").write_bytes(b"one\ntwo\n")
     (place / "bad").write_bytes(b"one\n\xff\n")
     (place / "modules").mkdir()  # a machine without COMET, whatever is installed here

@@ -1,4 +1,4 @@
-"""Exact match: one definition and one unit wherever it is measured; and what else `evaluate` promises of a model."""
+"""Exact match: one definition and one unit wherever it is measured; other guarantees of `evaluate` for a model."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from dragoman.training import test_sets
 from dragoman.training.data import prepare_data
 from dragoman.training.reports.log import SilentReporter
 from dragoman.training.validation import Validation
-from tests.forked import the_server
+from tests.forked import shared_server
 
 SOURCES = ["a b c d e f g h", "j i h g f e d c b a", "h g f e d c b a a b", "f g"]
 
@@ -36,7 +36,7 @@ def translator(quick_run: Path) -> Translator:
 
 @pytest.fixture
 def place(tmp_path: Path, translator: Translator) -> Path:
-    """References that are the model's own translations but for how they are written, and a wrong one."""
+    """References that equal the model's translations after normalisation, and a wrong one."""
     right = [f" {result.text} ".replace(" ", " \x07 ") for result in translator.translate(SOURCES[:3])]
     assert all(line.count("\x07") > 2 for line in right)
     (tmp_path / "source").write_text("".join(f"{line}\n" for line in SOURCES))
@@ -45,7 +45,7 @@ def place(tmp_path: Path, translator: Translator) -> Path:
 
 
 def run(place: Path, command: str, code: int = 0) -> str:
-    done = the_server().run(command.split(), cwd=place)
+    done = shared_server().run(command.split(), cwd=place)
     assert done.returncode == code, done.stderr
     return done.stdout
 
@@ -62,7 +62,7 @@ def run(place: Path, command: str, code: int = 0) -> str:
         ("A", "a", "nfc-lowercase", True),
     ],
 )
-def test_lines_are_compared_as_the_model_writes_them(
+def test_lines_are_normalised_before_comparison(
     hypothesis: str, reference: str, normalization: Normalization, same: bool
 ) -> None:
     expected = 100.0 if same else 0.0
@@ -74,7 +74,7 @@ def test_lines_are_compared_as_the_model_writes_them(
 
 
 @pytest.mark.slow
-def test_training_and_evaluating_count_the_same(place: Path, translator: Translator, quick_run: Path) -> None:
+def test_training_and_evaluate_give_the_same_exact_match(place: Path, translator: Translator, quick_run: Path) -> None:
     notes: list[str] = []
     reporter = SimpleNamespace(note=notes.append, working=lambda *_: None)
     (place / test_sets.TRANSLATIONS).mkdir()
@@ -84,7 +84,7 @@ def test_training_and_evaluating_count_the_same(place: Path, translator: Transla
     written = (place / "reference").read_text().splitlines()
     ours = [result.text for result in translator.translate(SOURCES)]
     assert trained == {**evaluate(ours, [normalize(line) for line in written]).to_dict(), "failed": 0}
-    assert trained["chrf"] != evaluate(ours, written).chrf.to_dict(), "the control: references as they are"
+    assert trained["chrf"] != evaluate(ours, written).chrf.to_dict(), "the control: references without normalisation"
     files = f"--model {quick_run} --beam 1 --source source --reference reference"
     assert json.loads(run(place, f"evaluate {files} --json"))["exact_match"] == 75.0
     assert "\nexact  75.0%  of 4 sentences\n" in run(place, f"evaluate {files}")
@@ -94,7 +94,7 @@ def test_training_and_evaluating_count_the_same(place: Path, translator: Transla
     assert [one["line"] for one in alone["worst"]] == [4], "a line that matches is never among the worst"
 
 
-def test_validation_counts_the_same(place: Path) -> None:
+def test_validation_normalises_its_references(place: Path) -> None:
     files = {name: str(place / "source") for name in ("source", "target", "valid_source")}
     settings = ["text.model=word", "text.vocab_size=300", "train.valid_metric=exact_match"]
     config = Config.build("tiny", None, settings, data={**files, "valid_target": str(place / "reference")})
@@ -103,10 +103,10 @@ def test_validation_counts_the_same(place: Path) -> None:
     assert prepared.valid_references == [normalize(line) for line in written]
     assert prepared.valid_references != written, "the control"
     judge = Validation(prepared, torch.device("cpu"), torch.float32).judge
-    assert judge.startswith("exact_match in per cent on 4 of "), "not to be compared with a share of earlier versions"
+    assert judge.startswith("exact_match in per cent on 4 of "), "distinct from the fraction of earlier versions"
 
 
-def test_a_validation_is_told_in_per_cent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validation_exact_match_is_reported_in_percent(capsys: pytest.CaptureFixture[str]) -> None:
     record = {"kind": "valid", "step": 20, "loss": 2.5, "exact_match": 3.55, "best": False}
     TrainingReporter().validated({**record, "sample": {"source": "a", "translation": "b"}})
     assert "valid  step 20: loss 2.500  exact 3.5%" in capsys.readouterr().err
@@ -115,14 +115,14 @@ def test_a_validation_is_told_in_per_cent(capsys: pytest.CaptureFixture[str]) ->
 # What else evaluate promises of a model
 
 
-def test_the_json_names_the_weights_that_translated(place: Path, quick_run: Path) -> None:
+def test_json_has_the_hash_of_the_weights(place: Path, quick_run: Path) -> None:
     record = json.loads(run(place, f"evaluate --model {quick_run} --source source --reference reference --json"))
     digest = hashlib.sha256((quick_run / "weights.safetensors").read_bytes()).hexdigest()
     assert record["made_by"]["sha256"] == digest
     assert record["made_by"]["model"] == str(quick_run)
 
 
-def test_tokenize_is_heeded_in_every_score(place: Path) -> None:
+def test_tokenize_applies_to_every_score(place: Path) -> None:
     (place / "reference").write_text("ab cd ef gh ij kl\nmn op qr st uv\n")
     (place / "ours").write_text("ab cd ef gx ij kl\nmn op qr sx uv\n")
     (place / "theirs").write_text("xb cd ef gx ij kl\nmn op qr sx uv\n")
@@ -138,10 +138,10 @@ def test_tokenize_is_heeded_in_every_score(place: Path) -> None:
         assert theirs["bleu"] > mine["bleu"]
 
 
-def test_evaluate_exits_1_where_lines_failed(place: Path, quick_run: Path) -> None:
+def test_evaluate_exits_with_1_if_lines_failed(place: Path, quick_run: Path) -> None:
     arguments = ["evaluate", "--model", str(quick_run), "--source", str(place / "source")]
     arguments += ["--reference", str(place / "reference")]
     fault = {"name": "out_of_memory", "longest": 9}  # with </s>
-    ended = the_server().start(arguments, place / "errors", fault, {}).wait()
+    ended = shared_server().start(arguments, place / "errors", fault, {}).wait()
     assert ended.code == 1
     assert ended.lines[-1] == "evaluate: 2 lines failed and count as empty"

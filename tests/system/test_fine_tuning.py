@@ -1,4 +1,4 @@
-"""Beginning with another model, freezing, a moving average, R-Drop, memory told ahead."""
+"""Starting from another model, freezing, moving averages, R-Drop, and predicted memory."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def from_run(quick_run: Path, out: Path, *settings: str) -> dragoman.Config:
     return build_config(None, out, "tiny", data, quick, str(quick_run))
 
 
-def test_a_run_begins_with_another_models_weights_vocabulary_and_sizes(quick_run: Path, tmp_path: Path) -> None:
+def test_run_starts_from_another_models_weights_vocabulary_and_sizes(quick_run: Path, tmp_path: Path) -> None:
     config = from_run(quick_run, tmp_path, "train.learning_rate=0.0")
     train(config, tmp_path)
     before, after = (bundle.load_bundle(directory) for directory in (quick_run, tmp_path))
@@ -54,16 +54,18 @@ def test_a_run_begins_with_another_models_weights_vocabulary_and_sizes(quick_run
     assert after.config.train.start_from == str(quick_run)
 
 
-def test_it_goes_on_from_its_own_checkpoint_not_from_the_start_again(quick_run: Path, tmp_path: Path) -> None:
+def test_fine_tuning_resumes_from_its_own_checkpoint(quick_run: Path, tmp_path: Path) -> None:
     train(from_run(quick_run, tmp_path), tmp_path)
     middle = weights_at(tmp_path, 2)
     train(from_run(quick_run, tmp_path, "train.max_steps=3", "train.learning_rate=0.0"), tmp_path)
     assert all(torch.equal(middle[name], weight) for name, weight in weights_at(tmp_path, 3).items())
     first = bundle.named_weights(bundle.load_bundle(quick_run).model)
-    assert not all(torch.equal(middle[name], weight) for name, weight in first.items()), "the control: it had moved"
+    assert not all(torch.equal(middle[name], weight) for name, weight in first.items()), (
+        "the control: the weights had changed"
+    )
 
 
-def test_what_cannot_change_is_refused_and_dropout_can(quick_run: Path, tmp_path: Path) -> None:
+def test_model_size_is_fixed_by_the_start_model_but_dropout_is_not(quick_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"--set model.d_ff: a run that starts from {quick_run} keeps its model"):
         from_run(quick_run, tmp_path, "model.d_ff=128")
     assert from_run(quick_run, tmp_path, "model.dropout=0.5").model.dropout == 0.5
@@ -71,7 +73,7 @@ def test_what_cannot_change_is_refused_and_dropout_can(quick_run: Path, tmp_path
         from_run(tmp_path / "nowhere", tmp_path)
 
 
-def test_batch_and_schedule_fit_the_model_that_a_run_starts_from(quick_run: Path, tmp_path: Path) -> None:
+def test_batch_and_schedule_defaults_follow_the_start_model(quick_run: Path, tmp_path: Path) -> None:
     def built(start: str, preset: str | None = None, *settings: str) -> TrainConfig:
         config = build_config(None, tmp_path, preset, {}, list(settings), start)
         assert config.train.start_from == start
@@ -79,14 +81,14 @@ def test_batch_and_schedule_fit_the_model_that_a_run_starts_from(quick_run: Path
 
     tiny, small = (Config.build(preset).train for preset in ("tiny", "small"))
     assert built(str(quick_run)) == tiny
-    assert built("en-de") == small, "not the 51,200 tokens a batch it was trained with"
-    assert built(str(quick_run), "small") == small, "what is asked for wins"
+    assert built("en-de") == small, "not the 51,200 tokens per batch it was trained with"
+    assert built(str(quick_run), "small") == small, "an explicit preset wins"
     assert built(str(quick_run), None, "train.batch_tokens=600") == replace(tiny, batch_tokens=600)
     by_setting = build_config(None, tmp_path, None, {}, [f"train.start_from={quick_run}"])
     assert by_setting.train.batch_tokens == tiny.batch_tokens
 
 
-def test_the_config_of_a_model_directory_resumes_it_and_trains_no_other(quick_run: Path, tmp_path: Path) -> None:
+def test_saved_config_resumes_its_run_but_starts_no_other(quick_run: Path, tmp_path: Path) -> None:
     saved = quick_run / "config.toml"
     assert build_config(saved, quick_run, None, {}, []) == bundle.load_config(quick_run)
     assert build_config(saved, quick_run, None, {}, ["train.max_steps=99"]).train.max_steps == 99
@@ -104,7 +106,7 @@ def test_the_config_of_a_model_directory_resumes_it_and_trains_no_other(quick_ru
 # Freezing
 
 
-def test_frozen_parts_stay_as_they_are_and_the_rest_learns(tmp_path: Path) -> None:
+def test_frozen_weights_do_not_change_and_the_rest_learns(tmp_path: Path) -> None:
     settings = ("train.max_steps=2", "train.save_every=1")
     train(quick_config(*settings, 'train.freeze=["encoder", "source_embedding"]'), tmp_path)
     before, after = weights_at(tmp_path, 1), weights_at(tmp_path, 2)
@@ -114,7 +116,7 @@ def test_frozen_parts_stay_as_they_are_and_the_rest_learns(tmp_path: Path) -> No
     assert all(name.startswith("decoder.") for name in moved), "the tied embedding is the source's"
 
 
-def test_a_part_is_frozen_whole_and_no_other_whose_name_begins_alike() -> None:
+def test_freeze_matches_whole_module_names_not_prefixes() -> None:
     model = Transformer(dragoman.TransformerConfig.tiny(vocab_size=50, num_layers=11, d_model=8, d_ff=8, num_heads=1))
     freeze(model, ["encoder.layers.1", "decoder.layers.0.self_attention"])
     frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
@@ -123,7 +125,7 @@ def test_a_part_is_frozen_whole_and_no_other_whose_name_begins_alike() -> None:
     assert frozen
 
 
-def test_a_part_that_is_not_there_is_refused() -> None:
+def test_freezing_an_unknown_module_is_refused() -> None:
     model = Transformer(dragoman.TransformerConfig.tiny(vocab_size=50, num_layers=1))
     with pytest.raises(ConfigError, match=r"train.freeze: the model has no part 'encodr'; did you mean encoder\?"):
         freeze(model, ["encodr"])
@@ -138,7 +140,7 @@ def test_a_part_that_is_not_there_is_refused() -> None:
         ('train.trackers=["wandb"]', r"train.trackers: wandb is not installed; run pip install 'dragoman\[wandb\]'"),
     ],
 )
-def test_what_cannot_be_had_is_told_before_any_text_is_read(
+def test_unavailable_settings_are_refused_before_any_text_is_read(
     tmp_path: Path, setting: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.training.reports.trackers.find_spec", lambda name: None)
@@ -150,7 +152,7 @@ def test_what_cannot_be_had_is_told_before_any_text_is_read(
 # The moving average
 
 
-def test_the_average_follows_the_weights_as_its_formula_says() -> None:
+def test_moving_average_follows_its_formula() -> None:
     weight = torch.zeros(3)
     average = MovingAverage([weight], 0.9)
     expected = 0.0
@@ -164,7 +166,7 @@ def test_the_average_follows_the_weights_as_its_formula_says() -> None:
     torch.testing.assert_close(average.weights[0], torch.full((3,), expected), msg="a step left out moves nothing")
 
 
-def test_the_average_is_what_is_judged_kept_and_resumed(tmp_path: Path) -> None:
+def test_moving_average_is_validated_published_and_resumed(tmp_path: Path) -> None:
     settings = ("train.ema=0.9", "train.average=1", "train.save_every=6")
     for run, stops in (("whole", (12,)), ("parts", (6, 12))):
         for stop in stops:
@@ -176,13 +178,15 @@ def test_the_average_is_what_is_judged_kept_and_resumed(tmp_path: Path) -> None:
     average = weights_at(tmp_path / "whole", published, "average.safetensors")
     plain = weights_at(tmp_path / "whole", published)
     assert all(torch.equal(kept[name], average[name]) for name in kept)
-    assert not all(torch.equal(kept[name], plain[name]) for name in kept), "the control: they are not the same"
+    assert not all(torch.equal(kept[name], plain[name]) for name in kept), (
+        "the control: the average differs from the weights"
+    )
 
 
 # R-Drop
 
 
-def test_the_divergence_is_the_formula_and_nothing_without_dropout() -> None:
+def test_divergence_matches_its_formula_and_is_zero_for_equal_passes() -> None:
     torch.manual_seed(0)
     logits = torch.randn(4, 3, 7, dtype=torch.float64)
     real = torch.tensor([[True, True, False], [True, False, False]])
@@ -193,7 +197,7 @@ def test_the_divergence_is_the_formula_and_nothing_without_dropout() -> None:
 
 
 @pytest.mark.parametrize("layout", ["padded", pytest.param("packed", marks=pytest.mark.slow)])
-def test_r_drop_trains_without_dropout_as_if_it_were_not_there(tmp_path: Path, layout: str) -> None:
+def test_r_drop_without_dropout_changes_nothing(tmp_path: Path, layout: str) -> None:
     curves = {}
     for name, settings in {
         "plain": ("model.dropout=0.0",),
@@ -211,7 +215,7 @@ def test_r_drop_trains_without_dropout_as_if_it_were_not_there(tmp_path: Path, l
 # Memory
 
 
-def test_memory_is_told_before_the_first_step_and_measured_in_the_end(tmp_path: Path) -> None:
+def test_memory_is_predicted_before_the_first_step_and_measured_at_the_end(tmp_path: Path) -> None:
     notes: list[str] = []
 
     class Listener(SilentReporter):
@@ -226,7 +230,7 @@ def test_memory_is_told_before_the_first_step_and_measured_in_the_end(tmp_path: 
     assert f"{record['predicted_bytes'] / 2**30:.1f} GiB of " in told
 
 
-def test_more_of_anything_is_predicted_to_take_more(tmp_path: Path) -> None:
+def test_predicted_memory_grows_with_batch_layers_ema_and_r_drop(tmp_path: Path) -> None:
     cpu = torch.device("cpu")
     prepared = prepare_data(quick_config(), tmp_path, SilentReporter())
 
@@ -244,8 +248,8 @@ def test_more_of_anything_is_predicted_to_take_more(tmp_path: Path) -> None:
     assert available_memory(cpu) > measured_peak(cpu) > 0
 
 
-def test_what_is_kept_without_kernels_is_within_what_is_predicted_on_cuda(tmp_path: Path) -> None:
-    """Counted here, tensor by tensor; on CUDA it is more, since layer norms keep float32 there."""
+def test_saved_activations_stay_within_the_cuda_prediction(tmp_path: Path) -> None:
+    """Counted here tensor by tensor; on CUDA it is more, since layer norms save float32 there."""
     settings = "data.generated=numbers-de", "model.d_model=64", "model.attention_dropout=0.1", "train.batch_tokens=4096"
     config = quick_config(*settings).with_vocabulary(300, 300)
     store = prepare_data(config, tmp_path, SilentReporter()).train
@@ -272,7 +276,7 @@ def test_what_is_kept_without_kernels_is_within_what_is_predicted_on_cuda(tmp_pa
     assert counted < grown < 1.5 * counted
 
 
-def test_too_large_a_batch_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_batch_gives_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
 
     class Listener(SilentReporter):
@@ -284,7 +288,7 @@ def test_too_large_a_batch_is_warned_of(tmp_path: Path, monkeypatch: pytest.Monk
     assert any(note.startswith("train.batch_tokens: 512 may be too many for this memory; if it runs") for note in notes)
 
 
-def test_a_file_is_listened_to_as_options_are(quick_run: Path, tmp_path: Path) -> None:
+def test_config_file_applies_to_fine_tuning_like_options(quick_run: Path, tmp_path: Path) -> None:
     config = bundle.load_config(quick_run)
     file = tmp_path / "more.toml"
     assert isinstance(config.model, TransformerConfig)
@@ -300,7 +304,7 @@ def test_a_file_is_listened_to_as_options_are(quick_run: Path, tmp_path: Path) -
     )
 
 
-def test_a_run_that_has_begun_does_not_need_its_starting_model(quick_run: Path, tmp_path: Path) -> None:
+def test_resuming_does_not_need_the_start_model(quick_run: Path, tmp_path: Path) -> None:
     start = Path(shutil.copytree(quick_run, tmp_path / "start", ignore=shutil.ignore_patterns("checkpoints", "data")))
     train(from_run(start, tmp_path / "run"), tmp_path / "run")
     origin = json.loads((tmp_path / "run" / "provenance.json").read_text())["starts"][0]["start_from"]

@@ -1,6 +1,6 @@
 """Pickles and hostile model directories: exit 4 with one line, nothing runs, nothing hangs, memory stays bounded.
 
-Every hostile file has a manifest that vouches for it, so that the check behind the SHA-256 is what is tested.
+Every hostile file has a matching manifest, so that the checks after the SHA-256 are tested.
 """
 
 import json
@@ -66,7 +66,7 @@ AFTER_A_PICKLE = {
 
 
 def check_refused(ended: Ended, path: Path, message: str) -> None:
-    """Exit 4, and the last line says why; the lines before it are of a run that began."""
+    """Exit 4, and the last line says why; earlier lines may be of a run that has started."""
     assert ended.code == MODEL, ended.errors
     assert re.fullmatch(rf"dragoman: {re.escape(str(path))}: {message}", ended.lines[-1]), ended.errors
 
@@ -108,7 +108,7 @@ def test_a_pickle_in_a_checkpoint_does_not_run(runs: Runs, trained: Path, tmp_pa
     checkpoint = checkpoint_path(copied, 2)
     (checkpoint / name).write_bytes(payload(tmp_path / "marker"))
     seal_checkpoint(checkpoint)
-    assert read_checkpoint(checkpoint)[name] == payload(tmp_path / "marker"), "the manifest vouches for it"
+    assert read_checkpoint(checkpoint)[name] == payload(tmp_path / "marker"), "the manifest matches it"
     ended = runs.run(copied, *STEPS, "train.max_steps=4")
     check_refused(ended, checkpoint / name, AFTER_A_PICKLE[name])
     assert not (tmp_path / "marker").exists()
@@ -154,9 +154,7 @@ MISFITS: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]]
 
 
 @pytest.mark.parametrize("kind", MISFITS)
-def test_tensors_of_a_checkpoint_that_do_not_fit_are_refused(
-    runs: Runs, trained: Path, tmp_path: Path, kind: str
-) -> None:
+def test_checkpoint_tensors_that_do_not_fit_are_refused(runs: Runs, trained: Path, tmp_path: Path, kind: str) -> None:
     name, spoil, message = MISFITS[kind]
     copied = Path(shutil.copytree(trained, tmp_path / "run"))
     checkpoint = checkpoint_path(copied, 2)
@@ -182,7 +180,7 @@ def test_a_checkpoint_whose_manifest_leaves_out_a_file_is_refused(
     check_refused(runs.run(copied, *STEPS, "train.max_steps=4"), checkpoint, message)
 
 
-def test_a_run_whose_checkpoint_was_sealed_again_resumes(runs: Runs, trained: Path, tmp_path: Path) -> None:
+def test_run_resumes_after_its_checkpoint_manifest_is_rewritten(runs: Runs, trained: Path, tmp_path: Path) -> None:
     """The control: it is the pickle that is refused above."""
     copied = Path(shutil.copytree(trained, tmp_path / "run"))
     seal_checkpoint(checkpoint_path(copied, 2))
@@ -209,7 +207,7 @@ def test_the_linter_forbids_pickle_and_torch_load(code: str) -> None:
     assert (done.returncode, BANNED[code] in done.stdout) == (1, True), done.stdout
 
 
-def test_no_file_of_the_package_is_exempt_from_that() -> None:
+def test_no_file_is_exempt_from_the_pickle_lint() -> None:
     done = ruff("--ignore-noqa", "--select", "TID251,S301,S302", "src", "recipes", "benchmarks")
     assert done.returncode == 0, done.stdout
     assert ruff("--ignore-noqa", "--select", "TID251", "tests/hostile.py").returncode == 1, "the control"
@@ -434,8 +432,8 @@ def test_a_hostile_card_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_good_model_loads_within_the_same_memory(server: Server, model: Path) -> None:
-    """The control: sealed again, reached by a link, one file of it a link inside of it."""
+def test_valid_model_loads_within_the_memory_limit(server: Server, model: Path) -> None:
+    """The control: with a rewritten manifest, opened through a link, and with a link inside."""
     (model / WEIGHTS).rename(model / "stored")
     (model / WEIGHTS).symlink_to("stored")
     seal(model)
@@ -445,8 +443,8 @@ def test_a_good_model_loads_within_the_same_memory(server: Server, model: Path) 
     assert ended.code == 0, ended.errors
 
 
-def test_a_file_that_is_read_whole_does_not_fit_into_that_memory(server: Server, model: Path) -> None:
-    """The control: the limit of memory is in force, and refusing by size is what keeps a command within it."""
+def test_reading_an_oversized_file_exceeds_the_memory_limit(server: Server, model: Path) -> None:
+    """The control: the memory limit is in force, and refusing by size keeps a command within it."""
     sparse(TOKENIZER, GIGABYTE)(model)
     ended = translate(server, model, {"name": "all_of", "faults": [{"name": "no_size_limit"}, LIMITED]})
     check_refused(ended, model / TOKENIZER, r"does not fit in memory \(1,000,000,000 bytes\); use a larger machine")

@@ -39,14 +39,14 @@ def data_of(page: Path) -> dict[str, object]:
 # inspect
 
 
-def test_a_quick_look_in_the_terminal(quick_run: Path) -> None:
+def test_terminal_output_shows_probabilities_and_attention(quick_run: Path) -> None:
     lines = run("inspect", "--model", quick_run, SOURCE).stdout.split("\n")
     assert lines[0] == SOURCE
     assert any(re.match(r"[ !] \S+ +\d+\.\d% █* +\S+ \d+%", line) for line in lines)
     assert any("│" in line for line in lines)
 
 
-def test_one_file_with_all_in_it(quick_run: Path, tmp_path: Path) -> None:
+def test_page_is_self_contained_and_escapes_text(quick_run: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     hostile = "</script><script>alert(1)</script> <!-- a"
     run("inspect", "--model", quick_run, SOURCE, hostile, "--out", page)
@@ -59,7 +59,7 @@ def test_one_file_with_all_in_it(quick_run: Path, tmp_path: Path) -> None:
     assert [sentence["source"] for sentence in data["sentences"]] == [SOURCE, hostile]  # type: ignore[attr-defined]
 
 
-def test_many_sentences_of_a_file(quick_run: Path, tmp_path: Path) -> None:
+def test_sentences_of_a_file_are_limited_by_most(quick_run: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("a b\n\nc d e\n" + "a " * 300 + "\nf\n")
     done = run(
         "inspect", "--model", quick_run, "--source", tmp_path / "in.txt", "--out", tmp_path / "x.html", "--most", "2"
@@ -69,7 +69,7 @@ def test_many_sentences_of_a_file(quick_run: Path, tmp_path: Path) -> None:
     assert (len(data["sentences"]), data["counted"]) == (2, 3)  # type: ignore[arg-type]
 
 
-def test_a_forced_translation_and_a_silent_head(quick_run: Path) -> None:
+def test_forced_translation_and_masked_head_are_shown(quick_run: Path) -> None:
     text = run("inspect", "--model", quick_run, SOURCE, "--target", "z z").stdout
     assert "! the model would have preferred the first of the others" in text
     data = json.loads(run("inspect", "--model", quick_run, SOURCE, "--target", "z z", "--json").stdout)
@@ -95,18 +95,20 @@ def test_progress_is_shown_on_a_terminal_only(quick_run: Path, tmp_path: Path, m
         assert done.stdout == f"{tmp_path / 'x.html'}: 1 of 1 sentences; open it in a browser\n"
 
 
-def test_the_search_itself_goes_without_a_masked_head(quick_run: Path) -> None:
+def test_masked_heads_are_masked_during_search(quick_run: Path) -> None:
     heads = [f"--mask-head=cross.1.{head}" for head in (1, 2, 3, 4)]
     (sentence,) = json.loads(run("inspect", "--model", quick_run, SOURCE, *heads, "--json").stdout)["sentences"]
     (other,) = json.loads(run("inspect", "--model", quick_run, "t s r q p", *heads, "--json").stdout)["sentences"]
     assert sentence["translation"] != sentence["masked"]["before"]["translation"]
-    assert sentence["translation"] == other["translation"], "without cross-attention every source is alike"
+    assert sentence["translation"] == other["translation"], (
+        "without cross-attention every source gives the same translation"
+    )
     assert sentence["masked"]["before"] != other["masked"]["before"], "the control: with it they differ"
     error = error_of("inspect", "--model", quick_run, SOURCE, "--mask-head", "cross.9.1")
     assert error.startswith("--mask-head cross.9.1: no such head; this model has encoder.1.1 to")
 
 
-def test_pictures_as_files(quick_run: Path, tmp_path: Path) -> None:
+def test_svg_and_png_files_are_written(quick_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("resvg_py")
     run("inspect", "--model", quick_run, SOURCE, "--svg", tmp_path, "--png", tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -115,7 +117,7 @@ def test_pictures_as_files(quick_run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "1-cross-mean.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_bad_requests_are_told(quick_run: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_reported(quick_run: Path, tmp_path: Path) -> None:
     assert error_of("inspect", "--model", quick_run) == "inspect: give sentences as arguments, or a file with --source"
     assert error_of("inspect", "--model", quick_run, "a", "b", "--target", "c") == (
         "--target: is the translation of one sentence; give exactly one as an argument"
@@ -149,7 +151,7 @@ class _Tags(HTMLParser):
         assert not any(name in ("src", "onload", "onclick") for name, _ in attrs)
 
 
-def test_training_leaves_a_report_and_the_attention_of_every_validation(quick_run: Path) -> None:
+def test_training_writes_a_report_and_attention_snapshots(quick_run: Path) -> None:
     text = (quick_run / "report.html").read_text()
     tags = _Tags()
     tags.feed(text)
@@ -167,11 +169,11 @@ def test_training_leaves_a_report_and_the_attention_of_every_validation(quick_ru
     looks = read_snapshots(quick_run, last_step=60)
     assert [look.step for look in looks] == steps
     np.testing.assert_allclose(looks[-1].weights.sum(axis=-1), 1.0, atol=0.05)
-    assert not np.array_equal(looks[0].weights, looks[-1].weights), "it forms"
+    assert not np.array_equal(looks[0].weights, looks[-1].weights), "attention changes during training"
     assert [look.step for look in read_snapshots(quick_run, last_step=40)] == [step for step in steps if step <= 40]
 
 
-def test_a_report_of_any_run_anywhere(quick_run: Path, tmp_path: Path) -> None:
+def test_report_can_be_written_to_another_file(quick_run: Path, tmp_path: Path) -> None:
     done = run("report", quick_run, "--out", tmp_path / "r.html")
     assert done.stdout == f"{tmp_path / 'r.html'}: open it in a browser\n"
     assert (tmp_path / "r.html").read_text() == (quick_run / "report.html").read_text()
@@ -181,7 +183,7 @@ def test_a_report_of_any_run_anywhere(quick_run: Path, tmp_path: Path) -> None:
 # Pixels
 
 
-def test_pixels_are_a_png_with_one_for_each_value() -> None:
+def test_png_has_one_pixel_per_value() -> None:
     weights = np.array([[0.0, 0.5, 1.0], [np.nan, 2.0, -1.0]])
     content = png_pixels(weights)
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
@@ -196,7 +198,7 @@ def test_pixels_are_a_png_with_one_for_each_value() -> None:
     assert rows.tolist() == [[0, 128, 255], [0, 255, 0]]
 
 
-def test_a_grid_leaves_blanks_blank() -> None:
+def test_grid_omits_cells_without_values() -> None:
     weights = np.random.default_rng(0).random((2, 2, 3, 5))
     weights[1, 1] = np.nan
     picture = svg_grid(weights, [["a", "<b>"], ["c", ""]], title="t", caption="c")

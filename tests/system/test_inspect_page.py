@@ -1,7 +1,7 @@
-"""The inspection page in a real browser: what it shows is what the data says, and nothing leaves the file.
+"""The inspection page in a real browser: it shows the data and makes no request.
 
-Needs playwright and Debian's chromium; skipped where either is missing. To see the pages, name a folder for pictures of
-them: DRAGOMAN_SCREENSHOTS=/tmp/pages.
+Needs playwright and Debian's chromium; skipped if either is missing. To save screenshots of the pages, set
+DRAGOMAN_SCREENSHOTS=/tmp/pages.
 """
 
 import base64
@@ -137,7 +137,7 @@ def browser() -> Iterator[Any]:
 
 
 class Record:
-    """What a page did that it should not."""
+    """Requests, dialogs and errors of a page."""
 
     def __init__(self, page: Any, address: str) -> None:
         self.requests: list[str] = []
@@ -159,7 +159,7 @@ class Record:
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Open]:
-    """Opens a payload; afterwards no page may have asked for anything but its file, nor complained."""
+    """Opens a payload; afterwards no page may have made a request or logged an error."""
     opened: list[tuple[Any, Any, Record]] = []
 
     def open_page(data: Payload, width: int = 1200, scheme: str = "light") -> Any:
@@ -184,11 +184,11 @@ def map_picture(page: Any) -> str:
     return str(page.evaluate("document.getElementById('map').toDataURL()"))
 
 
-def choose(page: Any, layer: int, head: int) -> None:
+def select_head(page: Any, layer: int, head: int) -> None:
     page.click(f'.thumb[data-layer="{layer}"][data-head="{head}"]')
 
 
-def sections(page: Any) -> list[str]:
+def visible_sections(page: Any) -> list[str]:
     shown: list[str] = page.locator("#sections > section").evaluate_all(
         "all => all.filter(part => !part.hidden).map(part => part.id)"
     )
@@ -198,7 +198,7 @@ def sections(page: Any) -> list[str]:
 # Safety
 
 
-def opened(browser: Any, file: Path, content: str) -> tuple[Any, Record]:
+def open_page(browser: Any, file: Path, content: str) -> tuple[Any, Record]:
     file.write_text(content, encoding="utf-8")
     page = browser.new_page()
     record = Record(page, file.as_uri())
@@ -206,8 +206,8 @@ def opened(browser: Any, file: Path, content: str) -> tuple[Any, Record]:
     return page, record
 
 
-def test_a_request_would_be_stopped_and_noticed(browser: Any, tmp_path: Path) -> None:
-    page, record = opened(browser, tmp_path / "page.html", whole_page("tiny", payload(sentence())))
+def test_network_request_is_blocked_and_detected(browser: Any, tmp_path: Path) -> None:
+    page, record = open_page(browser, tmp_path / "page.html", whole_page("tiny", payload(sentence())))
     record.check()
     refused = page.evaluate(
         """() => new Promise((done) => {
@@ -242,7 +242,7 @@ def test_a_script_in_text_runs_only_without_both_escaping_and_policy(
     assert len(set(contents.values())) == 4
     ran = {}
     for number, (guards, content) in enumerate(contents.items()):
-        page, record = opened(browser, tmp_path / f"{number}.html", content)
+        page, record = open_page(browser, tmp_path / f"{number}.html", content)
         ran[guards] = page.evaluate("document.documentElement.dataset.ran") == "yes"
         if guards == (True, True):
             record.check()
@@ -284,7 +284,7 @@ def test_sentences_are_chosen_by_pointer_keyboard_and_search(show: Open) -> None
     assert source.inner_text() == "third thing"
 
 
-def test_thousands_of_sentences_are_a_few_rows(show: Open) -> None:
+def test_sentence_list_renders_few_rows_for_thousands_of_sentences(show: Open) -> None:
     some = sentence()
     page = show(payload(*({**some, "source": f"number {number}"} for number in range(3000))))
     assert page.locator("#sentences [role=option]").count() < 60
@@ -294,7 +294,7 @@ def test_thousands_of_sentences_are_a_few_rows(show: Open) -> None:
     assert page.locator("#sentence-2999").get_attribute("aria-selected") == "true"
 
 
-def test_one_sentence_needs_no_list(show: Open) -> None:
+def test_single_sentence_has_no_list(show: Open) -> None:
     assert show(payload(sentence())).locator("#sentences").count() == 0
 
 
@@ -302,7 +302,7 @@ def test_one_sentence_needs_no_list(show: Open) -> None:
 
 
 @pytest.mark.parametrize(("side", "axis"), [("target", 1), ("source", 0)])
-def test_hover_lights_what_the_weights_say(show: Open, side: str, axis: int) -> None:
+def test_hover_highlights_the_token_with_most_attention(show: Open, side: str, axis: int) -> None:
     data = sentence()
     page = show(payload(data))
     other = {"target": "source", "source": "target"}[side]
@@ -316,7 +316,7 @@ def test_hover_lights_what_the_weights_say(show: Open, side: str, axis: int) -> 
     assert page.locator("#strip .token.active").count() == 0
 
 
-def test_focus_lights_as_hover_does(show: Open) -> None:
+def test_keyboard_focus_highlights_like_hover(show: Open) -> None:
     page = show(payload(sentence()))
     page.hover("#strip [data-side=target] [data-index='1']")
     said = page.inner_text("#link-readout")
@@ -326,7 +326,7 @@ def test_focus_lights_as_hover_does(show: Open) -> None:
     assert page.inner_text("#link-readout") == said
 
 
-def test_a_line_for_each_target_token(show: Open) -> None:
+def test_each_target_token_has_an_alignment_line(show: Open) -> None:
     page = show(payload(sentence(), sentence(SOURCE[2:], TARGET[2:])))
     for number, tokens in enumerate((TARGET, TARGET[2:])):
         page.click(f"#sentence-{number}")
@@ -341,7 +341,7 @@ def test_a_line_for_each_target_token(show: Open) -> None:
 def test_a_head_is_chosen_by_click_and_by_keyboard(show: Open) -> None:
     page = show(payload(sentence()))
     pictures = [map_picture(page)]
-    choose(page, 1, 2)
+    select_head(page, 1, 2)
     assert page.get_attribute("#map", "data-shown") == "layer 2, head 3"
     pictures.append(map_picture(page))
     page.keyboard.press("ArrowRight")
@@ -356,11 +356,11 @@ def test_a_head_is_chosen_by_click_and_by_keyboard(show: Open) -> None:
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
-def test_the_map_and_the_table_give_the_data(show: Open, kind: str) -> None:
+def test_heat_map_and_table_show_the_weights(show: Open, kind: str) -> None:
     data = sentence()
     page = show(payload(data))
     page.check(f"#kind-{kind}", force=True)
-    choose(page, 0, 1)
+    select_head(page, 0, 1)
     weights_QK = unpacked(data["attention"][kind])[0, 1]
     page.focus("#map-scroll")
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
@@ -372,10 +372,10 @@ def test_the_map_and_the_table_give_the_data(show: Open, kind: str) -> None:
     np.testing.assert_allclose(shown_QK, weights_QK, atol=0.006)
 
 
-def test_another_sentence_brings_its_own_weights(show: Open) -> None:
+def test_selecting_a_sentence_shows_its_weights(show: Open) -> None:
     both = [sentence(seed=seed) for seed in (1, 2)]
     page = show(payload(*both))
-    choose(page, 0, 1)
+    select_head(page, 0, 1)
     for number, data in enumerate(both):
         page.click(f"#sentence-{number}")
         page.focus("#map-scroll")
@@ -383,10 +383,10 @@ def test_another_sentence_brings_its_own_weights(show: Open) -> None:
         assert f"{unpacked(data['attention']['cross'])[0, 1, 0, 0]:.3f}" in page.inner_text("#map-readout")
 
 
-def test_pointing_at_a_cell_tells_its_value(show: Open) -> None:
+def test_hovering_over_a_cell_shows_its_value(show: Open) -> None:
     data = sentence()
     page = show(payload(data))
-    choose(page, 1, 0)
+    select_head(page, 1, 0)
     box = page.locator("#map").bounding_box()
     queries, keys = len(TARGET), len(SOURCE)
     page.mouse.move(box["x"] + box["width"] * 3.5 / keys, box["y"] + box["height"] * 2.5 / queries)
@@ -394,7 +394,7 @@ def test_pointing_at_a_cell_tells_its_value(show: Open) -> None:
     assert page.locator(".map .lit").count() == 2
 
 
-def test_one_word_has_lines_of_every_head_and_of_a_chosen_one(show: Open) -> None:
+def test_word_view_shows_lines_of_all_heads_or_the_selected_one(show: Open) -> None:
     page = show(payload(sentence()))
     page.check("#view-word", force=True)
     heads = "all => [...new Set(all.map(line => Number(line.dataset.head)))].sort()"
@@ -406,14 +406,14 @@ def test_one_word_has_lines_of_every_head_and_of_a_chosen_one(show: Open) -> Non
     assert page.inner_text("#word-readout") != first
     page.click("#word-queries [data-index='0']")
     assert page.inner_text("#word-readout") == first
-    choose(page, 0, 2)
+    select_head(page, 0, 2)
     assert lines.evaluate_all(heads) == [2]
 
 
 # Probabilities and steps
 
 
-def test_candidates_and_disagreements(show: Open) -> None:
+def test_candidates_and_disagreements_are_shown(show: Open) -> None:
     data = sentence(forced=True)
     page = show(payload(data))
     unlikely = [place for place, step in enumerate(data["steps"]) if step["rank"] > 1]
@@ -429,7 +429,7 @@ def test_candidates_and_disagreements(show: Open) -> None:
     assert "saß" in page.inner_text("#candidates .taken")
 
 
-def test_steps_of_training_and_inference(show: Open) -> None:
+def test_training_and_inference_steps_are_shown(show: Open) -> None:
     page = show(payload(sentence()))
     rows = page.locator("#training tr")
     assert rows.nth(1).locator("td").all_inner_texts() == ["<s>", "Die", "Katze", "saß"]
@@ -447,7 +447,7 @@ def test_steps_of_training_and_inference(show: Open) -> None:
 # Beam
 
 
-def test_the_tree_has_every_node_of_the_search(show: Open) -> None:
+def test_search_tree_has_every_node(show: Open) -> None:
     data = sentence()
     page = show(payload(data))
     fates = page.locator("#tree [data-fate]").evaluate_all("all => all.map(node => node.dataset.fate)")
@@ -459,7 +459,7 @@ def test_the_tree_has_every_node_of_the_search(show: Open) -> None:
     assert Counter(left) == Counter(fate for fate in fates if fate != "dropped")
 
 
-def test_arrows_walk_the_tree(show: Open) -> None:
+def test_arrow_keys_navigate_the_tree(show: Open) -> None:
     page = show(payload(sentence()))
     page.focus("#tree [data-node='0']")
     page.keyboard.press("ArrowRight")
@@ -472,7 +472,7 @@ def test_arrows_walk_the_tree(show: Open) -> None:
 # Heads and positions
 
 
-def test_ranking_leads_to_its_head(show: Open) -> None:
+def test_clicking_a_ranked_head_selects_it(show: Open) -> None:
     page = show(payload(sentence()))
     assert page.locator("#ranking li").count() == 3
     assert page.locator("#ranking .below").count() == 1
@@ -481,7 +481,7 @@ def test_ranking_leads_to_its_head(show: Open) -> None:
     assert page.is_checked("#kind-encoder")
 
 
-def test_a_sentence_that_was_not_ranked_says_so(show: Open) -> None:
+def test_missing_ranking_of_a_sentence_is_stated(show: Open) -> None:
     page = show(payload(sentence(), {**sentence(seed=2), "ranking": []}))
     assert page.is_visible("#ranking li")
     assert not page.is_visible("#ranking .unranked")
@@ -508,7 +508,7 @@ def test_statistics_are_sorted_by_click_and_keyboard(show: Open) -> None:
     assert page.locator("#heads .badge.dead").count() == 1
 
 
-def test_masked_heads_mark_what_changed(show: Open) -> None:
+def test_changed_words_are_marked_for_masked_heads(show: Open) -> None:
     masked: Payload = {"heads": ["cross.1.1"], "before": {"translation": "Die Katze saß", "score": -1.0}}
     masked |= {"after": {"translation": "Die Maus saß", "score": -1.5}, "score_of_before": -3.25}
     page = show(payload({**sentence(), "masked": masked}, sentence()))
@@ -519,7 +519,7 @@ def test_masked_heads_mark_what_changed(show: Open) -> None:
     assert page.locator("#masked").is_hidden()
 
 
-def test_positions_are_drawn(show: Open) -> None:
+def test_position_encodings_are_drawn(show: Open) -> None:
     table = {"shape": [6, 16], "bytes": base64.b64encode(bytes(range(96))).decode()}
     page = show(payload(sentence(), positions={"table": table, "dots": [8.0, 6.0, 3.0, -1.0]}))
     canvas = page.locator("#position-map")
@@ -542,22 +542,22 @@ def test_the_theme_cycles(show: Open) -> None:
 
 
 def test_sections_without_data_are_not_shown(show: Open) -> None:
-    assert sections(show(payload())) == []
-    assert sections(show(payload(sentence(forced=True)))) == [
+    assert visible_sections(show(payload())) == []
+    assert visible_sections(show(payload(sentence(forced=True)))) == [
         "translation", "probability", "attention", "steps", "ranking",
     ]  # fmt: skip
     whole = payload(statistics=statistics())
-    assert sections(show(whole)) == ["statistics"]
+    assert visible_sections(show(whole)) == ["statistics"]
 
 
-def test_a_model_without_attention(show: Open) -> None:
+def test_model_without_attention_hides_attention_sections(show: Open) -> None:
     page = show(payload(sentence(kinds=())))
-    assert sections(page) == ["translation", "probability", "steps", "beam"]
+    assert visible_sections(page) == ["translation", "probability", "steps", "beam"]
     page.hover("#strip [data-side=target] [data-index='1']")
     assert "no attention" in page.inner_text("#translation")
 
 
-def test_a_recurrent_model_with_one_head(show: Open) -> None:
+def test_recurrent_model_with_one_head_is_shown(show: Open) -> None:
     data = sentence(kinds=("cross",), layers=1, heads=1)
     page = show(payload(data, {**data, "source": "again"}))
     assert page.locator(".thumb").count() == 1
@@ -570,7 +570,7 @@ def test_a_recurrent_model_with_one_head(show: Open) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 800, 1600])
-def test_any_script_fits_any_width(show: Open, width: int) -> None:
+def test_any_writing_system_fits_any_width(show: Open, width: int) -> None:
     source = ("▁مرحبا", "▁بالعالم", "▁ภาษาไทยที่ยาวมากโดยไม่มีช่องว่าง", "日本語の文", "▁" + "long" * 20, "</s>")
     page = show(payload(sentence(source, source, text="x" * 300), statistics=statistics()), width=width)
     for view in ("word", "table", "map"):
@@ -579,11 +579,11 @@ def test_any_script_fits_any_width(show: Open, width: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_hundred_tokens_stay_quick_and_few(show: Open) -> None:
+def test_two_hundred_tokens_render_fast_with_few_dom_nodes(show: Open) -> None:
     page = show(payload(long_sentence(1), long_sentence(2)))
     page.check("#kind-encoder", force=True)
     for act in (
-        lambda: choose(page, 3, 4),
+        lambda: select_head(page, 3, 4),
         lambda: page.check("#view-table", force=True),
         lambda: page.check("#view-word", force=True),
         lambda: page.check("#view-map", force=True),
@@ -597,7 +597,7 @@ def test_two_hundred_tokens_stay_quick_and_few(show: Open) -> None:
 
 
 @pytest.mark.slow
-def test_the_tab_key_goes_through_all_of_it(show: Open) -> None:
+def test_tab_key_moves_through_the_page(show: Open) -> None:
     page = show(payload(sentence(), sentence(seed=2), statistics=statistics()))
     stops = []
     for _ in range(120):
@@ -608,11 +608,11 @@ def test_the_tab_key_goes_through_all_of_it(show: Open) -> None:
                 "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
             )
         )
-    assert "BODY" not in stops[:20], "no stop leads nowhere"
+    assert "BODY" not in stops[:20], "every stop is an element"
     assert stops.count("head-name") <= 2 * 120 // 20, "a list of heads is one stop"
 
 
-def test_lines_join_what_the_chosen_head_looks_at_most(show: Open) -> None:
+def test_lines_connect_tokens_with_most_attention_in_the_selected_head(show: Open) -> None:
     own = sentence()
     cross = unpacked(own["attention"]["cross"])
     page = show(payload(own))
@@ -625,13 +625,13 @@ def test_lines_join_what_the_chosen_head_looks_at_most(show: Open) -> None:
     def joined(weights: Any) -> list[str]:
         return [starts[at] for at in weights.argmax(axis=1)]
 
-    assert page.evaluate(ends) == joined(cross[-1].mean(axis=0)), "at first the layer that aligns"
+    assert page.evaluate(ends) == joined(cross[-1].mean(axis=0)), "at first the alignment layer"
     page.select_option("#link-head", "0.1")
     assert page.evaluate(ends) == joined(cross[0, 1])
     assert joined(cross[0, 1]) != joined(cross[-1].mean(axis=0)), "the control"
 
 
-def test_the_report_of_a_run_is_a_page_without_a_script(browser: Any, quick_run: Path, tmp_path: Path) -> None:
+def test_run_report_contains_no_script(browser: Any, quick_run: Path, tmp_path: Path) -> None:
     file = quick_run / "report.html"
     page = browser.new_page(viewport={"width": 900, "height": 700}, color_scheme="dark")
     record = Record(page, file.as_uri())
@@ -641,6 +641,6 @@ def test_the_report_of_a_run_is_a_page_without_a_script(browser: Any, quick_run:
     assert page.locator("svg image").count() >= 3, "attention at each validation"
     if SCREENSHOTS:
         page.screenshot(path=Path(SCREENSHOTS) / "report.png", full_page=True)
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "wide parts scroll by themselves"
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "wide parts scroll on their own"
     record.check()
     page.close()

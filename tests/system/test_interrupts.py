@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.forked import Ended, heeding_interrupts, the_server
+from tests.forked import Ended, default_interrupts, shared_server
 
 BUG = "dragoman: internal error: ZeroDivisionError: division by zero; `dragoman --debug ...` shows the traceback"
 
 
 def run(arguments: list[str | Path], fault: Mapping[str, Any], errors: Path) -> Ended:
-    return the_server().start([*map(str, arguments)], errors, fault, {}).wait()
+    return shared_server().start([*map(str, arguments)], errors, fault, {}).wait()
 
 
 def while_loading(action: str, **how: Any) -> dict[str, Any]:
@@ -26,25 +26,25 @@ def translate_one(quick_run: Path, tmp_path: Path, *options: str) -> list[str | 
 
 
 @pytest.mark.parametrize("becomes", ["", "nothing", "another error"])
-def test_an_interrupt_is_exit_130_whatever_a_library_makes_of_it(becomes: str, quick_run: Path, tmp_path: Path) -> None:
+def test_interrupt_exits_with_130_even_if_a_library_catches_it(becomes: str, quick_run: Path, tmp_path: Path) -> None:
     ended = run(translate_one(quick_run, tmp_path), while_loading("interrupt", becomes=becomes), tmp_path / "errors")
     assert (ended.code, ended.lines) == (130, ["dragoman: interrupted"])
     assert not (tmp_path / "out").exists(), "it went no further"
 
 
-def test_sigterm_is_exit_143(quick_run: Path, tmp_path: Path) -> None:
+def test_sigterm_exits_with_143(quick_run: Path, tmp_path: Path) -> None:
     ended = run(translate_one(quick_run, tmp_path), while_loading("terminate"), tmp_path / "errors")
     assert (ended.code, ended.lines) == (143, ["dragoman: terminated"])
 
 
-def test_a_job_that_was_started_to_ignore_interrupts_does(quick_run: Path, tmp_path: Path) -> None:
+def test_background_job_keeps_ignoring_interrupts(quick_run: Path, tmp_path: Path) -> None:
     faults = {"name": "all_of", "faults": [{"name": "ignore_interrupts"}, while_loading("interrupt")]}
     ended = run(translate_one(quick_run, tmp_path), faults, tmp_path / "errors")
     assert (ended.code, ended.lines) == (0, [])
     assert (tmp_path / "out").exists()
 
 
-def test_an_internal_error_is_exit_1_and_one_line(quick_run: Path, tmp_path: Path) -> None:
+def test_internal_error_exits_with_1_and_one_line(quick_run: Path, tmp_path: Path) -> None:
     ended = run(translate_one(quick_run, tmp_path), while_loading("bug"), tmp_path / "errors")
     assert (ended.code, ended.lines) == (1, [BUG])
     debugged = run(translate_one(quick_run, tmp_path, "--debug"), while_loading("bug"), tmp_path / "errors")
@@ -75,7 +75,7 @@ sys.meta_path.insert(0, Finder)
 )
 def test_an_interrupt_during_imports_or_shutdown_shows_no_traceback(when: str) -> None:
     command = f"{START}{when}from dragoman.cli.main import main; main()"
-    with heeding_interrupts():
+    with default_interrupts():
         done = subprocess.run([sys.executable, "-c", command], capture_output=True)
     assert (done.returncode, done.stderr) == (130, b"dragoman: interrupted\n")
 
@@ -125,9 +125,9 @@ while outcome == "KeyboardInterrupt":
 """
 
 
-def test_an_interrupt_at_any_moment_of_waiting_for_a_line_is_a_keyboard_interrupt() -> None:
+def test_interrupt_while_waiting_for_a_line_raises_keyboard_interrupt() -> None:
     """In `queue.Queue.get`, a lock released twice was another outcome."""
-    with heeding_interrupts():
+    with default_interrupts():
         done = subprocess.run([sys.executable, "-c", WAIT_FOR_A_LINE], capture_output=True, text=True, check=True)
     outcomes = done.stdout.split()
     assert outcomes[-1] == "StopIteration", "nothing was left to interrupt"

@@ -1,4 +1,4 @@
-"""Back-translation and distillation from end to end: what they make, how they go on, what they refuse."""
+"""Back-translation and distillation from end to end: their outputs, how they resume, what they refuse."""
 
 import bz2
 import importlib
@@ -102,7 +102,7 @@ def start(command: Sequence[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def back_translated(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the command leaves. Tests read it and leave it as it is."""
+    """The output of the command. Tests must not change it."""
     out = tmp_path_factory.mktemp("back") / "run"
     command = start(back_translation(corpus, out, "--repeat", "2", "--max-ratio", "20"))
     done = subprocess.run(command, capture_output=True, text=True)
@@ -136,7 +136,7 @@ def test_the_synthetic_source_is_the_reverse_models_output(back_translated: Path
 
 
 @pytest.mark.slow
-def test_the_models_learned_from_what_they_should(back_translated: Path, corpus: Path) -> None:
+def test_models_are_trained_on_the_intended_pairs(back_translated: Path, corpus: Path) -> None:
     reverse, forward = load_config(back_translated / "reverse").data, load_config(back_translated / "model").data
     assert (reverse.source, reverse.target) == ((str(corpus / "train.target"),), (str(corpus / "train.source"),))
     assert (reverse.valid_source, reverse.valid_target) == (forward.valid_target, forward.valid_source)
@@ -148,7 +148,7 @@ def test_the_models_learned_from_what_they_should(back_translated: Path, corpus:
 
 
 @pytest.mark.slow
-def test_the_same_command_again_does_nothing_anew(
+def test_repeating_a_finished_command_redoes_no_step(
     back_translated: Path,
     corpus: Path,
     run: Run,
@@ -172,7 +172,7 @@ def test_the_same_command_again_does_nothing_anew(
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_and_ends_the_same(
+def test_interrupted_run_resumes_with_the_same_result(
     back_translated: Path,
     corpus: Path,
     run: Run,
@@ -225,7 +225,7 @@ def interrupting(call: Callable[..., Any], after: int) -> Callable[..., Any]:
 
 
 @pytest.mark.slow
-def test_a_student_learns_what_the_teacher_says(quick_run: Path, corpus: Path, run: Run, tmp_path: Path) -> None:
+def test_student_is_trained_on_teacher_translations(quick_run: Path, corpus: Path, run: Run, tmp_path: Path) -> None:
     command = distillation(corpus, tmp_path / "run", "--teacher", str(quick_run), "--max-ratio", "20", "--beam", "3")
     place = command.index("--target")
     del command[place : place + 2]  # a teacher that is there needs no translations
@@ -241,7 +241,7 @@ def test_a_student_learns_what_the_teacher_says(quick_run: Path, corpus: Path, r
 
 
 @pytest.mark.slow
-def test_the_teacher_may_be_trained_and_the_real_pairs_kept(corpus: Path, run: Run, tmp_path: Path) -> None:
+def test_teacher_can_be_trained_and_real_pairs_kept(corpus: Path, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "run"
     sizes = ["--teacher-preset", "tiny", "--teacher-set", "model.d_model=48", "--student-set", "model.d_ff=32"]
     assert run(distillation(corpus, out, *sizes, "--keep-real", "--max-ratio", "20")) == 0
@@ -261,7 +261,7 @@ def test_the_teacher_may_be_trained_and_the_real_pairs_kept(corpus: Path, run: R
 def in_parts(
     scripts: dict[str, ModuleType], corpus: Path, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[list[Any], int]]:
-    """Translate the monolingual text in four parts; what came, and how many parts were made."""
+    """Translate the monolingual text in four parts; returns the translations and how many parts were made."""
     steps = scripts["steps"]
     monkeypatch.setattr(steps, "PART_LINES", LINES // 4)
     made: list[int] = []
@@ -284,7 +284,7 @@ def in_parts(
 InParts = Callable[..., tuple[list[Any], int]]
 
 
-def test_only_what_is_missing_or_damaged_is_translated_again(in_parts: InParts, tmp_path: Path) -> None:
+def test_only_missing_or_damaged_parts_are_translated_again(in_parts: InParts, tmp_path: Path) -> None:
     whole, made = in_parts()
     assert (len(whole), made) == (LINES, 4)
     assert in_parts() == (whole, 0)
@@ -297,7 +297,7 @@ def test_only_what_is_missing_or_damaged_is_translated_again(in_parts: InParts, 
     assert in_parts() == (whole, 3)
 
 
-def test_other_settings_or_lines_make_another_translation(in_parts: InParts, corpus: Path, tmp_path: Path) -> None:
+def test_changed_settings_or_lines_are_translated_again(in_parts: InParts, corpus: Path, tmp_path: Path) -> None:
     whole, _ = in_parts(beam=2)
     assert in_parts(beam=2, batch_size=7) == (whole, 0)  # the size of a batch changes nothing
     assert in_parts(beam=1)[1] == 4
@@ -308,7 +308,7 @@ def test_other_settings_or_lines_make_another_translation(in_parts: InParts, cor
     assert (len(more), made) == (LINES + 1, 1)
 
 
-def test_every_part_draws_its_own_numbers(in_parts: InParts, tmp_path: Path) -> None:
+def test_every_part_samples_with_its_own_seed(in_parts: InParts, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("a b c d e f\n" * LINES)
     drawn, _ = in_parts(text, sampling=True)
@@ -325,7 +325,7 @@ def test_every_part_draws_its_own_numbers(in_parts: InParts, tmp_path: Path) -> 
 # Pairs
 
 
-def test_what_is_no_pair_is_left_out_and_counted(
+def test_unusable_pairs_are_dropped_and_counted(
     scripts: dict[str, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps = scripts["steps"]
@@ -418,7 +418,7 @@ def test_bad_input_is_refused_in_one_line(
 
 
 @pytest.mark.slow
-def test_other_text_for_a_finished_run_is_refused(
+def test_changed_corpus_for_a_finished_run_is_refused(
     back_translated: Path, corpus: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = (back_translated / "model" / WEIGHTS).read_bytes()
@@ -427,7 +427,9 @@ def test_other_text_for_a_finished_run_is_refused(
     assert (back_translated / "model" / WEIGHTS).read_bytes() == weights
 
 
-def test_one_at_a_time(corpus: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_run_in_a_locked_directory_is_refused(
+    corpus: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with lock_directory(tmp_path):
         assert run(back_translation(corpus, tmp_path)) == 4
     assert "another run is training here" in capsys.readouterr().err
@@ -438,7 +440,7 @@ def test_one_at_a_time(corpus: Path, run: Run, tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_says_how_to_go_on(corpus: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_stopped_run_says_how_to_resume(corpus: Path, tmp_path: Path, number: signal.Signals) -> None:
     command = start(back_translation(corpus, tmp_path / "run", "--set", "train.max_steps=100000"))
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
@@ -455,7 +457,9 @@ def test_a_stopped_run_says_how_to_go_on(corpus: Path, tmp_path: Path, number: s
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_moment_ends_the_same(back_translated: Path, corpus: Path, tmp_path: Path) -> None:
+def test_run_killed_at_any_moment_ends_with_the_same_result(
+    back_translated: Path, corpus: Path, tmp_path: Path
+) -> None:
     command = start(back_translation(corpus, tmp_path / "run", "--repeat", "2", "--max-ratio", "20"))
     moments: tuple[Callable[[], bool], ...] = (
         lambda: bool(checkpoints(tmp_path / "run" / "reverse")),
@@ -486,7 +490,7 @@ def test_every_row_of_the_ablations_is_a_valid_configuration(scripts: dict[str, 
 
 @pytest.fixture
 def folder(corpus: Path, tmp_path: Path) -> Path:
-    """The corpus where the ablations look for theirs."""
+    """A data folder with the corpus of the ablations."""
     place = tmp_path / "data" / "tatoeba-en-de"
     place.mkdir(parents=True)
     for split, found in (("train", "train"), ("valid", "valid"), ("test", "valid")):
@@ -497,7 +501,7 @@ def folder(corpus: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_ablations_train_each_row_and_tell_the_scores(folder: Path, tmp_path: Path) -> None:
+def test_ablations_train_each_row_and_print_scores(folder: Path, tmp_path: Path) -> None:
     quick = ["text.model=word", "text.vocab_size=300", "train.max_steps=2", "train.save_every=2", "model.d_model=16"]
     command = [sys.executable, str(RECIPES / "ablations.py"), "--data", str(folder), "--out", str(tmp_path / "out")]
     command += ["--only", "base", "--only", "lstm", "--jobs", "2", *(word for one in quick for word in ("--set", one))]

@@ -1,4 +1,4 @@
-"""Recipes: each is valid; the generated ones reach their promise on phrases never seen (the long form trains them)."""
+"""Recipes: each is valid; the generated ones reach their promised score on held-out phrases (slow tests)."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ def test_every_recipe_is_a_valid_configuration(path: Path) -> None:
     assert config.train.max_steps > 0
 
 
-def test_every_generated_corpus_has_a_recipe_and_a_promise() -> None:
+def test_every_generated_corpus_has_a_recipe_and_a_promised_score() -> None:
     assert LETTERS.keys() | NUMBERS.keys() == set(TASKS)
     for name in TASKS:
         assert Config.build(None, RECIPES / f"{name}.toml").data.generated == name
@@ -28,7 +28,7 @@ def test_every_generated_corpus_has_a_recipe_and_a_promise() -> None:
 
 @pytest.mark.recipe
 @pytest.mark.parametrize("name", [pytest.param("copy", marks=pytest.mark.slow), "reverse", "sort"])
-def test_held_out_exact_match(name: str, tmp_path: Path) -> None:
+def test_recipe_reaches_its_held_out_exact_match(name: str, tmp_path: Path) -> None:
     assert exact_match(name, tmp_path / "run") >= LETTERS[name]
 
 

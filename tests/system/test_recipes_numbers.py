@@ -1,4 +1,4 @@
-"""The recipes of numbers reach their promise: a file of its own, so that they train beside those of letters."""
+"""The recipes of numbers reach their promised score: a separate file, to train in parallel with test_recipes.py."""
 
 from pathlib import Path
 
@@ -9,5 +9,5 @@ from tests.system.test_recipes import NUMBERS, exact_match
 
 @pytest.mark.recipe
 @pytest.mark.parametrize("name", ["numbers-de", pytest.param("numbers-th", marks=pytest.mark.slow)])
-def test_held_out_exact_match(name: str, tmp_path: Path) -> None:
+def test_recipe_reaches_its_held_out_exact_match(name: str, tmp_path: Path) -> None:
     assert exact_match(name, tmp_path / "run") >= NUMBERS[name]

@@ -1,4 +1,4 @@
-"""Recurrent models through exactly the same commands: trained, saved, resumed, decoded, looked into."""
+"""Recurrent models with the same commands: trained, saved, resumed, decoded, inspected."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def recurrent_config(*settings: str) -> dragoman.Config:
         )),
     ],
 )  # fmt: skip
-def test_train_translate_score(tmp_path: Path, cell: str, context: str) -> None:
+def test_recurrent_model_trains_translates_and_scores(tmp_path: Path, cell: str, context: str) -> None:
     train(recurrent_config(f"model.cell={cell}", f"model.context={context}", "train.max_steps=20"), tmp_path)
     steps = [record["loss"] for record in read_log(tmp_path) if record["kind"] == "step"]
     assert steps[-1] < steps[0]
@@ -54,7 +54,7 @@ def test_train_translate_score(tmp_path: Path, cell: str, context: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+def test_resumed_run_is_bit_for_bit_the_same(tmp_path: Path) -> None:
     settings = ["train.save_every=6", "model.dropout=0.2", "model.num_layers=2"]
     for run, stops in (("whole", (12,)), ("parts", (6, 12))):
         for stop in stops:

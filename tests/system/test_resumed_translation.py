@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.forked import Ended, the_server
+from tests.forked import Ended, shared_server
 
 LINES = 70
 WINDOW = 32  # 16 batches of 2; an event each when it is written, and when its record is written and renamed
@@ -39,7 +39,7 @@ class Job:
         return ["translate", *files, *how, "--output", str(self.output)]
 
     def run(self, *more: str, **fault: Any) -> Ended:
-        return the_server().start([*self.arguments, *more], self._errors, fault, {}).wait()
+        return shared_server().start([*self.arguments, *more], self._errors, fault, {}).wait()
 
     def at(self, event: int, action: str) -> Ended:
         return self.run(name="at_event", number=event, action=action)
@@ -48,7 +48,7 @@ class Job:
         return f"{lines} of {LINES} lines kept in {self.partial}; run the same command to continue"
 
     def others(self) -> set[str]:
-        """What else lies there."""
+        """Other files in the directory."""
         mine = {self.output.name, self.source.name, f"{self.output.name}.errors"}
         return {path.name for path in self.output.parent.iterdir()} - mine
 
@@ -61,10 +61,10 @@ _outputs: dict[tuple[bytes, tuple[str, ...]], bytes] = {}
 
 
 def uninterrupted(quick_run: Path, source: Path, *options: str) -> bytes:
-    """What the same command writes to standard output, all at once."""
+    """What the same command writes to standard output without interruption."""
     key = (source.read_bytes(), options)
     if key not in _outputs:
-        done = the_server().run(job(quick_run, source, "-", *options).arguments[:-2])
+        done = shared_server().run(job(quick_run, source, "-", *options).arguments[:-2])
         assert done.returncode == 0, done.stderr
         _outputs[key] = done.stdout.encode()
         assert _outputs[key].count(b"\n") == LINES
@@ -96,7 +96,7 @@ def test_a_killed_job_continues_after_the_last_recorded_window(
     assert mine.others() == set()
 
 
-def test_a_job_killed_once_its_output_has_its_name_is_done(quick_run: Path, source: Path) -> None:
+def test_job_killed_after_the_final_rename_is_complete(quick_run: Path, source: Path) -> None:
     expected = uninterrupted(quick_run, source)
     mine = job(quick_run, source)
     assert mine.at(EVENTS, "die").code == -9
@@ -111,9 +111,7 @@ def test_a_job_killed_once_its_output_has_its_name_is_done(quick_run: Path, sour
     [("--json",), ("--n-best", "2", "--beam", "2"), ("--sample", "--seed", "3")],
     ids=lambda options: options[0],
 )
-def test_a_resumed_job_writes_what_an_uninterrupted_one_does(
-    options: tuple[str, ...], quick_run: Path, source: Path
-) -> None:
+def test_resumed_job_writes_the_same_output(options: tuple[str, ...], quick_run: Path, source: Path) -> None:
     expected = uninterrupted(quick_run, source, *options)
     mine = job(quick_run, source, "out", *options)
     assert mine.at(7, "die").code == -9
@@ -122,7 +120,7 @@ def test_a_resumed_job_writes_what_an_uninterrupted_one_does(
     assert mine.output.read_bytes() == expected
 
 
-def test_compressed_input_and_output(quick_run: Path, source: Path) -> None:
+def test_job_with_compressed_input_and_output_can_be_resumed(quick_run: Path, source: Path) -> None:
     expected = uninterrupted(quick_run, source)
     packed = source.with_name("source.bz2")
     packed.write_bytes(bz2.compress(source.read_bytes()))
@@ -144,7 +142,9 @@ def test_compressed_input_and_output(quick_run: Path, source: Path) -> None:
         ("disk full", 6, "cannot be written (No space left on device)"),
     ],
 )
-def test_what_is_kept_is_told(action: str, code: int, what: str, quick_run: Path, source: Path) -> None:
+def test_interruption_reports_how_many_lines_are_kept(
+    action: str, code: int, what: str, quick_run: Path, source: Path
+) -> None:
     expected = uninterrupted(quick_run, source)
     mine = job(quick_run, source)
     ended = mine.at(4, action)
@@ -154,7 +154,7 @@ def test_what_is_kept_is_told(action: str, code: int, what: str, quick_run: Path
     assert mine.output.read_bytes() == expected
 
 
-def test_an_internal_error_tells_what_is_kept(quick_run: Path, source: Path) -> None:
+def test_internal_error_reports_how_many_lines_are_kept(quick_run: Path, source: Path) -> None:
     mine = job(quick_run, source)
     ended = mine.at(4, "bug")
     assert ended.code == 1
@@ -162,7 +162,7 @@ def test_an_internal_error_tells_what_is_kept(quick_run: Path, source: Path) -> 
     assert ended.lines[1].startswith("dragoman: internal error: ZeroDivisionError")
 
 
-def test_nothing_is_left_where_nothing_was_finished(quick_run: Path, source: Path) -> None:
+def test_no_files_are_left_if_no_line_was_finished(quick_run: Path, source: Path) -> None:
     mine = job(quick_run, source)
     ended = mine.at(1, "interrupt")
     message = f"dragoman: {mine.output}: interrupted; no lines were finished"
@@ -170,7 +170,7 @@ def test_nothing_is_left_where_nothing_was_finished(quick_run: Path, source: Pat
     assert mine.others() == set()
     assert mine.at(4, "die").code == -9
     other = job(quick_run, source, "out", "--beam", "2").at(1, "interrupt")
-    assert (other.code, other.lines[-1]) == (130, message), "nor of the work that it took the place of"
+    assert (other.code, other.lines[-1]) == (130, message), "nor lines of the replaced work"
     assert mine.others() == set()
 
 
@@ -195,7 +195,7 @@ def test_lines_that_failed_before_the_interruption_still_count(quick_run: Path, 
         ("record", "is damaged"),
     ],
 )
-def test_other_work_is_not_continued(change: str, note: str, quick_run: Path, source: Path) -> None:
+def test_changed_or_damaged_work_starts_over(change: str, note: str, quick_run: Path, source: Path) -> None:
     mine = job(quick_run, source)
     assert mine.at(4, "die").code == -9
     options = {"option": ["--beam", "2"], "json": ["--json"]}.get(change, [])
@@ -212,19 +212,19 @@ def test_other_work_is_not_continued(change: str, note: str, quick_run: Path, so
     assert mine.output.read_bytes() == expected
 
 
-def test_other_output_to_the_same_name_leaves_what_is_kept(quick_run: Path, source: Path) -> None:
-    """Text as arguments goes to the same file: it does not touch the work that waits to be continued."""
+def test_other_command_with_the_same_output_keeps_resumable_work(quick_run: Path, source: Path) -> None:
+    """Text given as arguments goes to the same file and leaves the resumable work alone."""
     expected, killed = uninterrupted(quick_run, source), job(quick_run, source)
     killed.at(4, "die")
     kept = killed.partial.read_bytes(), killed.state.read_bytes()
-    done = the_server().run(["translate", "--model", str(quick_run), "--output", str(killed.output), "a b"])
+    done = shared_server().run(["translate", "--model", str(quick_run), "--output", str(killed.output), "a b"])
     assert (done.returncode, killed.output.read_bytes().count(b"\n")) == (0, 1)
     assert (killed.partial.read_bytes(), killed.state.read_bytes()) == kept
     assert killed.run().code == 0
     assert killed.output.read_bytes() == expected
 
 
-def test_another_number_of_threads_continues_the_same_work(quick_run: Path, source: Path) -> None:
+def test_number_of_threads_may_change_on_resume(quick_run: Path, source: Path) -> None:
     expected, killed = uninterrupted(quick_run, source), job(quick_run, source)
     killed.at(4, "die")
     done = killed.run("--threads", "2")
@@ -232,7 +232,7 @@ def test_another_number_of_threads_continues_the_same_work(quick_run: Path, sour
     assert killed.output.read_bytes() == expected
 
 
-def test_a_log_tells_how_many_lines_are_done_and_how_many_there_are(quick_run: Path, source: Path) -> None:
+def test_log_shows_lines_done_and_total(quick_run: Path, source: Path) -> None:
     mine = job(quick_run, source)
     assert mine.at(4, "die").code == -9
     told = [line.partition(" lines, ") for line in mine.run(name="report_always").lines[1:-1]]
@@ -242,7 +242,7 @@ def test_a_log_tells_how_many_lines_are_done_and_how_many_there_are(quick_run: P
     assert (done[0], done[-1]) == (WINDOW, LINES)
 
 
-def test_the_record_names_what_the_lines_were_made_from(quick_run: Path, source: Path) -> None:
+def test_state_records_model_input_and_settings(quick_run: Path, source: Path) -> None:
     mine = job(quick_run, source)
     assert mine.at(4, "die").code == -9
     state: Mapping[str, Any] = json.loads(mine.state.read_bytes())
@@ -250,7 +250,7 @@ def test_the_record_names_what_the_lines_were_made_from(quick_run: Path, source:
     assert {"model", "input", "precision", "device", "beam", "n_best", "seed"} <= state["made_from"].keys()
 
 
-def test_one_command_at_a_time(quick_run: Path, source: Path) -> None:
+def test_second_command_writing_the_same_output_is_refused(quick_run: Path, source: Path) -> None:
     mine = job(quick_run, source)
     with mine.partial.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -262,7 +262,7 @@ def test_one_command_at_a_time(quick_run: Path, source: Path) -> None:
     )
 
 
-def test_an_empty_file_becomes_an_empty_file(quick_run: Path, source: Path) -> None:
+def test_empty_input_gives_empty_output(quick_run: Path, source: Path) -> None:
     source.write_bytes(b"")
     mine = job(quick_run, source)
     assert mine.run().code == 0

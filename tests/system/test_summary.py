@@ -1,4 +1,4 @@
-"""The summary of a run: it says what the log, the model directory and the Translator say, and text stays text."""
+"""The summary of a run: it matches the log, the model directory and the Translator, and text stays text."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def prepared(quick_run: Path) -> PreparedData:
 
 @pytest.fixture(scope="module")
 def summarised(quick_run: Path, prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the quick run with a summary written anew."""
+    """A copy of the quick run with a new summary."""
     run = shutil.copytree(quick_run, tmp_path_factory.mktemp("summary") / "a_run")
     for name in (SUMMARY, summary.CURVES, summary.ATTENTION):
         (run / name).unlink(missing_ok=True)
@@ -81,11 +81,11 @@ def words(run: Path) -> str:
     return (run / "summary.md").read_text(encoding="utf-8")
 
 
-def test_a_finished_run_has_one(quick_run: Path) -> None:
+def test_finished_run_has_a_summary(quick_run: Path) -> None:
     assert "**Stopped**: reached train.max\\_steps=60" in words(quick_run)
 
 
-def test_the_result_is_what_the_log_and_the_directory_say(summarised: Path) -> None:
+def test_result_matches_the_log_and_the_directory(summarised: Path) -> None:
     records = read_log(summarised)
     valid = [record for record in records if record["kind"] == "valid"]
     text = words(summarised)
@@ -104,7 +104,7 @@ def test_the_result_is_what_the_log_and_the_directory_say(summarised: Path) -> N
     assert "# How the run a\\_run went" in text
 
 
-def test_memory_is_told_where_the_log_has_it(summarised: Path, prepared: PreparedData, tmp_path: Path) -> None:
+def test_memory_is_shown_if_logged(summarised: Path, prepared: PreparedData, tmp_path: Path) -> None:
     run = shutil.copytree(summarised, tmp_path / "run")
     records = [record for record in read_log(run) if record["kind"] != "memory"]
     lines = {False: records, True: [*records, {"kind": "memory", "step": 60, "peak_bytes": 3 * 2**30}]}
@@ -114,7 +114,7 @@ def test_memory_is_told_where_the_log_has_it(summarised: Path, prepared: Prepare
         assert ("**Memory**: 3.00 GiB at its peak\n" in words(run)) == has_record
 
 
-def test_samples_are_what_the_translator_gives(summarised: Path, prepared: PreparedData) -> None:
+def test_samples_match_the_translator(summarised: Path, prepared: PreparedData) -> None:
     rows = [number * 20 // 10 for number in range(10)]
     translator = dragoman.load(str(summarised), device="cpu")
     expected = [
@@ -125,7 +125,7 @@ def test_samples_are_what_the_translator_gives(summarised: Path, prepared: Prepa
     assert samples(words(summarised)) == expected
 
 
-def test_links_are_relative_and_lead_somewhere(summarised: Path) -> None:
+def test_links_are_relative_and_resolve(summarised: Path) -> None:
     links = re.findall(r"\]\(([^)]*)\)", words(summarised))
     assert links == ["curves.svg", "attention.svg", "card.md", "log.jsonl"]
     assert all((summarised / link).is_file() for link in links)
@@ -139,7 +139,7 @@ def polylines(picture: str) -> list[int]:
     return [len(element.attrib["points"].split()) for element in root.iter(f"{SVG}polyline")]
 
 
-def test_every_record_is_a_point_of_its_curve(summarised: Path) -> None:
+def test_every_log_record_is_a_point_of_its_curve(summarised: Path) -> None:
     picture = (summarised / "curves.svg").read_text(encoding="utf-8")
     steps, looks = 60 // 5, 60 // 20
     assert polylines(picture) == [steps, looks, looks, looks, steps, steps]
@@ -147,7 +147,7 @@ def test_every_record_is_a_point_of_its_curve(summarised: Path) -> None:
     assert {"Loss", "Validation", "Learning rate", "Gradient norm"} <= set(titles)
 
 
-def test_long_curves_are_thinned_and_what_is_missing_is_left_out() -> None:
+def test_long_curves_are_thinned_and_missing_values_omitted() -> None:
     record: dict[str, Any] = {"kind": "step", "loss": 2.0, "gradient_norm": 0.0}
     many = [{**record, "step": step} for step in range(1, 4_501)]
     assert polylines(curves.curves(many, 0.1)) == [900, 900]
@@ -199,7 +199,7 @@ HOSTILE = [
 ]
 
 
-def test_samples_of_files_stay_text(tmp_path: Path) -> None:
+def test_markup_in_samples_stays_text(tmp_path: Path) -> None:
     lines = HOSTILE * 40
     paths = {}
     for side in ("source", "target"):
@@ -219,7 +219,7 @@ def test_samples_of_files_stay_text(tmp_path: Path) -> None:
 
 @settings(max_examples=300)
 @given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cf")), min_size=1))
-def test_any_text_is_shown_as_it_is(text: str) -> None:
+def test_any_text_is_shown_unchanged(text: str) -> None:
     markdown = f"| a | b |\n| --- | --- |\n| {summary._text(text)} | end |\n"
     shown, end = Cells(markdown).rows[1]
     assert shown.split() == text.split()
@@ -227,7 +227,7 @@ def test_any_text_is_shown_as_it_is(text: str) -> None:
 
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\x00", "\x1b", "\u2028", "\u202e", "\ud800", "\x85"])
-def test_controls_are_written_out(character: str) -> None:
+def test_control_characters_are_escaped(character: str) -> None:
     shown = summary._text(f"a{character}b")
     assert character not in shown
     assert re.fullmatch(r"a\\\\[a-z0-9]+b", shown)
@@ -237,7 +237,7 @@ def test_controls_are_written_out(character: str) -> None:
 # Other models, other ends
 
 
-def test_a_model_without_attention_has_no_picture_of_it(tmp_path: Path) -> None:
+def test_model_without_attention_has_no_attention_picture(tmp_path: Path) -> None:
     plain = [setting for setting in QUICK if not setting.startswith("model.d_ff")]
     train(
         dragoman.Config.build("tiny", None, [*plain, *SHORT, "model.architecture=rnn", "model.context=none"]), tmp_path
@@ -247,7 +247,9 @@ def test_a_model_without_attention_has_no_picture_of_it(tmp_path: Path) -> None:
     assert len(samples(words(tmp_path))) == 10
 
 
-def test_a_run_that_was_never_measured_says_so(summarised: Path, prepared: PreparedData, tmp_path: Path) -> None:
+def test_run_without_validation_is_marked_not_measured(
+    summarised: Path, prepared: PreparedData, tmp_path: Path
+) -> None:
     run = shutil.copytree(summarised, tmp_path / "run")
     (run / "published.json").unlink()
     (run / "log.jsonl").unlink()
@@ -256,7 +258,7 @@ def test_a_run_that_was_never_measured_says_so(summarised: Path, prepared: Prepa
     assert "## Curves" not in words(run)
 
 
-def test_a_loss_is_best_when_lowest(summarised: Path, prepared: PreparedData, tmp_path: Path) -> None:
+def test_lowest_loss_is_best(summarised: Path, prepared: PreparedData, tmp_path: Path) -> None:
     run = shutil.copytree(summarised, tmp_path / "run")
     records = [{"kind": "valid", "step": step, "loss": loss} for step, loss in ((20, 2.5), (40, 1.25), (60, 1.5))]
     (run / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))

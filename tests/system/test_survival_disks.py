@@ -1,4 +1,4 @@
-"""Disks that are full, checkpoints that are damaged, runs that are asked to become others: nothing good is lost."""
+"""Full disks, damaged checkpoints, and resuming with changed settings: nothing intact is lost."""
 
 import hashlib
 import re
@@ -32,7 +32,7 @@ def whole(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
 
 
 @pytest.fixture(scope="module")
-def begun(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed_run(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with checkpoints of steps 4 and 8, killed in step 9. Tests copy it."""
     run = tmp_path_factory.mktemp("begun") / "run"
     killed = runs.run(run, *SAVES, fault={"name": "at_place", "place": "step", "number": 9, "action": "die"})
@@ -41,17 +41,17 @@ def begun(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(begun: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(begun, tmp_path / "run"))
+def run(killed_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(killed_run, tmp_path / "run"))
 
 
 # 6: the disk is full
 
 
 def check_that_nothing_is_lost(runs: Runs, run: Path, whole: dict[str, Any]) -> None:
-    """The checkpoints before still verify, and the next start goes on from the last of them."""
+    """Earlier checkpoints still verify, and the next start resumes from the last of them."""
     assert steps(run) == [4, 8]
-    assert not list((run / "checkpoints").glob(".*")), "nothing half written stays"
+    assert not list((run / "checkpoints").glob(".*")), "no partial file is left"
     resumed = runs.finish(run, *SAVES)
     assert f"resuming from {checkpoint_path(run, 8)}" in resumed.lines
     assert outcome(run) == whole
@@ -66,7 +66,7 @@ def refused_bytes(error: str, run: Path, reason: str) -> int:
     return int(found[1].replace(",", ""))
 
 
-def test_a_full_disk_by_a_limit_of_file_sizes(runs: Runs, whole: dict[str, Any], run: Path) -> None:
+def test_file_size_limit_during_a_save_exits_with_6(runs: Runs, whole: dict[str, Any], run: Path) -> None:
     largest = (checkpoint_path(run, 8) / "optimizer.safetensors").stat().st_size
     ended = runs.run(run, *SAVES, fault={"name": "limit_file_size", "size": largest - 1})
     assert ended.code == DISK
@@ -74,29 +74,29 @@ def test_a_full_disk_by_a_limit_of_file_sizes(runs: Runs, whole: dict[str, Any],
     check_that_nothing_is_lost(runs, run, whole)
     written = [path for path in checkpoint_path(run, 12).iterdir() if path.name != bundle.MANIFEST]
     told = sum(path.stat().st_size for path in written)
-    assert abs(needed - told) < 100, "but for the digits of its clock"
+    assert abs(needed - told) < 100, "up to the digits of its clock"
 
 
 @pytest.mark.parametrize("number", [5, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, 5))])
-def test_a_full_disk_at_each_write_of_a_save(runs: Runs, whole: dict[str, Any], run: Path, number: int) -> None:
-    fault = {"name": "in_a_save", "number": number, "action": "disk full"}
+def test_full_disk_at_each_write_of_a_save_loses_nothing(
+    runs: Runs, whole: dict[str, Any], run: Path, number: int
+) -> None:
+    fault = {"name": "during_save", "number": number, "action": "disk full"}
     ended = runs.run(run, *SAVES, fault=fault)
     assert ended.code == DISK
     assert refused_bytes(ended.lines[-1], run, "No space left on device") > 10_000
     check_that_nothing_is_lost(runs, run, whole)
 
 
-def test_checkpoints_written_straight_into_their_place_would_be_found_out(
-    runs: Runs, whole: dict[str, Any], run: Path
-) -> None:
-    fault = {"name": "in_a_save", "number": 2, "action": "disk full"}
-    runs.run(run, *SAVES, fault={"name": "all_of", "faults": [{"name": "careless_saves"}, fault]})
+def test_non_atomic_checkpoints_are_detected(runs: Runs, whole: dict[str, Any], run: Path) -> None:
+    fault = {"name": "during_save", "number": 2, "action": "disk full"}
+    runs.run(run, *SAVES, fault={"name": "all_of", "faults": [{"name": "non_atomic_saves"}, fault]})
     with pytest.raises(ModelError, match=r"step-000012: damaged checkpoint"):
         check_that_nothing_is_lost(runs, run, whole)
 
 
 @pytest.mark.slow
-def test_a_full_disk_while_a_model_is_published(runs: Runs, whole: dict[str, Any], run: Path) -> None:
+def test_full_disk_while_publishing_loses_nothing(runs: Runs, whole: dict[str, Any], run: Path) -> None:
     """The checkpoint is there already: the next start publishes it."""
     fault = {"name": "after_rename", "called": "weights.safetensors", "action": "disk full"}
     ended = runs.run(run, *SAVES, fault=fault)
@@ -111,9 +111,11 @@ def test_a_full_disk_while_a_model_is_published(runs: Runs, whole: dict[str, Any
     assert outcome(run) == whole
 
 
-def test_compressing_onto_a_full_disk_exits_6_and_leaves_nothing(runs: Runs, begun: Path, tmp_path: Path) -> None:
+def test_compressing_onto_a_full_disk_exits_with_6_and_leaves_nothing(
+    runs: Runs, killed_run: Path, tmp_path: Path
+) -> None:
     out, fault = tmp_path / "small", {"name": "after_rename", "called": "weights.safetensors", "action": "disk full"}
-    arguments = ["compress", "--model", str(begun), "--out", str(out)]
+    arguments = ["compress", "--model", str(killed_run), "--out", str(out)]
     ended = runs.server.start(arguments, tmp_path / "errors", fault, {}).wait()
     pattern = (
         rf"dragoman: {re.escape(str(out))}/weights.safetensors: cannot write [\d,]+ bytes \(No space left on device\)"
@@ -123,14 +125,14 @@ def test_compressing_onto_a_full_disk_exits_6_and_leaves_nothing(runs: Runs, beg
     assert not out.exists()
 
 
-def test_a_directory_that_cannot_be_locked(runs: Runs, tmp_path: Path) -> None:
+def test_directory_that_cannot_be_locked_is_a_disk_error(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / ".lock").mkdir()
     with pytest.raises(DiskError, match=r"\.lock: cannot write 0 bytes \(Is a directory\); free some space or choose"):
         train(runs.config(), tmp_path)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_while_the_log_is_written(tmp_path: Path) -> None:
+def test_full_disk_while_writing_the_log_is_a_disk_error(tmp_path: Path) -> None:
     log = RunLog(tmp_path, 0)
     log._file.close()
     log._file = Path("/dev/full").open("w")  # noqa: SIM115
@@ -156,11 +158,11 @@ def test_saving_needs_no_temporary_directory(runs: Runs, tmp_path: Path, kind: s
     assert steps(tmp_path / "run") == [2]
 
 
-def test_saves_by_way_of_the_temporary_directory_would_be_found_out(runs: Runs, tmp_path: Path) -> None:
+def test_saving_through_the_temporary_directory_is_detected(runs: Runs, tmp_path: Path) -> None:
     place = tmp_path / "temporary"
     place.mkdir()
     full = {"name": "full_temporary_directory", "directory": str(place)}
-    fault = {"name": "all_of", "faults": [{"name": "saves_by_way_of_tmp"}, full]}
+    fault = {"name": "all_of", "faults": [{"name": "saves_through_temporary_directory"}, full]}
     ended = runs.run(tmp_path / "run", "train.max_steps=2", "train.save_every=2", fault=fault)
     assert ended.code == DISK
     assert steps(tmp_path / "run") == []
@@ -193,7 +195,7 @@ SHOWN = [(flipped, "weights.safetensors"), (truncated, "optimizer.safetensors"),
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_any_damage_is_noticed(run: Path, damage: Callable[[Path], None], name: str) -> None:
+def test_any_damage_is_detected(run: Path, damage: Callable[[Path], None], name: str) -> None:
     newest = checkpoint_path(run, 8)
     damage(newest / name)
     notes: list[str] = []
@@ -205,8 +207,8 @@ def test_any_damage_is_noticed(run: Path, damage: Callable[[Path], None], name: 
 
 
 @pytest.mark.slow
-def test_every_flipped_bit_of_a_small_file_is_noticed(run: Path) -> None:
-    """The manifest is what the others are checked against: nothing checks it but itself."""
+def test_every_flipped_bit_of_a_small_file_is_detected(run: Path) -> None:
+    """The other files are checked against the manifest; nothing else checks the manifest."""
     newest = checkpoint_path(run, 8)
     content = (newest / bundle.MANIFEST).read_bytes()
     for place in range(len(content)):
@@ -221,7 +223,7 @@ def test_every_flipped_bit_of_a_small_file_is_noticed(run: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "name"), [SHOWN[0], *(pytest.param(*shown, marks=pytest.mark.slow) for shown in SHOWN[1:])]
 )
-def test_a_damaged_checkpoint_costs_one_warning(
+def test_damaged_checkpoint_gives_one_warning(
     runs: Runs, whole: dict[str, Any], run: Path, damage: Callable[[Path], None], name: str
 ) -> None:
     newest = checkpoint_path(run, 8)
@@ -234,7 +236,7 @@ def test_a_damaged_checkpoint_costs_one_warning(
     assert outcome(run) == whole
 
 
-def test_no_good_checkpoint_ends_with_exit_4(runs: Runs, run: Path) -> None:
+def test_no_intact_checkpoint_exits_with_4(runs: Runs, run: Path) -> None:
     for path in checkpoints(run):
         flipped(path / "optimizer.safetensors")
     before = contents(run)
@@ -244,7 +246,7 @@ def test_no_good_checkpoint_ends_with_exit_4(runs: Runs, run: Path) -> None:
     assert contents(run) == before
 
 
-def test_without_the_manifest_damage_would_not_be_found_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_manifest_damage_is_not_detected(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flipped(checkpoint_path(run, 8) / "weights.safetensors")
 
     def unchecked(path: Path) -> dict[str, bytes]:
@@ -273,7 +275,7 @@ REMEDY = "; restore it, or give another --out for a new run"
 
 
 def refused(runs: Runs, run: Path, *settings: str) -> str:
-    """The message, after which every file is what it was."""
+    """The message of a refusal that leaves every file unchanged."""
     before = contents(run)
     with pytest.raises(ModelError) as caught:
         train(runs.config(*SAVES, *settings), run)
@@ -284,14 +286,14 @@ def refused(runs: Runs, run: Path, *settings: str) -> str:
 
 @pytest.mark.parametrize("published", [True, False])
 @pytest.mark.parametrize(("setting", "message"), OTHERS)
-def test_other_settings_are_refused(runs: Runs, run: Path, setting: str, message: str, published: bool) -> None:
+def test_changed_settings_are_refused(runs: Runs, run: Path, setting: str, message: str, published: bool) -> None:
     if not published:
         unpublish(run)
     assert refused(runs, run, setting) == f"{checkpoint_path(run, 8)}: {message}{REMEDY}"
 
 
 def unpublish(run: Path) -> None:
-    """As a kill leaves it between the first checkpoint and the model that is made of it."""
+    """The state after a kill between the first checkpoint and its publishing."""
     for name in ("config.toml", "weights.safetensors", "tokenizer.model", "card.md", "manifest.json", "published.json"):
         (run / name).unlink()
 
@@ -305,7 +307,7 @@ def change_one_letter(path: Path) -> None:
 
 @pytest.fixture
 def corpus_to_change(runs: Runs) -> Iterator[Corpus]:
-    """The corpus of the runs, put back in its state afterwards."""
+    """The corpus of the runs, restored afterwards."""
     before = {path: path.read_bytes() for path in vars(runs.corpus).values()}
     yield runs.corpus
     for path, content in before.items():
@@ -350,7 +352,7 @@ def test_another_tokenizer_is_refused(runs: Runs, run: Path, tmp_path: Path) -> 
     assert re.fullmatch(pattern, refused(runs, run))
 
 
-def test_the_command_exits_4(runs: Runs, run: Path) -> None:
+def test_changed_setting_exits_with_4(runs: Runs, run: Path) -> None:
     before = contents(run)
     ended = runs.run(run, *SAVES, "model.d_ff=48")
     message = f"{checkpoint_path(run, 8)}: model.d_ff was 32 when this run began and is 48 now{REMEDY}"
@@ -358,7 +360,7 @@ def test_the_command_exits_4(runs: Runs, run: Path) -> None:
     assert contents(run) == before
 
 
-def test_a_corpus_that_was_made_here_is_not_made_anew(quick_run: Path, tmp_path: Path) -> None:
+def test_changed_generated_corpus_is_refused(quick_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(quick_run, tmp_path / "run"))
     before = contents(run)
     for setting, message in (

@@ -1,4 +1,4 @@
-"""Kill -9 at any moment: a run goes on by itself, loses one save interval at most, and ends the same to the bit."""
+"""Kill -9 at any moment: the next start resumes, loses at most one save interval, and ends bit for bit the same."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ import pytest
 from dragoman import bundle
 from dragoman.errors import ModelError
 from dragoman.training.checkpoint_files import checkpoint_path
-from tests.survival import PAIRS, Runs, outcome, reached, state, steps, story
+from tests.survival import PAIRS, Runs, comparable_log, last_logged_step, outcome, state, steps
 
 KILLED = -9
 INTERVAL = 4
@@ -23,18 +23,18 @@ SAVES = (f"train.save_every={INTERVAL}", f"train.max_steps={LAST}", "train.avera
 
 @pytest.fixture(scope="module")
 def whole(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], int]:
-    """What a run that nothing happens to leaves behind, and how many calls of functions it makes."""
+    """The outcome of an uninterrupted run, and how many function calls it makes."""
     directory = tmp_path_factory.mktemp("whole")
     report = directory / "calls"
     runs.finish(directory / "run", *SAVES, fault={"name": "count_calls", "report": str(report)})
     return outcome(directory / "run"), int(report.read_text())
 
 
-def check_what_a_kill_left(run: Path) -> None:
-    """Every checkpoint there is can be gone on from, one interval is lost at most, and the published model loads."""
+def check_state_after_kill(run: Path) -> None:
+    """Every checkpoint can be resumed from, at most one interval is lost, and the published model loads."""
     if (run / "weights.safetensors").exists():
         bundle.load_bundle(run)
-    assert reached(run) - max(steps(run), default=0) <= INTERVAL
+    assert last_logged_step(run) - max(steps(run), default=0) <= INTERVAL
 
 
 # 1: anywhere
@@ -46,16 +46,16 @@ def test_kill_9_at_random_moments(runs: Runs, whole: tuple[dict[str, Any], int],
     random = Random(1)
     for number in count():
         run = tmp_path / str(number)
-        while kills and reached(run) < LAST:
+        while kills and last_logged_step(run) < LAST:
             before = max(steps(run), default=0)
             ended = runs.run(run, *SAVES, fault={"name": "die_at_call", "number": random.randrange(1, calls)})
             assert ended.code in (KILLED, 0), ended.errors
             kills -= ended.code == KILLED
-            check_what_a_kill_left(run)
+            check_state_after_kill(run)
             if "resuming from" in ended.errors:
                 assert f"resuming from {checkpoint_path(run, before)}" in ended.lines
             elif "parameters on cpu" in ended.errors:
-                assert not before, "it began anew"
+                assert not before, "the run started over"
             assert "damaged" not in ended.errors
         runs.finish(run, *SAVES)
         assert outcome(run) == expected
@@ -92,7 +92,7 @@ EVENTS = [
 
 @pytest.fixture(scope="module")
 def before_a_save(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A run that stands before its last save, and how many writes and renames a start makes before that."""
+    """A run stopped before its last save, and how many writes and renames a start makes before that."""
     directory = tmp_path_factory.mktemp("before")
     run, report = directory / "before" / "run", directory / "events"
     killed = runs.run(run, *SAVES, fault={"name": "at_place", "place": "step", "number": 9, "action": "die"})
@@ -123,7 +123,7 @@ def test_kill_9_after_each_write_and_rename_of_a_save(
     before, events = before_a_save
     fault = {"name": "at_event", "number": events + number + 1, "action": "die"}
     run = killed_in_a_save(runs, before, tmp_path, fault)
-    check_what_a_kill_left(run)
+    check_state_after_kill(run)
     assert (12 in steps(run)) == (number >= EVENTS.index("rename checkpoints/step-000012"))
     resumed = runs.finish(run, *SAVES)
     assert "damaged" not in resumed.errors
@@ -140,27 +140,25 @@ def test_kill_9_in_the_middle_of_each_write_of_a_save(
 ) -> None:
     before, events = before_a_save
     assert events % 2 == 0, "a start writes files and renames each"
-    run = killed_in_a_save(runs, before, tmp_path, {"name": "half_written", "number": events // 2 + number + 1})
-    check_what_a_kill_left(run)
+    run = killed_in_a_save(runs, before, tmp_path, {"name": "die_in_write", "number": events // 2 + number + 1})
+    check_state_after_kill(run)
     runs.finish(run, *SAVES)
     assert outcome(run) == whole[0]
 
 
-def test_checkpoints_written_straight_into_their_place_would_be_found_out(
-    runs: Runs, before_a_save: tuple[Path, int], tmp_path: Path
-) -> None:
+def test_non_atomic_checkpoints_are_detected(runs: Runs, before_a_save: tuple[Path, int], tmp_path: Path) -> None:
     before, events = before_a_save
     fault = {"name": "at_event", "number": events + 2, "action": "die"}
-    run = killed_in_a_save(runs, before, tmp_path, {"name": "careless_saves"}, fault)
+    run = killed_in_a_save(runs, before, tmp_path, {"name": "non_atomic_saves"}, fault)
     with pytest.raises(ModelError, match=r"step-000012: damaged checkpoint"):
-        check_what_a_kill_left(run)
+        check_state_after_kill(run)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_kill_9_while_a_checkpoint_is_replaced(
     runs: Runs, whole: tuple[dict[str, Any], int], tmp_path: Path, number: int
 ) -> None:
-    """A signal saves a step whose validation it cut short; the next start validates it and saves it once more."""
+    """A signal saves a step whose validation it interrupted; the next start validates it and saves it again."""
     run = tmp_path / "run"
     stopped = runs.run(
         run, *SAVES, fault={"name": "at_place", "place": "validation", "number": 1, "action": "terminate"}
@@ -183,7 +181,7 @@ def test_kill_9_after_each_write_and_rename_of_the_end_of_a_run(
     for number in range(events + len(EVENTS), events + len(EVENTS) + 20):
         run = Path(shutil.copytree(before, tmp_path / str(number) / "run"))
         killed = runs.run(run, *SAVES, fault={"name": "at_event", "number": number + 1, "action": "die"})
-        check_what_a_kill_left(run)
+        check_state_after_kill(run)
         runs.finish(run, *SAVES)
         assert outcome(run) == whole[0]
         assert (run / "summary.md").exists()
@@ -206,8 +204,8 @@ def resumed_settings(sizes: tuple[int, int], more: tuple[str, ...]) -> tuple[str
 
 
 @pytest.fixture(scope="module")
-def at_once(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Runs that nothing happened to, each made once."""
+def uninterrupted_run(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Uninterrupted runs, each made once."""
     made: dict[tuple[str, ...], Path] = {}
 
     def make(*settings: str) -> Path:
@@ -238,8 +236,8 @@ def stop_in_step(step: int, killed: bool) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_run_in_two_parts_is_the_same_to_the_bit(
-    runs: Runs, at_once: Callable[..., Path], tmp_path: Path,
+def test_resumed_run_matches_an_uninterrupted_run_bit_for_bit(
+    runs: Runs, uninterrupted_run: Callable[..., Path], tmp_path: Path,
     sizes: tuple[int, int], more: tuple[str, ...], killed: bool,
 ) -> None:  # fmt: skip
     first, last = sizes
@@ -250,20 +248,20 @@ def test_a_run_in_two_parts_is_the_same_to_the_bit(
     assert progress["batch"] > 0, "in the middle of an epoch"
     assert progress["recent_tokens"] > 0, "between two lines of the log"
     runs.finish(tmp_path, *settings)
-    whole = at_once(*settings)
+    whole = uninterrupted_run(*settings)
     assert state(tmp_path, last) == state(whole, last)
-    assert story(tmp_path) == story(whole)
-    assert {record["epoch"] for record in story(whole) if record["kind"] == "step"} != {0}
+    assert comparable_log(tmp_path) == comparable_log(whole)
+    assert {record["epoch"] for record in comparable_log(whole) if record["kind"] == "step"} != {0}
 
 
-def test_without_the_random_state_it_would_be_another_run(
-    runs: Runs, at_once: Callable[..., Path], tmp_path: Path
+def test_without_the_rng_state_the_resumed_run_differs(
+    runs: Runs, uninterrupted_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     settings = resumed_settings(SHORT, PLAIN)
     runs.run(tmp_path, *settings, fault=stop_in_step(SHORT[0] + 1, False))
-    runs.finish(tmp_path, *settings, fault={"name": "forget_random_state"})
-    whole = at_once(*settings)
-    assert story(tmp_path) != story(whole)
+    runs.finish(tmp_path, *settings, fault={"name": "forget_rng_state"})
+    whole = uninterrupted_run(*settings)
+    assert comparable_log(tmp_path) != comparable_log(whole)
     for name in ("weights.safetensors", "optimizer.safetensors"):
         assert state(tmp_path, SHORT[1])[name] != state(whole, SHORT[1])[name]
 
@@ -300,7 +298,7 @@ ALL_WORKERS = [4, *(pytest.param(workers, marks=pytest.mark.slow) for workers in
 
 @pytest.fixture(scope="module")
 def epochs(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing happens to, without workers."""
+    """An uninterrupted run without workers."""
     run = tmp_path_factory.mktemp("epochs") / "run"
     runs.finish(run, *EPOCHS, "train.loader_workers=0", fault=recording(run))
     return run
@@ -323,7 +321,7 @@ def check_every_pair_once(batches: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workers", ALL_WORKERS)
-def test_a_stop_at_the_end_of_an_epoch_with_workers(
+def test_stop_at_an_epoch_boundary_with_workers_loses_no_batch(
     runs: Runs, epochs: Path, tmp_path: Path, workers: int, killed: bool
 ) -> None:
     run, settings = tmp_path / "run", (*EPOCHS, f"train.loader_workers={workers}")
@@ -333,12 +331,12 @@ def test_a_stop_at_the_end_of_an_epoch_with_workers(
     runs.finish(run, *settings, fault=recording(run))
     check_batches(recorded(run), recorded(epochs))
     assert state(run, 36) == state(epochs, 36)
-    assert story(run) == story(epochs)
+    assert comparable_log(run) == comparable_log(epochs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2, 4])
-def test_workers_with_subword_sampling(runs: Runs, tmp_path: Path, workers: int) -> None:
+def test_stop_with_workers_and_subword_sampling_loses_no_batch(runs: Runs, tmp_path: Path, workers: int) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     settings = (*EPOCHS, "text.sampling=0.1", "train.max_steps=50")
     runs.finish(whole, *settings, "train.loader_workers=0", fault=recording(whole))
@@ -352,10 +350,10 @@ def test_workers_with_subword_sampling(runs: Runs, tmp_path: Path, workers: int)
     assert state(parts, 50) == state(whole, 50)
 
 
-def test_a_run_that_forgot_its_place_would_be_found_out(runs: Runs, epochs: Path, tmp_path: Path) -> None:
+def test_resuming_at_the_start_of_the_epoch_is_detected(runs: Runs, epochs: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.run(run, *EPOCHS, fault=recording(run, stop_in_step(11, False)))
-    runs.finish(run, *EPOCHS, fault=recording(run, {"name": "forget_place"}))
+    runs.finish(run, *EPOCHS, fault=recording(run, {"name": "forget_position"}))
     with pytest.raises(AssertionError):
         check_batches(recorded(run), recorded(epochs))
 
@@ -371,7 +369,7 @@ ANEW = (
 
 
 @pytest.fixture
-def in_mid_epoch(runs: Runs, tmp_path: Path) -> Path:
+def stopped_mid_epoch(runs: Runs, tmp_path: Path) -> Path:
     run = tmp_path / "run"
     ended = runs.run(run, *EPOCHS, fault=recording(run, stop_in_step(6, False)))
     assert (ended.code, steps(run)) == (143, [5])
@@ -384,18 +382,18 @@ def copied(run: Path, name: str) -> Path:
     return Path(shutil.copytree(run, run.with_name(name)))
 
 
-def test_every_pair_comes_once_though_batch_tokens_changed_within_an_epoch(runs: Runs, in_mid_epoch: Path) -> None:
-    whole, forgetful = copied(in_mid_epoch, "whole"), copied(in_mid_epoch, "forgetful")
+def test_every_pair_is_seen_once_if_batch_tokens_change_within_an_epoch(runs: Runs, stopped_mid_epoch: Path) -> None:
+    whole, forgetful = copied(stopped_mid_epoch, "whole"), copied(stopped_mid_epoch, "forgetful")
     resumed = runs.finish(whole, *SMALLER, fault=recording(whole))
     assert resumed.lines.count(ANEW) == 1
     check_every_pair_once(recorded(whole))
 
-    stopped = runs.run(in_mid_epoch, *SMALLER, fault=recording(in_mid_epoch, stop_in_step(4, False)))
-    assert (stopped.code, steps(in_mid_epoch)) == (143, [5, 8])
-    again = runs.finish(in_mid_epoch, *SMALLER, fault=recording(in_mid_epoch))
-    assert ANEW not in again.lines, "it is not news any more"
-    assert recorded(in_mid_epoch) == recorded(whole)
-    assert state(in_mid_epoch, 25) == state(whole, 25), "and a second resume is exact"
+    stopped = runs.run(stopped_mid_epoch, *SMALLER, fault=recording(stopped_mid_epoch, stop_in_step(4, False)))
+    assert (stopped.code, steps(stopped_mid_epoch)) == (143, [5, 8])
+    again = runs.finish(stopped_mid_epoch, *SMALLER, fault=recording(stopped_mid_epoch))
+    assert ANEW not in again.lines, "the change is reported once"
+    assert recorded(stopped_mid_epoch) == recorded(whole)
+    assert state(stopped_mid_epoch, 25) == state(whole, 25), "and a second resume is exact"
 
     runs.finish(forgetful, *SMALLER, fault=recording(forgetful, {"name": "keep_counting_batches"}))
     with pytest.raises(AssertionError):
@@ -403,12 +401,12 @@ def test_every_pair_comes_once_though_batch_tokens_changed_within_an_epoch(runs:
 
 
 @pytest.mark.parametrize("batch_tokens", [24, pytest.param(48, marks=pytest.mark.slow)])
-def test_every_pair_comes_once_though_a_second_process_joined_within_an_epoch(
-    runs: Runs, in_mid_epoch: Path, batch_tokens: int
+def test_every_pair_is_seen_once_if_a_process_joins_within_an_epoch(
+    runs: Runs, stopped_mid_epoch: Path, batch_tokens: int
 ) -> None:
     settings = (*SMALLER, "train.accumulate=2", f"train.batch_tokens={batch_tokens}", "train.max_steps=30")
-    ranks = runs.start_ranks(in_mid_epoch, settings, [recording(in_mid_epoch), {}])
+    ranks = runs.start_ranks(stopped_mid_epoch, settings, [recording(stopped_mid_epoch), {}])
     first, second = [rank.wait() for rank in ranks]
     assert (first.code, second.code) == (0, 0), first.errors + second.errors
     assert first.lines.count(ANEW) == (batch_tokens == 24)
-    check_every_pair_once(recorded(in_mid_epoch))
+    check_every_pair_once(recorded(stopped_mid_epoch))

@@ -1,4 +1,4 @@
-"""NaN and Inf in a loss or in a gradient: no weight changes, the place is named, too many end the run."""
+"""NaN and Inf in a loss or in a gradient: no weight changes, the cause is named, too many end the run."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ class Run:
         self._plans = self._loader.plan_steps(self.trainer.run.progress)
 
     def step(self) -> list[str]:
-        """Take one; returns the places of the lines it read."""
+        """Take one step; returns the locations of the lines it read."""
         plan = next(self._plans)
         self.trainer.stepper.step(plan, self._loader.load(plan))
         return [self.trainer.run.prepared.train.place(int(row)) for _, rows in plan.batches for row in rows]
@@ -52,7 +52,7 @@ class Run:
         average = {f"average {name}": weight for name, weight in learner.evaluated_weights().items()}
         return {name: tensor.clone() for name, tensor in (weights | average | checkpoint._moments(learner)).items()}
 
-    def check_a_step_that_changes_nothing(self) -> list[str]:
+    def check_step_changes_nothing(self) -> list[str]:
         before = self.learned()
         lines = self.step()
         after = self.learned()
@@ -74,8 +74,8 @@ def run(runs: Runs, tmp_path: Path) -> Iterator[Run]:
     run.trainer.run.log.close()
 
 
-def check_what_is_told(run: Run, lines: list[str], what: str, began: str) -> None:
-    """The step, every line of its batches, and where it began; then training goes on."""
+def check_report(run: Run, lines: list[str], what: str, began: str) -> None:
+    """The step, every line of its batches and the first non-finite layer are reported; then training continues."""
     record = run.record()
     assert (record["step"], record["lines"], record["began"]) == (2, lines, began)
     shown = f"{', '.join(lines[:3])} and {len(lines) - 3} more"
@@ -89,19 +89,19 @@ def check_what_is_told(run: Run, lines: list[str], what: str, began: str) -> Non
 
 
 @VALUES
-def test_in_the_loss(run: Run, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_non_finite_loss_changes_no_weights(run: Run, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     def broken(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
         return smoothed_cross_entropy(logits, target, smoothing) * float(value)
 
     with monkeypatch.context() as patch:
         patch.setattr(gradients, "smoothed_cross_entropy", broken)
-        lines = run.check_a_step_that_changes_nothing()
-    check_what_is_told(run, lines, f"loss ({value})", "the loss itself: every layer's output is finite")
+        lines = run.check_step_changes_nothing()
+    check_report(run, lines, f"loss ({value})", "the loss itself: every layer's output is finite")
 
 
 @VALUES
 @pytest.mark.parametrize("name", [f"{LAYER}.weight", "decoder.layers.0.cross_attention.query.bias"])
-def test_in_one_gradient(run: Run, value: str, name: str) -> None:
+def test_non_finite_gradient_changes_no_weights(run: Run, value: str, name: str) -> None:
     parameter = bundle.named_weights(run.trainer.run.model)[name]
 
     def broken(gradient: Tensor) -> Tensor:
@@ -110,15 +110,15 @@ def test_in_one_gradient(run: Run, value: str, name: str) -> None:
         return gradient
 
     handle = parameter.register_hook(broken)  # type: ignore[no-untyped-call]
-    lines = run.check_a_step_that_changes_nothing()
+    lines = run.check_step_changes_nothing()
     handle.remove()
-    check_what_is_told(run, lines, f"gradient (norm {value})", f"the gradient of {name}")
+    check_report(run, lines, f"gradient (norm {value})", f"the gradient of {name}")
 
 
 @VALUES
 @pytest.mark.parametrize("layer", [LAYER, "decoder.layers.0.self_attention.value"])
-def test_in_a_layer(runs: Runs, tmp_path: Path, value: str, layer: str) -> None:
-    """A weight that is not finite: the layer that has it is named, not those that it spoils."""
+def test_first_non_finite_layer_is_named(runs: Runs, tmp_path: Path, value: str, layer: str) -> None:
+    """A weight is not finite: its layer is named, not the layers after it."""
     run = Run(runs, tmp_path, "train.ema=0")
     run.step()
     weight = bundle.named_weights(run.trainer.run.model)[f"{layer}.weight"]
@@ -131,11 +131,11 @@ def test_in_a_layer(runs: Runs, tmp_path: Path, value: str, layer: str) -> None:
     assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
     with torch.no_grad():
         weight.copy_(good)
-    check_what_is_told(run, lines, "loss (nan)", f"the output of {layer}")
+    check_report(run, lines, "loss (nan)", f"the output of {layer}")
     run.trainer.run.log.close()
 
 
-def test_unless_the_optimiser_is_told_weights_would_be_lost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_found_inf_a_non_finite_loss_changes_weights(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = run.trainer.run.learner.optimizer
     real: Callable[[], None] = optimizer.step
 
@@ -146,15 +146,15 @@ def test_unless_the_optimiser_is_told_weights_would_be_lost(run: Run, monkeypatc
     monkeypatch.setattr(optimizer, "step", untold)
     monkeypatch.setattr(gradients, "smoothed_cross_entropy", lambda *args: smoothed_cross_entropy(*args) * float("nan"))
     with pytest.raises(AssertionError):
-        run.check_a_step_that_changes_nothing()
+        run.check_step_changes_nothing()
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_too_many_in_a_row_end_the_run(runs: Runs, tmp_path: Path, limit: int) -> None:
-    """With exit code 5, what was saved before as it was; good steps in between start the count anew."""
+def test_too_many_non_finite_steps_in_a_row_end_the_run(runs: Runs, tmp_path: Path, limit: int) -> None:
+    """With exit code 5, and earlier checkpoints unchanged; finite steps in between reset the count."""
     settings = ("train.save_every=2", "train.max_steps=20", f"train.nonfinite_limit={limit}")
     first = 6
-    fault = {"name": "broken_losses", "steps": [3, *range(first, 20)] if limit > 1 else list(range(first, 20))}
+    fault = {"name": "nan_losses", "steps": [3, *range(first, 20)] if limit > 1 else list(range(first, 20))}
     ended = runs.run(tmp_path, *settings, fault=fault)
     assert ended.code == 5, ended.errors
     place = rf"{re.escape(str(runs.corpus.source))}:\d+"
@@ -173,7 +173,7 @@ def test_too_many_in_a_row_end_the_run(runs: Runs, tmp_path: Path, limit: int) -
         assert all(torch.isfinite(weight).all() for weight in weights.values())
 
 
-def test_the_error_is_one_that_programs_can_catch(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_finite_error_can_be_caught(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "smoothed_cross_entropy", lambda *args: smoothed_cross_entropy(*args) * float("inf"))
     with pytest.raises(NonFiniteError, match="2 steps in a row") as caught:
         train(runs.config("train.nonfinite_limit=2"), tmp_path)

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C wherever a run is: a checkpoint if a step was taken, exit 143 or 130, at once the second time."""
+"""SIGTERM and Ctrl-C at any point of a run: a checkpoint if a step was taken, exit 143 or 130, the second at once."""
 
 import signal
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from dragoman import bundle
 from dragoman.training.signals import RESPONSE_SECONDS
 from tests.forked import LIMIT, ROOT, Ended, Started
-from tests.survival import WORDS, Bell, Runs, outcome, state, steps, write_corpus
+from tests.survival import WORDS, Fifo, Runs, outcome, state, steps, write_corpus
 
 TERMINATED, INTERRUPTED, KILLED = 143, 130, -9
 LIMIT_TO_STOP = 90.0  # seconds; the promise is 30 on a machine that nobody shares
@@ -29,14 +29,14 @@ def whole(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
 
 
 @pytest.fixture
-def bell(tmp_path: Path) -> Iterator[Bell]:
-    with Bell(tmp_path) as bell:
-        yield bell
+def fifo(tmp_path: Path) -> Iterator[Fifo]:
+    with Fifo(tmp_path) as fifo:
+        yield fifo
 
 
-def stop_at_the_bell(started: Started, bell: Bell, number: int = signal.SIGTERM) -> Ended:
-    """Send a signal when the process has come to where it shall be."""
-    bell.hear()
+def stop_when_reached(started: Started, fifo: Fifo, number: int = signal.SIGTERM) -> Ended:
+    """Send a signal when the process has reached its place."""
+    fifo.wait()
     sent = started.send(number)
     ended = started.wait()
     assert ended.at - sent < LIMIT_TO_STOP
@@ -75,15 +75,15 @@ SOME = (("feeding", 1), ("scan", 1), ("step", 3), ("update", 3), ("validation", 
         for case in PLACES
     ],
 )
-def test_sigterm_anywhere_saves_what_was_done(
-    runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, place: str, number: int, action: str, step: int
+def test_sigterm_at_any_point_saves_completed_steps(
+    runs: Runs, whole: dict[str, Any], tmp_path: Path, fifo: Fifo, place: str, number: int, action: str, step: int
 ) -> None:
     run = tmp_path / "run"
-    fault = {"name": "at_place", "place": place, "number": number, "action": action, "ring": str(bell.path)}
-    ended = stop_at_the_bell(runs.start(run, *SAVES, fault=fault), bell)
+    fault = {"name": "at_place", "place": place, "number": number, "action": action, "fifo": str(fifo.path)}
+    ended = stop_when_reached(runs.start(run, *SAVES, fault=fault), fifo)
     assert (ended.code, ended.lines[-1]) == (TERMINATED, saved(run, step) if step else nothing_saved(run))
     assert max(steps(run), default=0) == step
-    assert not list((run / "data").glob(".*")), "nothing half done is left"
+    assert not list((run / "data").glob(".*")), "nothing partial is left"
     if step:
         bundle.load_bundle(run)
     runs.finish(run, *SAVES)
@@ -91,12 +91,12 @@ def test_sigterm_anywhere_saves_what_was_done(
 
 
 @pytest.mark.parametrize("event", [1, *(pytest.param(event, marks=pytest.mark.slow) for event in range(2, 7))])
-def test_sigterm_in_a_save_finishes_it(
-    runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, event: int
+def test_sigterm_during_a_save_lets_it_finish(
+    runs: Runs, whole: dict[str, Any], tmp_path: Path, fifo: Fifo, event: int
 ) -> None:
     run = tmp_path / "run"
-    fault = {"name": "in_a_save", "number": event, "action": "wait", "ring": str(bell.path)}
-    ended = stop_at_the_bell(runs.start(run, *SAVES, fault=fault), bell)
+    fault = {"name": "during_save", "number": event, "action": "wait", "fifo": str(fifo.path)}
+    ended = stop_when_reached(runs.start(run, *SAVES, fault=fault), fifo)
     assert (ended.code, ended.lines[-1]) == (TERMINATED, saved(run, INTERVAL))
     assert steps(run) == [INTERVAL]
     assert (run / "published.json").exists()
@@ -104,10 +104,10 @@ def test_sigterm_in_a_save_finishes_it(
     assert outcome(run) == whole
 
 
-def test_ctrl_c_saves_and_exits_130(runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell) -> None:
+def test_ctrl_c_saves_and_exits_with_130(runs: Runs, whole: dict[str, Any], tmp_path: Path, fifo: Fifo) -> None:
     run = tmp_path / "run"
-    fault = {"name": "at_place", "place": "step", "number": 6, "action": "wait", "ring": str(bell.path)}
-    ended = stop_at_the_bell(runs.start(run, *SAVES, fault=fault), bell, signal.SIGINT)
+    fault = {"name": "at_place", "place": "step", "number": 6, "action": "wait", "fifo": str(fifo.path)}
+    ended = stop_when_reached(runs.start(run, *SAVES, fault=fault), fifo, signal.SIGINT)
     assert (ended.code, ended.lines[-1]) == (INTERRUPTED, saved(run, 5, "SIGINT"))
     assert steps(run) == [4, 5]
     runs.finish(run, *SAVES)
@@ -115,8 +115,8 @@ def test_ctrl_c_saves_and_exits_130(runs: Runs, whole: dict[str, Any], tmp_path:
 
 
 @pytest.mark.slow
-def test_the_command_in_a_process_of_its_own(runs: Runs, whole: dict[str, Any], tmp_path: Path) -> None:
-    """Without a server, a fork or a fault: as a shell starts it and a cluster stops it."""
+def test_sigterm_stops_the_command_in_a_fresh_process(runs: Runs, whole: dict[str, Any], tmp_path: Path) -> None:
+    """Without server, fork or fault: as started by a shell and stopped by a cluster."""
     run = tmp_path / "run"
     command = [sys.executable, "-m", "dragoman", "train", *runs.arguments(run, *SAVES, "train.max_steps=100000")]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
@@ -144,22 +144,22 @@ def learning_a_vocabulary(directory: Path, runs: Runs) -> Runs:
     return Runs(runs.server, corpus, runs.errors)
 
 
-def test_sigterm_while_a_vocabulary_is_learned(runs: Runs, tmp_path: Path, bell: Bell) -> None:
-    """One call of C++ that lets no Python run: a thread ends the process, as nothing can be lost."""
+def test_sigterm_while_learning_a_vocabulary_ends_the_process(runs: Runs, tmp_path: Path, fifo: Fifo) -> None:
+    """One C++ call lets no Python run: a thread ends the process, since nothing can be lost."""
     more = learning_a_vocabulary(tmp_path, runs)
-    ringing = {"name": "at_place", "place": "vocabulary", "number": 1, "action": "ring", "ring": str(bell.path)}
-    fault = {"name": "all_of", "faults": [ringing, {"name": "notice_within", "seconds": 0.5}]}
-    ended = stop_at_the_bell(more.start(tmp_path / "run", "text.vocab_size=20000", fault=fault), bell)
+    notifying = {"name": "at_place", "place": "vocabulary", "number": 1, "action": "notify", "fifo": str(fifo.path)}
+    fault = {"name": "all_of", "faults": [notifying, {"name": "notice_within", "seconds": 0.5}]}
+    ended = stop_when_reached(more.start(tmp_path / "run", "text.vocab_size=20000", fault=fault), fifo)
     assert ended.code == TERMINATED
     assert steps(tmp_path / "run") == []
 
 
 @LINUX
 @pytest.mark.slow
-def test_sigterm_in_a_call_that_never_returns(runs: Runs, tmp_path: Path, bell: Bell) -> None:
-    fault = {"name": "at_place", "place": "vocabulary", "number": 1, "action": "stuck", "ring": str(bell.path)}
+def test_sigterm_during_a_blocking_call_ends_the_process(runs: Runs, tmp_path: Path, fifo: Fifo) -> None:
+    fault = {"name": "at_place", "place": "vocabulary", "number": 1, "action": "stuck", "fifo": str(fifo.path)}
     started = runs.start(tmp_path / "run", fault=fault)
-    bell.hear()
+    fifo.wait()
     sent = started.send(signal.SIGTERM)
     ended = started.wait()
     assert ended.code == TERMINATED
@@ -168,12 +168,12 @@ def test_sigterm_in_a_call_that_never_returns(runs: Runs, tmp_path: Path, bell: 
 
 @LINUX
 @pytest.mark.parametrize("impatient", [False, True])
-def test_work_that_can_be_saved_is_waited_for(runs: Runs, tmp_path: Path, bell: Bell, impatient: bool) -> None:
-    """A backward pass of seconds is one call of C++ too; here it returns after the limit. Control: not waited for."""
+def test_slow_step_is_finished_and_saved_after_sigterm(runs: Runs, tmp_path: Path, fifo: Fifo, impatient: bool) -> None:
+    """A long backward pass is one C++ call too; here it returns after the limit. Control: it is not waited for."""
     run = tmp_path / "run"
-    stuck = {"name": "at_place", "place": "step", "number": 4, "action": "stuck", "ring": str(bell.path), "seconds": 2}
+    stuck = {"name": "at_place", "place": "step", "number": 4, "action": "stuck", "fifo": str(fifo.path), "seconds": 2}
     faults = [stuck, {"name": "notice_within", "seconds": 0.2}, *([{"name": "impatient"}] if impatient else [])]
-    ended = stop_at_the_bell(runs.start(run, *SAVES, fault={"name": "all_of", "faults": faults}), bell)
+    ended = stop_when_reached(runs.start(run, *SAVES, fault={"name": "all_of", "faults": faults}), fifo)
     assert ended.code == TERMINATED
     assert steps(run) == ([] if impatient else [3])
 
@@ -185,19 +185,19 @@ NOW, SOON = 0.0, 60.0  # seconds within which a SIGTERM repeated is the same one
 
 
 def signal_twice(
-    runs: Runs, run: Path, bell: Bell, place: str, number: int, within: float, **until: Any
+    runs: Runs, run: Path, fifo: Fifo, place: str, number: int, within: float, **until: Any
 ) -> tuple[Ended, float]:
     """In the middle of a save, or of a call of C++; how it ended, and how long after the second one."""
     if place == "a save":
-        fault = {"name": "in_a_save", "number": 3, "action": "wait", "ring": str(bell.path), **until}
+        fault = {"name": "during_save", "number": 3, "action": "wait", "fifo": str(fifo.path), **until}
     else:
-        fault = {"name": "at_place", "place": "step", "number": 3, "action": "stuck", "ring": str(bell.path), **until}
+        fault = {"name": "at_place", "place": "step", "number": 3, "action": "stuck", "fifo": str(fifo.path), **until}
     faults = [fault, {"name": "repeated_within", "seconds": within}]
     started = runs.start(run, *SAVES, fault={"name": "all_of", "faults": faults})
-    bell.hear()
+    fifo.wait()
     started.send(number)
     if place == "a save":
-        bell.hear()  # the first one was noticed
+        fifo.wait()  # the first one was noticed
     sent = started.send(number)
     ended = started.wait()
     return ended, ended.at - sent
@@ -213,12 +213,12 @@ def signal_twice(
         pytest.param("C++", signal.SIGINT, SOON, marks=pytest.mark.slow),
     ],
 )
-def test_a_second_signal_ends_at_once(
-    runs: Runs, whole: dict[str, Any], tmp_path: Path, bell: Bell, place: str, number: int, within: float
+def test_second_signal_ends_the_process_at_once(
+    runs: Runs, whole: dict[str, Any], tmp_path: Path, fifo: Fifo, place: str, number: int, within: float
 ) -> None:
     run = tmp_path / "run"
     until = {"times": 3} if place == "a save" else {}
-    ended, seconds = signal_twice(runs, run, bell, place, number, within, **until)
+    ended, seconds = signal_twice(runs, run, fifo, place, number, within, **until)
     assert ended.code == 128 + number
     assert seconds < RESPONSE_SECONDS
     assert steps(run) == [], "the save was cut short"
@@ -229,12 +229,12 @@ def test_a_second_signal_ends_at_once(
 @LINUX
 @pytest.mark.parametrize("within", [SOON, NOW])
 @pytest.mark.parametrize(("place", "step", "until"), [("a save", 4, {"times": 2}), ("C++", 2, {"seconds": 2})])
-def test_a_sigterm_repeated_within_a_moment_is_the_same(
-    runs: Runs, tmp_path: Path, bell: Bell, place: str, step: int, until: dict[str, Any], within: float
+def test_sigterm_repeated_within_a_moment_counts_once(
+    runs: Runs, tmp_path: Path, fifo: Fifo, place: str, step: int, until: dict[str, Any], within: float
 ) -> None:
-    """One of the scheduler, one of torchrun. Control: no moment is short enough."""
+    """One from the scheduler, one from torchrun. Control: a time limit of zero."""
     run = tmp_path / "run"
-    ended, _ = signal_twice(runs, run, bell, place, signal.SIGTERM, within, **until)
+    ended, _ = signal_twice(runs, run, fifo, place, signal.SIGTERM, within, **until)
     assert ended.code == TERMINATED
     if within == SOON:
         assert (ended.lines[-1], steps(run)) == (saved(run, step), [step])
@@ -261,27 +261,27 @@ def whole_of_two(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     ("place", "number", "step"), [("step", 3, 3), pytest.param("step", 4, 4, marks=pytest.mark.slow)]
 )
 def test_sigterm_to_one_of_two_ranks_stops_both_at_the_same_step(
-    runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, bell: Bell, rank: int, place: str, number: int, step: int
+    runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, fifo: Fifo, rank: int, place: str, number: int, step: int
 ) -> None:
     run = tmp_path / "run"
-    waiting = {"name": "at_place", "place": place, "number": number, "action": "wait", "ring": str(bell.path)}
+    waiting = {"name": "at_place", "place": place, "number": number, "action": "wait", "fifo": str(fifo.path)}
     ranks = start_ranks(runs, run, *(waiting if one == rank else {} for one in (0, 1)))
-    stop_ranks(ranks, rank, run, step, bell)
+    stop_ranks(ranks, rank, run, step, fifo)
     finish_ranks(runs, run, whole_of_two)
 
 
-def test_a_rank_that_stopped_alone_would_be_found_out(runs: Runs, tmp_path: Path, bell: Bell) -> None:
+def test_rank_that_stops_alone_is_detected(runs: Runs, tmp_path: Path, fifo: Fifo) -> None:
     run, alone = tmp_path / "run", {"name": "stop_alone"}
-    waiting = {"name": "at_place", "place": "step", "number": 3, "action": "wait", "ring": str(bell.path)}
+    waiting = {"name": "at_place", "place": "step", "number": 3, "action": "wait", "fifo": str(fifo.path)}
     ranks = start_ranks(runs, run, alone, {"name": "all_of", "faults": [alone, waiting]})
     with pytest.raises(AssertionError, match="another process of this run ended unexpectedly"):
-        stop_ranks(ranks, 1, run, 3, bell)
+        stop_ranks(ranks, 1, run, 3, fifo)
     assert ranks[1].errors.read_text().endswith("dragoman: stopped alone at step 3\n")
     assert steps(run) == [], "the work is lost"
 
 
-def stop_ranks(ranks: list[Started], rank: int, run: Path, step: int, bell: Bell) -> None:
-    bell.hear()
+def stop_ranks(ranks: list[Started], rank: int, run: Path, step: int, fifo: Fifo) -> None:
+    fifo.wait()
     sent = ranks[rank].send(signal.SIGTERM)
     for ended in [started.wait() for started in ranks]:
         assert (ended.code, ended.lines[-1]) == (TERMINATED, saved(run, step)), ended.errors
@@ -298,30 +298,30 @@ def finish_ranks(runs: Runs, run: Path, expected: dict[str, Any]) -> None:
 
 @LINUX
 @pytest.mark.slow
-def test_sigterm_to_a_rank_that_waits_for_another_to_validate(
-    runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, bell: Bell
+def test_sigterm_to_a_waiting_rank_keeps_the_validation_of_rank_0(
+    runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, fifo: Fifo
 ) -> None:
-    """Rank 1 waits inside C++ for longer than a signal may go unnoticed; what rank 0 validates is not thrown away."""
+    """Rank 1 waits inside C++ longer than the limit for signals; the validation of rank 0 is kept."""
     run = tmp_path / "run"
     slow = {
         "name": "at_place",
         "place": "validation",
         "number": 1,
         "action": "stuck",
-        "ring": str(bell.path),
+        "fifo": str(fifo.path),
         "seconds": 3,
     }
     ranks = start_ranks(runs, run, slow, {"name": "notice_within", "seconds": 0.2})
-    stop_ranks(ranks, 1, run, INTERVAL + 1, bell)  # ranks tell each other of signals in every step
+    stop_ranks(ranks, 1, run, INTERVAL + 1, fifo)  # ranks tell each other of signals in every step
     finish_ranks(runs, run, whole_of_two)
 
 
 @pytest.mark.slow
-def test_sigterm_to_the_rank_that_validates_cuts_that_short(
-    runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, bell: Bell
+def test_sigterm_to_the_validating_rank_aborts_the_validation(
+    runs: Runs, whole_of_two: dict[str, Any], tmp_path: Path, fifo: Fifo
 ) -> None:
     run = tmp_path / "run"
-    waiting = {"name": "at_place", "place": "validation", "number": 1, "action": "wait", "ring": str(bell.path)}
-    stop_ranks(start_ranks(runs, run, waiting, {}), 0, run, INTERVAL, bell)
+    waiting = {"name": "at_place", "place": "validation", "number": 1, "action": "wait", "fifo": str(fifo.path)}
+    stop_ranks(start_ranks(runs, run, waiting, {}), 0, run, INTERVAL, fifo)
     assert not (run / "published.json").exists()
     finish_ranks(runs, run, whole_of_two)

@@ -16,7 +16,7 @@ from dragoman.training.reports.log import SilentReporter
 from dragoman.training.reports.provenance import source_commit
 from dragoman.training.test_sets import _name
 from tests.conftest import quick_config
-from tests.forked import the_server
+from tests.forked import shared_server
 
 PLACED = "$DRAGOMAN_DATA/text.tsv"
 LINES = [("a b c d e", "e d c b a"), ("j i h g f", "f g h i j"), ("c d c d", "d c d c")]
@@ -40,7 +40,7 @@ def with_tests(folder: Path, *settings: str) -> Config:
     return quick_config(f"data.test_source={json.dumps(sources)}", f"data.test_target={json.dumps(targets)}", *settings)
 
 
-def test_the_published_model_is_measured_and_the_result_says_of_what(tmp_path: Path) -> None:
+def test_result_has_scores_and_provenance_of_the_published_model(tmp_path: Path) -> None:
     notes = Notes()
     config = with_tests(tmp_path / "sets")
     train(config, tmp_path / "run", notes)
@@ -63,7 +63,7 @@ def test_the_published_model_is_measured_and_the_result_says_of_what(tmp_path: P
     assert result["git_commit"] == source_commit()
 
 
-def test_a_model_of_lower_case_is_measured_so_and_told_of_capitals(tmp_path: Path) -> None:
+def test_lowercase_model_is_scored_in_lower_case_and_capitals_give_a_warning(tmp_path: Path) -> None:
     lower = ("text.normalization=nfc-lowercase", "train.max_steps=4", "train.save_every=4")
     train(with_tests(tmp_path / "sets", *lower), tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -78,19 +78,19 @@ def test_a_model_of_lower_case_is_measured_so_and_told_of_capitals(tmp_path: Pat
         files = ("--source", str(tmp_path / "sets/one.src"), "--reference", str(tmp_path / reference))
         # a process of its own: the command takes SIGPIPE for itself
         words = ("evaluate", "--model", str(tmp_path / "run"), *files, "--device", "cpu", *more)
-        done = the_server().run(words)
+        done = shared_server().run(words)
         assert done.returncode == 0, done.stderr
         assert (caution in done.stderr) is told
 
 
-def test_no_two_sets_have_one_name() -> None:
+def test_names_of_test_sets_are_unique() -> None:
     taken: dict[str, object] = {}
     for source in ("d/test-3.en", "d/test.a.en", "d/test.b.en", "d/test.c.en", "d/test.d.en"):
         taken[_name(source, taken)] = source
     assert list(taken) == ["d-test-3", "d-test", "d-test-2", "d-test-4", "d-test-5"]
 
 
-def test_pairs_that_are_not_measured_are_told(tmp_path: Path) -> None:
+def test_skipped_pairs_are_reported(tmp_path: Path) -> None:
     config = with_tests(tmp_path / "sets", "train.max_steps=4", "train.save_every=4")
     (tmp_path / "sets" / "one.src").write_text(f"{LINES[0][0]}\n\n{LINES[2][0]}\n")
     notes = Notes()
@@ -101,7 +101,7 @@ def test_pairs_that_are_not_measured_are_told(tmp_path: Path) -> None:
     assert told == [f"test sets-one: 1 pair left out, blank on a side: {tmp_path}/sets/one.src:2"]
 
 
-def test_the_test_pairs_of_a_generated_corpus_are_measured_where_asked_for(tmp_path: Path) -> None:
+def test_generated_test_pairs_are_scored_on_request(tmp_path: Path) -> None:
     train(quick_config("train.max_steps=4", "train.save_every=4", "data.generated_test=true"), tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["tests"]["corpus-test"]["sentences"] == 1_000
@@ -109,7 +109,7 @@ def test_the_test_pairs_of_a_generated_corpus_are_measured_where_asked_for(tmp_p
         Config.build(data={"generated_test": True})
 
 
-def test_it_is_measured_again_only_when_the_run_goes_on(tmp_path: Path) -> None:
+def test_scores_are_measured_again_only_after_further_training(tmp_path: Path) -> None:
     train(with_tests(tmp_path / "sets", "train.max_steps=20"), tmp_path / "run")
     result = tmp_path / "run" / "result.json"
     before = result.stat().st_mtime_ns
@@ -119,7 +119,7 @@ def test_it_is_measured_again_only_when_the_run_goes_on(tmp_path: Path) -> None:
     assert json.loads(result.read_text())["steps"] == 40
 
 
-def test_a_missing_test_set_is_known_before_the_first_step(tmp_path: Path) -> None:
+def test_missing_test_set_is_reported_before_the_first_step(tmp_path: Path) -> None:
     config = with_tests(tmp_path / "sets")
     (tmp_path / "sets" / "one.de").unlink()
     with pytest.raises(DataError, match=r"one\.de: no such file; check its name"):
@@ -135,7 +135,7 @@ def test_a_missing_test_set_is_known_before_the_first_step(tmp_path: Path) -> No
         Config.build(data={"test_source": ["a"]})
 
 
-def test_the_folder_of_the_corpora_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = with_tests(tmp_path / "sets")
     placed = [path.replace(str(tmp_path), "$DRAGOMAN_DATA") for path in config.data.test_source]
     targets = [path.replace(str(tmp_path), "$DRAGOMAN_DATA") for path in config.data.test_target]
@@ -164,13 +164,13 @@ def test_the_folder_of_the_corpora_is_asked_for(tmp_path: Path, monkeypatch: pyt
         train(config, tmp_path / "run")
 
 
-def test_the_command_line_passes_the_folder_of_the_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_passes_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
     files = [item for side in ("source", "target", "valid-source", "valid-target") for item in (f"--{side}", PLACED)]
     command = ["train", *files, "--out", str(tmp_path / "run"), "--data"]
-    missing = the_server().run([*command, str(tmp_path / "none")])
+    missing = shared_server().run([*command, str(tmp_path / "none")])
     assert missing.returncode == 2
     assert missing.stderr.startswith(f"dragoman: --data {tmp_path / 'none'}: no such folder")
-    found = the_server().run([*command, str(tmp_path)])
+    found = shared_server().run([*command, str(tmp_path)])
     assert found.returncode == 3
     assert found.stderr.startswith(f"dragoman: {tmp_path}/text.tsv: no such file")

@@ -1,4 +1,4 @@
-"""Runs from end to end: what they leave behind, how they go on, when they stop."""
+"""Runs from end to end: what they write, how they resume, when they stop."""
 
 import json
 import math
@@ -33,7 +33,7 @@ from tests.conftest import QUICK, quick_config
 
 
 class Notes(SilentReporter):
-    """A reporter that remembers."""
+    """A reporter that records its notes."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -43,7 +43,7 @@ class Notes(SilentReporter):
 
 
 def state(run: Path, step: int) -> dict[str, bytes]:
-    """A checkpoint without its clock, and without where and by which command it was made."""
+    """A checkpoint without its clock and its provenance."""
     files = read_checkpoint(checkpoint_path(run, step))
     del files["provenance.json"]
     recorded = json.loads(files["state.json"])
@@ -55,7 +55,7 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(record["step"], record["loss"]) for record in read_log(run) if record["kind"] == "step"]
 
 
-def test_a_run_leaves_a_model_directory(quick_run: Path) -> None:
+def test_run_writes_a_model_directory(quick_run: Path) -> None:
     names = {path.name for path in quick_run.iterdir()}
     assert {"weights.safetensors", "config.toml", "tokenizer.model", "card.md", "log.jsonl", "checkpoints"} <= names
     assert [path.name for path in checkpoints(quick_run)] == [
@@ -68,7 +68,7 @@ def test_a_run_leaves_a_model_directory(quick_run: Path) -> None:
     assert "encoder self-attention" in card
 
 
-def test_it_learns_and_the_log_shows_it(quick_run: Path) -> None:
+def test_losses_fall_and_are_logged(quick_run: Path) -> None:
     curve = losses(quick_run)
     assert [step for step, _ in curve] == list(range(5, 61, 5))
     assert curve[-1][1] < curve[0][1] - 0.5
@@ -110,7 +110,7 @@ def run_steps(run: Path, steps: int, *settings: str) -> None:
     train(quick_config(*RESUME, f"train.max_steps={steps}", *settings), run)
 
 
-def test_a_resumed_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+def test_resumed_run_is_bit_for_bit_the_same(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run_steps(whole, 18)
     run_steps(parts, 6)
@@ -119,7 +119,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert losses(whole) == losses(parts)
 
 
-def test_without_the_random_state_it_would_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_rng_state_the_resumed_run_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run_steps(whole, 12)
     run_steps(parts, 6)
@@ -129,7 +129,7 @@ def test_without_the_random_state_it_would_not_be(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_steps(whole, 24)
     arguments = [item for setting in (*QUICK, *RESUME, "train.max_steps=24") for item in ("--set", setting)]
@@ -146,7 +146,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     assert losses(whole) == losses(killed)
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_skipped(tmp_path: Path) -> None:
     run_steps(tmp_path, 12)
     weights = checkpoint_path(tmp_path, 12) / "weights.safetensors"
     content = bytearray(weights.read_bytes())
@@ -175,7 +175,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
         ("train.seed=5", "train.seed was 1 when this run began and is 5 now"),
     ],
 )
-def test_another_model_vocabulary_or_corpus_is_refused(quick_run: Path, setting: str, message: str) -> None:
+def test_changed_model_vocabulary_or_corpus_is_refused(quick_run: Path, setting: str, message: str) -> None:
     before = (quick_run / "weights.safetensors").stat().st_mtime_ns
     with pytest.raises(ModelError) as caught:
         train(quick_config(setting), quick_run)
@@ -184,7 +184,7 @@ def test_another_model_vocabulary_or_corpus_is_refused(quick_run: Path, setting:
     assert (quick_run / "weights.safetensors").stat().st_mtime_ns == before
 
 
-def test_packed_batches_train_resume_and_learn_too(tmp_path: Path) -> None:
+def test_packed_batches_learn_and_resume(tmp_path: Path) -> None:
     for run, stops in (("whole", (12,)), ("parts", (6, 12))):
         for stop in stops:
             run_steps(tmp_path / run, stop, "train.layout=packed")
@@ -208,7 +208,7 @@ def test_packed_batches_train_resume_and_learn_too(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_batches_are_packed_by_themselves_where_it_pays(tmp_path: Path, settings: tuple[str, ...], told: str) -> None:
+def test_packed_layout_is_chosen_automatically_if_faster(tmp_path: Path, settings: tuple[str, ...], told: str) -> None:
     reporter = Notes()
     train(quick_config(*settings, "train.max_steps=2", "train.save_every=2"), tmp_path, reporter)
     assert next(note for note in reporter.notes if "parameters on cpu" in note).endswith(told)
@@ -218,7 +218,7 @@ def test_batches_are_packed_by_themselves_where_it_pays(tmp_path: Path, settings
     ("quick", "large", "more"),
     [(True, True, ()), (True, False, ()), (False, True, ()), (True, True, ("train.precision=float32",))],
 )
-def test_a_cpu_that_is_quick_in_bfloat16_is_told_of(
+def test_bfloat16_is_suggested_on_a_cpu_that_is_faster_in_it(
     tmp_path: Path, quick: bool, large: bool, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(setup, "is_fast_in_bfloat16", lambda device: quick)
@@ -230,7 +230,7 @@ def test_a_cpu_that_is_quick_in_bfloat16_is_told_of(
 
 
 @pytest.mark.parametrize(("slow", "more"), [(True, ("train.precision=bfloat16",)), (True, ()), (False, ())])
-def test_a_cpu_without_bfloat16_instructions_is_told_of(
+def test_slow_bfloat16_on_a_cpu_is_reported(
     tmp_path: Path, slow: bool, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(setup, "is_slow_in_bfloat16", lambda device: slow)
@@ -250,7 +250,7 @@ def test_a_packed_batch_must_hold_the_longest_pair(tmp_path: Path) -> None:
 # Stopping
 
 
-def test_early_stopping(tmp_path: Path) -> None:
+def test_run_stops_after_patience_validations_without_improvement(tmp_path: Path) -> None:
     settings = ("train.learning_rate=0.0", "train.save_every=2", "train.patience=2", "train.max_steps=50")
     result = train(quick_config(*settings), tmp_path)
     assert (result.steps, result.best_step) == (6, 2)
@@ -267,7 +267,7 @@ def broken_loss(real: Any, broken_steps: set[int]) -> Any:
     return loss
 
 
-def test_a_non_finite_step_changes_no_weight_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_finite_step_changes_no_weights_and_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, {2}))
     reporter = Notes()
     prepared = prepare_data(quick_config(), tmp_path, reporter)
@@ -321,7 +321,7 @@ FILES = ("train.max_steps=4", "train.save_every=4", "text.vocab_size=320", "mode
         )),
     ],
 )  # fmt: skip
-def test_every_kind_of_tokenizer_joint_and_separate(tmp_path: Path, kind: str, joint: bool) -> None:
+def test_every_kind_of_tokenizer_trains_joint_and_separate(tmp_path: Path, kind: str, joint: bool) -> None:
     settings = [*FILES, f"text.model={kind}", f"text.joint={json.dumps(joint)}"]
     settings.append(f"model.share_source_target={json.dumps(joint)}")
     config = dragoman.Config.build("tiny", None, settings, data=write_pairs(tmp_path))
@@ -331,7 +331,7 @@ def test_every_kind_of_tokenizer_joint_and_separate(tmp_path: Path, kind: str, j
     assert len(translator.translate(["alpha beta", "never seen: ¿ñ?"], beam=2)) == 2
 
 
-def test_several_files_a_side_and_compressed_ones(tmp_path: Path) -> None:
+def test_several_and_compressed_files_per_side_are_read(tmp_path: Path) -> None:
     import gzip
 
     data = write_pairs(tmp_path)
@@ -416,23 +416,23 @@ def test_a_better_average_is_not_replaced_by_a_worse_checkpoint(tmp_path: Path) 
     assert published(tmp_path) == told
 
 
-def test_another_judge_starts_anew(tmp_path: Path) -> None:
+def test_changed_validation_metric_resets_the_best_score(tmp_path: Path) -> None:
     run_steps(tmp_path, 6)
     reporter = Notes()
     result = train(quick_config(*RESUME, "train.max_steps=12", "train.valid_metric=loss"), tmp_path, reporter)
     assert any(note.startswith("the validation metric is loss on 20 of ") for note in reporter.notes)
     assert result.best_step == 12
     assert published(tmp_path)["judge"].startswith("loss on 20 of ")
-    assert published(tmp_path)["step"] == 12, "what the other judge saw is not relabelled"
+    assert published(tmp_path)["step"] == 12, "scores by the other metric are not reused"
 
 
-def test_a_finished_run_is_left_as_it_is(quick_run: Path) -> None:
+def test_finished_run_is_left_unchanged(quick_run: Path) -> None:
     before = (quick_run / "log.jsonl").read_bytes()
     assert train(quick_config(), quick_run).reason == "already finished at step 60"
     assert (quick_run / "log.jsonl").read_bytes() == before
 
 
-def test_more_patience_lets_a_stopped_run_go_on(tmp_path: Path) -> None:
+def test_more_patience_lets_a_stopped_run_resume(tmp_path: Path) -> None:
     settings = ("train.learning_rate=0.0", "train.save_every=2", "train.max_steps=8")
     assert train(quick_config(*settings, "train.patience=1"), tmp_path).steps == 4
     assert train(quick_config(*settings, "train.patience=0"), tmp_path).steps == 8
@@ -482,7 +482,7 @@ def test_out_of_memory_names_the_setting_and_the_lines(tmp_path: Path, monkeypat
     "settings",
     [("train.patience=1", "train.learning_rate=0.0", "train.max_steps=8"), ("train.average=1", "train.max_steps=4")],
 )
-def test_any_finished_run_is_left_as_it_is(tmp_path: Path, settings: tuple[str, ...]) -> None:
+def test_run_ended_by_patience_or_without_average_is_left_unchanged(tmp_path: Path, settings: tuple[str, ...]) -> None:
     """However it ended: by patience, or without an average."""
     first = train(quick_config("train.save_every=2", *settings), tmp_path)
     kept = (tmp_path / "log.jsonl").read_bytes(), (tmp_path / "summary.md").stat().st_mtime_ns
@@ -493,7 +493,7 @@ def test_any_finished_run_is_left_as_it_is(tmp_path: Path, settings: tuple[str, 
 
 
 def strict_json(content: bytes) -> Any:
-    """JSON as other programs read it, which know no NaN and no Infinity."""
+    """JSON as other programs read it, without NaN and Infinity."""
 
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
@@ -502,7 +502,7 @@ def strict_json(content: bytes) -> Any:
 
 
 @pytest.mark.parametrize("loss", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
-def test_a_validation_that_is_not_finite_is_told_so_and_saved(
+def test_non_finite_validation_is_reported_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float
 ) -> None:
     monkeypatch.setattr("dragoman.training.validation.Validation._loss", lambda self, model: loss)
@@ -531,6 +531,6 @@ def test_a_validation_that_is_not_finite_is_told_so_and_saved(
     assert better.describe().endswith("kept the weights of step 6, loss 7.00")
 
 
-def test_what_earlier_versions_published_for_a_score_that_is_not_finite(tmp_path: Path) -> None:
+def test_non_finite_score_of_earlier_versions_is_read(tmp_path: Path) -> None:
     (tmp_path / PUBLISHED).write_text(json.dumps({"judge": "loss on 2 of 0", "metric": -1e300, "kind": "valid"}))
     assert results.published_score(tmp_path) == ("valid", math.inf)

@@ -22,7 +22,7 @@ def some_mask() -> Tensor:
     return padding_mask(allowed_BK)
 
 
-def test_it_is_the_formula_of_the_paper() -> None:
+def test_attention_matches_the_formula_of_the_paper() -> None:
     q, k, v = queries_keys_values()
     expected = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(8), dim=-1) @ v
     out, weights = attend(q, k, v, need_weights=True)
@@ -31,7 +31,7 @@ def test_it_is_the_formula_of_the_paper() -> None:
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 3, 5, dtype=torch.float64))
 
 
-def test_without_the_scale_it_would_be_another() -> None:
+def test_attention_without_the_scale_differs() -> None:
     q, k, v = queries_keys_values()
     out, _ = attend(q, k, v, need_weights=True)
     unscaled = torch.softmax(q @ k.mT, dim=-1) @ v
@@ -66,7 +66,7 @@ def test_gradients_of_fused_and_plain_agree_even_where_nothing_is_allowed() -> N
         torch.testing.assert_close(fused, plain, atol=1e-12, rtol=0)
 
 
-def test_what_is_not_allowed_has_no_weight_and_the_rest_sums_to_one() -> None:
+def test_masked_positions_have_no_weight_and_the_rest_sum_to_one() -> None:
     q, k, v = queries_keys_values()
     _, weights = attend(q, k, v, some_mask(), need_weights=True)
     assert weights is not None
@@ -74,7 +74,7 @@ def test_what_is_not_allowed_has_no_weight_and_the_rest_sums_to_one() -> None:
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 3, 5, dtype=torch.float64))
 
 
-def test_values_behind_the_mask_do_not_matter_and_before_it_they_do() -> None:
+def test_masked_keys_and_values_do_not_change_the_output() -> None:
     q, k, v = queries_keys_values()
     out, _ = attend(q, k, v, some_mask())
     poisoned_k, poisoned_v = k.clone(), v.clone()
@@ -92,7 +92,7 @@ def test_look_ahead_mask_allows_every_earlier_position() -> None:
     assert look_ahead_mask(1, 3).tolist() == expected[2:]
 
 
-def test_dropout_happens_after_the_weights_are_taken() -> None:
+def test_returned_weights_are_before_dropout() -> None:
     q, k, v = queries_keys_values()
     _, weights = attend(q, k, v, need_weights=True)
     out, dropped = attend(q, k, v, dropout=0.5, need_weights=True)
@@ -104,7 +104,7 @@ def test_dropout_happens_after_the_weights_are_taken() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_dropout_leaves_the_mean_of_outputs_and_gradients(causal: bool, masked: bool, need_weights: bool) -> None:
+def test_dropout_preserves_the_mean_of_outputs_and_gradients(causal: bool, masked: bool, need_weights: bool) -> None:
     """On CUDA, where there is one, in the precision of training: there PyTorch's own kernel makes the draws."""
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     torch.manual_seed(0)
@@ -125,14 +125,14 @@ def test_dropout_leaves_the_mean_of_outputs_and_gradients(causal: bool, masked: 
     assert (draws[0] - expected).norm() > 0.2 * expected.norm(), "the control: one draw is not the mean"
 
 
-def test_low_precision_softmax_keeps_its_tail() -> None:
+def test_bfloat16_attention_weights_are_float32() -> None:
     q, k, v = (tensor.bfloat16() for tensor in queries_keys_values())
     _, weights = attend(q, k, v, need_weights=True)
     assert weights is not None
     assert weights.dtype == torch.float32
 
 
-def test_multi_head_is_the_heads_one_by_one() -> None:
+def test_multi_head_attention_matches_separate_heads() -> None:
     torch.manual_seed(0)
     attention = MultiHeadAttention(12, 3, d_k=5, d_v=7, d_memory=10).double()
     x, memory = torch.randn(2, 4, 12, dtype=torch.float64), torch.randn(2, 6, 10, dtype=torch.float64)

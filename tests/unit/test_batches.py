@@ -1,4 +1,4 @@
-"""Which pairs a run sees: each once an epoch, also when the way they are batched changes within one."""
+"""Which pairs a run sees: each once per epoch, even if the batching changes within an epoch."""
 
 import json
 from collections import Counter
@@ -26,7 +26,7 @@ FIRST: Start = (1_200, 3, 1)
 
 
 class Lengths:
-    """What planning asks of a store."""
+    """The part of a store that planning uses."""
 
     def __init__(self, epoch: int) -> None:
         random = np.random.default_rng(epoch)  # as with text.sampling: other lengths in every epoch
@@ -47,7 +47,7 @@ def make_layout(name: str, batch_tokens: int) -> Layout:
 
 
 def resume(progress: Progress, name: str, start: Start) -> tuple[Progress, BatchLoader]:
-    """As a run does it: from what a checkpoint's JSON says, with the settings of this start."""
+    """Resume like a run: from the JSON of a checkpoint, with the settings of this start."""
     batch_tokens, accumulate, world = start
     layout = make_layout(name, batch_tokens)
     progress = Progress(**json.loads(json.dumps(asdict(progress))))
@@ -63,7 +63,7 @@ def steps_from(progress: Progress, loader: BatchLoader) -> Iterator[list[tuple[i
 
 
 def trained(name: str, starts: Iterable[tuple[Start, int]], until_epoch: int = 2) -> list[tuple[int, list[int]]]:
-    """The batches of a run that takes so many steps with each start's settings, and the last one's to the end."""
+    """The batches of a run that takes the given steps with each start's settings, the last until the end."""
     progress, batches = Progress(), []
     for start, steps in starts:
         progress, loader = resume(progress, name, start)
@@ -102,15 +102,13 @@ REBATCHED = ("smaller batches", "larger batches", "all of them", "twice", "in th
 
 @pytest.mark.parametrize("name", ["padded", "packed"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_every_pair_is_seen_once_an_epoch_whatever_changes_within_it(name: str, change: str) -> None:
+def test_every_pair_is_seen_once_per_epoch_if_batching_changes(name: str, change: str) -> None:
     check_every_pair_once(trained(name, CHANGES[change]))
 
 
 @pytest.mark.parametrize("name", ["padded", "packed"])
 @pytest.mark.parametrize("change", REBATCHED)
-def test_counting_batches_of_another_plan_would_be_found_out(
-    name: str, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counting_batches_of_the_old_plan_is_detected(name: str, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Progress, "change_plan", lambda self, plan: False)
     with pytest.raises(AssertionError, match=r"no pair (is left out|comes twice)"):
         check_every_pair_once(trained(name, CHANGES[change]))
@@ -130,7 +128,7 @@ def test_a_run_whose_plan_changed_resumes_with_the_same_batches(name: str) -> No
     assert trained(name, changed) == trained(name, [*changed, ((300, 2, 1), 3), ((300, 2, 1), 80)])
 
 
-def test_new_batches_are_as_large_as_asked_for() -> None:
+def test_new_batches_have_the_changed_size() -> None:
     batches = trained("packed", [(FIRST, 1), ((300, 1, 1), 1)])
     tokens = [int(Lengths(epoch).target_lengths[rows].sum()) + len(rows) for epoch, rows in batches]
     assert max(tokens[:3]) > 1_000
@@ -138,12 +136,12 @@ def test_new_batches_are_as_large_as_asked_for() -> None:
     assert np.mean(tokens[3:-1]) > 250, "and not much smaller"
 
 
-def test_a_checkpoint_that_does_not_tell_its_plan_resumes_as_it_always_did() -> None:
+def test_checkpoint_without_a_plan_resumes_at_its_batch_number() -> None:
     progress, _ = resume(Progress(epoch=1, batch=7), "padded", FIRST)
     assert (progress.batch, progress.earlier) == (7, [])
 
 
-def test_an_epoch_that_begins_has_no_earlier_parts() -> None:
+def test_new_epoch_clears_earlier_plans() -> None:
     progress = Progress(epoch=1, batch=7, plan={"batch_tokens": 64, "groups": 1})
     assert progress.change_plan({"batch_tokens": 32, "groups": 1})
     assert progress.earlier == [({"batch_tokens": 64, "groups": 1}, 7)]

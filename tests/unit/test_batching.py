@@ -19,7 +19,7 @@ def plan_of(lengths: list[tuple[int, int]], budget: int, seed: int = 1, groups: 
 
 
 @given(LENGTHS, st.integers(10, 500), st.integers(0, 5))
-def test_every_pair_once_and_within_the_budget(lengths: list[tuple[int, int]], budget: int, epoch: int) -> None:
+def test_every_pair_is_batched_once_within_the_budget(lengths: list[tuple[int, int]], budget: int, epoch: int) -> None:
     batches = plan_of(lengths, budget).epoch(epoch)
     assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
     for rows in batches:
@@ -36,12 +36,12 @@ def test_order_is_a_pure_function_of_seed_and_epoch() -> None:
             plan.epoch(earlier)
         return [rows.tolist() for rows in plan.epoch(epoch)]
 
-    assert order(3) == order(3, after=(0, 1, 2)), "what came before does not matter"
+    assert order(3) == order(3, after=(0, 1, 2)), "earlier epochs do not matter"
     assert order(3) != order(4)
     assert order(3) != order(3, seed=2)
 
 
-def test_like_lengths_go_together() -> None:
+def test_batches_are_bucketed_by_length() -> None:
     random = np.random.default_rng(0)
     lengths = [(int(length), int(length)) for length in random.integers(1, 50, size=2_000)]
     used = sum(max(lengths[row][0] + 1 for row in rows) * len(rows) for rows in plan_of(lengths, 1_000).epoch(0))
@@ -53,16 +53,14 @@ def test_like_lengths_go_together() -> None:
 
 
 @given(LENGTHS, st.integers(40, 500), st.integers(1, 5))
-def test_groups_of_a_batch_are_each_within_their_share(
-    lengths: list[tuple[int, int]], budget: int, groups: int
-) -> None:
+def test_each_group_of_a_batch_fits_its_share(lengths: list[tuple[int, int]], budget: int, groups: int) -> None:
     batches = plan_of(lengths, budget, groups=groups).epoch(0)
     assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
     source, target = np.array(lengths, dtype=np.int64).T
     for rows in batches:
         parts = bucket_by_length(rows, source, target, budget // groups)
         assert len(parts) <= groups, "no more than the batch has"
-        assert sorted(np.concatenate(parts)) == sorted(rows), "grouped again, nothing is lost"
+        assert sorted(np.concatenate(parts)) == sorted(rows), "grouping loses no rows"
         for part in parts:
             longest = max(max(lengths[row]) + 1 for row in part)
             assert longest * len(part) <= budget // groups or len(part) == 1
@@ -81,7 +79,7 @@ def test_a_batch_of_several_groups_has_many_lengths() -> None:
     assert spread(4) < 0.7 * spread(1), "a batch of one group has the length of that group"
 
 
-def test_a_group_holds_the_longest_pair_and_never_grows_as_the_batch_gets_smaller() -> None:
+def test_group_fits_the_longest_pair_and_never_grows_for_smaller_batches() -> None:
     assert [groups_in(tokens, longest=100) for tokens in (64, 1_024, 2_048, 4_096, 25_000)] == [1, 1, 2, 4, 4]
     shares = [tokens // groups_in(tokens, longest=100) for tokens in (25_000, 12_500, 4_096, 2_048, 1_024, 512)]
     assert shares == sorted(shares, reverse=True)
@@ -98,7 +96,7 @@ def test_the_target_is_shifted_right() -> None:
     assert batch.num_tokens == 5
 
 
-def test_special_ids_are_those_of_the_vocabularies() -> None:
+def test_special_ids_come_from_the_vocabularies() -> None:
     source, target = Vocabulary(pad=90, eos=91), Vocabulary(pad=80, bos=81, eos=0)
     batch = teacher_forcing(np.array([0, 1]), [[7, 8], [5]], [[4], [5, 6]], source, target)
     assert batch.source_ids.tolist() == [[7, 8, 91], [5, 91, 90]]
@@ -109,7 +107,7 @@ def test_special_ids_are_those_of_the_vocabularies() -> None:
 
 
 @pytest.mark.parametrize("rows", [[], [[]], [[], [1, 2]]])
-def test_ragged_rows_of_any_shape(rows: list[list[int]]) -> None:
+def test_padded_rows_hold_the_ragged_rows(rows: list[list[int]]) -> None:
     ids, allowed = pad_rows(rows)
     assert ids.shape == allowed.shape
     assert [[int(token) for token in row[real]] for row, real in zip(ids, allowed, strict=True)] == rows

@@ -1,4 +1,4 @@
-"""Where a score comes from: buckets that add up, sentences in order."""
+"""Breakdown of a score: buckets by length, sentences in order."""
 
 import pytest
 import sacrebleu
@@ -21,33 +21,33 @@ def test_every_sentence_is_in_one_bucket() -> None:
     assert [bucket.length_ratio for bucket in buckets] == [pytest.approx(4 / 6), 1.0, 0.5]
 
 
-def test_without_a_source_the_reference_counts() -> None:
+def test_without_a_source_buckets_use_the_reference_length() -> None:
     buckets = by_length(["a b c", "a"], ["a b c d e f", "a"])
     assert [(bucket.side, bucket.shortest, bucket.count) for bucket in buckets] == [
         ("reference", 0, 1), ("reference", 6, 1)
     ]  # fmt: skip
 
 
-def test_one_bucket_alone_scores_as_the_whole() -> None:
+def test_single_bucket_scores_like_the_corpus() -> None:
     hypotheses, references = ["the cat sat on a mat", "a man rides a cow today"], ["the cat sat on the mat"] * 2
     (bucket,) = by_length(hypotheses, references)
     whole = evaluate(hypotheses, references)
     assert (bucket.bleu, bucket.chrf) == pytest.approx((whole.bleu.score, whole.chrf.score))
 
 
-def test_right_lines_of_one_word_score_full_and_blank_ones_have_no_ratio() -> None:
+def test_correct_one_word_lines_score_100_and_blank_ones_have_no_ratio() -> None:
     (bucket,) = by_length(["yes", "no"], ["yes", "no"])
     assert (bucket.bleu, bucket.chrf) == pytest.approx((100, 100))
     (blank,) = by_length([""], [""])
     assert blank.length_ratio is None
 
 
-def test_tokens_are_those_of_the_chosen_tokenisation() -> None:
+def test_bucket_lengths_use_the_chosen_tokenisation() -> None:
     assert by_length(["今天天气很好"], ["今天天气很好"])[0].longest == 5
     assert by_length(["今天天气很好"], ["今天天气很好"], tokenize="char")[0].shortest == 6
 
 
-def test_sentences_score_as_sacrebleu_says() -> None:
+def test_sentence_scores_match_sacrebleu() -> None:
     for one in sentence_scores(HYPOTHESES, REFERENCES, SOURCES):
         assert one.chrf == pytest.approx(sacrebleu.sentence_chrf(one.hypothesis, [one.reference]).score)
         assert one.bleu == pytest.approx(sacrebleu.sentence_bleu(one.hypothesis, [one.reference]).score)
@@ -56,7 +56,7 @@ def test_sentences_score_as_sacrebleu_says() -> None:
         )  # fmt: skip
 
 
-def test_the_worst_come_first_and_the_right_ones_last() -> None:
+def test_worst_sentences_come_first_and_exact_matches_last() -> None:
     hypotheses, references = ["right", "nearly right", "", "", "fine"], ["right", "nearly richt", "", "gone", "fun"]
     scores = sentence_scores(hypotheses, references)
     assert [one.line for one in scores] == [4, 5, 2, 3, 1]  # line 3 is blank and right, though its chrF is 0

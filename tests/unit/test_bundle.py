@@ -32,7 +32,7 @@ def copied(quick_run: Path, tmp_path: Path) -> Path:
     return shutil.copytree(quick_run, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints", "data"))
 
 
-def test_a_model_directory_comes_back(quick_run: Path, tmp_path: Path) -> None:
+def test_model_directory_round_trip(quick_run: Path, tmp_path: Path) -> None:
     loaded = bundle.load_bundle(quick_run)
     weights = bundle.named_weights(loaded.model)
     bundle.save_bundle(tmp_path / "again", loaded.config, loaded.tokenizers, weights, "a card")
@@ -41,10 +41,10 @@ def test_a_model_directory_comes_back(quick_run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "again" / "card.md").read_text() == "a card"
     for name, tensor in bundle.named_weights(again.model).items():
         assert torch.equal(tensor, weights[name])
-    assert again.model.output.weight is again.model.source_embedding.weight, "ties come back"
+    assert again.model.output.weight is again.model.source_embedding.weight, "tied weights stay tied"
 
 
-def test_a_model_directory_keeps_no_break_spaces_where_its_config_says_so(copied: Path) -> None:
+def test_no_break_spaces_are_kept_if_configured(copied: Path) -> None:
     text = "a\u00a0b \u202f c"
     plain = bundle.load_bundle(copied).tokenizers.source
     assert plain.decode(plain.encode(text)) == "a b c"
@@ -62,7 +62,7 @@ def test_shared_weights_are_stored_once(quick_run: Path) -> None:
     assert not {"target_embedding.weight", "output.weight"} & stored.keys()
 
 
-def test_what_is_missing_is_named(tmp_path: Path, copied: Path) -> None:
+def test_missing_directory_or_file_is_named(tmp_path: Path, copied: Path) -> None:
     with pytest.raises(ModelError, match="nowhere: no such model directory; train one with `dragoman train"):
         bundle.load_bundle(tmp_path / "nowhere")
     with pytest.raises(ModelError, match=r"not a model directory \(no config.toml\)"):
@@ -93,14 +93,14 @@ def test_weights_that_do_not_fit_are_all_reported_at_once(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\xff" * 100, (10**15).to_bytes(8, "little") + b"{}"])
-def test_other_files_are_refused_as_weights(copied: Path, content: bytes) -> None:
+def test_weights_in_other_formats_are_refused(copied: Path, content: bytes) -> None:
     (copied / "weights.safetensors").write_bytes(content)
     seal(copied)
     with pytest.raises(ModelError, match=r"weights.safetensors: not a safetensors file"):
         bundle.load_bundle(copied)
 
 
-def test_a_configuration_for_another_model_is_refused_before_it_is_built(copied: Path) -> None:
+def test_config_of_another_size_is_refused_before_building_the_model(copied: Path) -> None:
     config = (copied / "config.toml").read_text()
     (copied / "config.toml").write_text(config.replace("d_ff = 64", "d_ff = 1000000"))
     with pytest.raises(ModelError, match=r"holds [\d,]+ parameters, its config.toml describes 1\d\d,\d+,\d+"):
@@ -110,7 +110,7 @@ def test_a_configuration_for_another_model_is_refused_before_it_is_built(copied:
         bundle.load_bundle(copied)
 
 
-def test_weights_of_other_types_are_refused(copied: Path) -> None:
+def test_weights_of_unsupported_dtypes_are_refused(copied: Path) -> None:
     path = copied / "weights.safetensors"
     weights = load_file(path)
     weights["encoder.layers.0.feed_forward.inner.bias"] = torch.zeros(64, dtype=torch.int64)
@@ -131,7 +131,7 @@ def test_a_tokenizer_of_another_size_is_refused(copied: Path) -> None:
         bundle.load_bundle(copied)
 
 
-def test_keys_of_a_configuration_are_not_nested_deeply(copied: Path) -> None:
+def test_deeply_nested_config_keys_are_refused(copied: Path) -> None:
     config = (copied / "config.toml").read_text()
     dots = "." * 100
     (copied / "config.toml").write_text(config.replace("source = []", f'source = [\n"{dots}/a",\n"{dots}/b"\n]', 1))
@@ -143,7 +143,7 @@ def test_keys_of_a_configuration_are_not_nested_deeply(copied: Path) -> None:
             bundle.load_config(copied)
 
 
-def test_one_process_at_a_time_has_the_lock(tmp_path: Path) -> None:
+def test_only_one_process_holds_the_lock(tmp_path: Path) -> None:
     refused = pytest.raises(ModelError, match="another run is training here")
     with files.lock_directory(tmp_path), refused, files.lock_directory(tmp_path):
         pass
@@ -156,7 +156,7 @@ def test_one_process_at_a_time_has_the_lock(tmp_path: Path) -> None:
 FILES = {"a.bin": b"one", "b.bin": b"two"}
 
 
-def test_a_checkpoint_is_whole_or_absent(tmp_path: Path) -> None:
+def test_checkpoint_is_complete_or_absent(tmp_path: Path) -> None:
     path = checkpoint_path(tmp_path, 60)
     assert path.name == "step-000060"
     write_checkpoint(path, FILES)
@@ -166,7 +166,7 @@ def test_a_checkpoint_is_whole_or_absent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "manifest"])
-def test_damage_is_noticed(tmp_path: Path, damage: str) -> None:
+def test_damaged_checkpoint_is_detected(tmp_path: Path, damage: str) -> None:
     path = checkpoint_path(tmp_path, 1)
     write_checkpoint(path, FILES)
     if damage == "flip":
@@ -182,14 +182,14 @@ def test_damage_is_noticed(tmp_path: Path, damage: str) -> None:
 
 
 def damage(path: Path) -> str:
-    """What read_checkpoint says of it."""
+    """The damage that read_checkpoint reports."""
     with pytest.raises(ModelError) as caught:
         read_checkpoint(path)
     return str(caught.value).removeprefix(f"{path}: damaged checkpoint ")
 
 
 @pytest.mark.parametrize("name", ["a.bin", "manifest.json"])
-def test_files_of_a_checkpoint_that_would_block_or_lead_elsewhere_are_not_read(tmp_path: Path, name: str) -> None:
+def test_links_pipes_and_oversized_checkpoint_files_are_not_read(tmp_path: Path, name: str) -> None:
     path = checkpoint_path(tmp_path, 1)
     write_checkpoint(path, FILES)
     moved = (path / name).rename(tmp_path / "moved")
@@ -219,14 +219,14 @@ def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(tmp_path: Path) 
 @pytest.mark.parametrize(
     "content", ["[" * 100_000, "5", "null", '["a"]', '{"a\\u0000": "b"}', '{"a.bin": 5}', '{"": ""}']
 )
-def test_a_checkpoint_with_another_kind_of_manifest_is_damaged(tmp_path: Path, content: str) -> None:
+def test_checkpoint_with_an_invalid_manifest_is_damaged(tmp_path: Path, content: str) -> None:
     path = checkpoint_path(tmp_path, 1)
     write_checkpoint(path, FILES)
     (path / "manifest.json").write_text(content)
     assert damage(path).startswith("(")
 
 
-def test_what_a_kill_left_of_checkpoints_goes_and_what_was_put_aside_comes_back(tmp_path: Path) -> None:
+def test_partial_checkpoints_are_removed_and_replaced_ones_restored(tmp_path: Path) -> None:
     path = checkpoint_path(tmp_path, 1)
     write_checkpoint(path, FILES)
     path.rename(path.with_name(".step-000001.replaced"))
@@ -236,7 +236,7 @@ def test_what_a_kill_left_of_checkpoints_goes_and_what_was_put_aside_comes_back(
     assert read_checkpoint(path) == FILES
 
 
-def test_a_header_of_tensors_over_its_limit_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_tensor_header_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     content = tensors_file(b"{}".ljust(1001))
     assert bundle.weights_from_bytes(content, Path("a")) == {}
     monkeypatch.setattr(bundle, "MAX_HEADER", 1000)
@@ -260,7 +260,7 @@ def test_checkpoints_sort_by_step_and_partial_ones_are_never_chosen(tmp_path: Pa
     assert [path.name for path in checkpoints(tmp_path)] == ["step-1000000"]
 
 
-def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "weights"
     files.write_file(path, b"old")
 
@@ -276,7 +276,7 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.Mo
     assert checkpoints(tmp_path) == []
 
 
-def test_weights_that_are_not_finite_are_refused(copied: Path) -> None:
+def test_non_finite_weights_are_refused(copied: Path) -> None:
     path = copied / "weights.safetensors"
     weights = load_file(path)
     weights["source_embedding.weight"][5, 5] = float("nan")
@@ -287,7 +287,7 @@ def test_weights_that_are_not_finite_are_refused(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("model", [{}, {"architecture": "rnn"}])
-def test_an_empty_model_draws_nothing(model: dict[str, str]) -> None:
+def test_empty_model_does_not_advance_the_rng(model: dict[str, str]) -> None:
     config = Config.build("tiny", model=model)
     before = torch.get_rng_state()
     empty = empty_model(config, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The state of a run in its checkpoint: what is not one is refused by name."""
+"""The state of a run in its checkpoint: anything invalid is refused by name."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from dragoman.training.checkpoint import read_state
 STATE = {"progress": {"step": 3}, "identity": {"train.seed": 1}}
 
 
-def test_a_state_comes_back() -> None:
+def test_state_round_trip() -> None:
     assert read_state(json.dumps(STATE).encode(), Path("run")) == STATE
 
 
@@ -29,7 +29,7 @@ def test_a_state_comes_back() -> None:
         b'{"progress": {}, "identity": 5}',
     ],
 )
-def test_anything_else_is_refused(content: bytes) -> None:
+def test_invalid_state_is_refused(content: bytes) -> None:
     with pytest.raises(ModelError) as caught:
         read_state(content, Path("run"))
     assert str(caught.value) == "run/state.json: not the state of a run; restore it or give another --out"

@@ -30,7 +30,7 @@ def pieces(draw: st.DrawFn) -> list[list[Hypothesis]]:
 
 
 @given(pieces(), st.integers(1, 12))
-def test_they_are_those_that_trying_all_combinations_finds(choices: list[list[Hypothesis]], count: int) -> None:
+def test_best_combinations_match_exhaustive_search(choices: list[list[Hypothesis]], count: int) -> None:
     def rank(combination: tuple[Hypothesis, ...]) -> tuple[int, float]:
         unfinished = sum(not hypothesis.finished for hypothesis in combination)
         return unfinished, -sum(hypothesis.normalized_score for hypothesis in combination)
@@ -41,8 +41,8 @@ def test_they_are_those_that_trying_all_combinations_finds(choices: list[list[Hy
     assert found[0] == [hypotheses[0] for hypotheses in choices]
 
 
-def test_a_line_of_twenty_thousand_pieces_is_no_trouble() -> None:
-    """Nothing grows with the square of it, nor recurses."""
+def test_line_of_twenty_thousand_pieces_is_handled() -> None:
+    """Nothing is quadratic or recursive."""
     choices = [[Hypothesis((), score, score, True) for score in (-1.0, -2.0)]] * 20_000
     first, second, third = best_combinations(choices, 3)
     assert len(first) == 20_000
@@ -57,7 +57,7 @@ def translator(quick_run: Path) -> Translator:
     return dragoman.load(quick_run, device="cpu")
 
 
-def test_a_line_of_several_sentences_has_its_n_best(translator: Translator) -> None:
+def test_line_of_several_sentences_has_n_best(translator: Translator) -> None:
     line = translator.translate(LINE, split="sentences", beam=3, n_best=3)
     best = line.alternatives[0]
     assert (best.text, best.score, best.normalized_score, best.tokens) == (
@@ -74,7 +74,7 @@ def test_a_line_of_several_sentences_has_its_n_best(translator: Translator) -> N
     assert translator.translate(LINE, split="sentences", beam=3).alternatives == (best,)
 
 
-def test_more_combinations_than_any_piece_has_hypotheses(translator: Translator) -> None:
+def test_n_best_can_exceed_the_hypotheses_of_each_piece(translator: Translator) -> None:
     line = translator.translate(LINE, split="sentences", beam=4, n_best=4)
     assert len(line.alternatives) == 4
 
@@ -84,4 +84,4 @@ def test_a_sample_of_a_line_is_one_sample_of_each_sentence(translator: Translato
     assert len({other.tokens for other in line.alternatives}) == 3
     ends = [[place for place, token in enumerate(other.tokens) if token == "</s>"] for other in line.alternatives]
     firsts = {other.tokens[: end[0]] for other, end in zip(line.alternatives, ends, strict=True) if end}
-    assert len(firsts) > 1, "not the best sample of a sentence in all of them"
+    assert len(firsts) > 1, "each sample uses its own sample of a sentence"

@@ -1,4 +1,4 @@
-"""Smaller weights on disk: how near, how small, and the same model to every command."""
+"""Smaller weights on disk: error, size, and the same model for every command."""
 
 import errno
 import os
@@ -40,11 +40,11 @@ def rows_off_by_more_than_half_their_scale() -> int:
     return int(((again["matrix"] - weights["matrix"]).abs() > 0.5001 * scale_N1).any(dim=1).sum())
 
 
-def test_a_row_is_off_by_half_its_scale_at_most_and_vectors_not_at_all() -> None:
+def test_row_error_is_at_most_half_its_scale_and_vectors_are_exact() -> None:
     assert rows_off_by_more_than_half_their_scale() == 0
 
 
-def test_with_one_scale_for_the_matrix_quiet_rows_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_scale_per_matrix_loses_rows_of_small_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def whole_matrix(x_NI: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         scale_N1 = (x_NI.abs().amax() / 127).expand(len(x_NI), 1)
         return (x_NI / scale_N1).round().to(torch.int8), scale_N1
@@ -53,17 +53,17 @@ def test_with_one_scale_for_the_matrix_quiet_rows_would_be_lost(monkeypatch: pyt
     assert rows_off_by_more_than_half_their_scale() == 19
 
 
-def test_what_was_compact_once_stays_as_it_is() -> None:
+def test_compressing_twice_changes_nothing() -> None:
     first = compact({"matrix": torch.randn(20, 50, generator=torch.Generator().manual_seed(1))})
     second = compact(expanded(first))
     assert torch.equal(first["matrix"], second["matrix"])
 
 
-def test_a_weight_whose_own_name_ends_in_scale_is_one() -> None:
+def test_weight_named_scale_is_not_taken_for_a_scale() -> None:
     assert set(without_scales({"norm.scale", "a", "a.scale"})) == {"norm.scale", "a"}
 
 
-def test_a_compressed_model_serves_as_the_one_it_was_made_of(quick_run: Path, small: Path) -> None:
+def test_compressed_model_works_like_the_original(quick_run: Path, small: Path) -> None:
     stored = load_file(small / bundle.WEIGHTS)
     assert {str(tensor.dtype) for name, tensor in stored.items() if tensor.dim() == 2} == {"torch.int8"}
     assert (small / bundle.WEIGHTS).stat().st_size < 0.5 * (quick_run / bundle.WEIGHTS).stat().st_size
@@ -82,7 +82,7 @@ def test_the_int8_engine_computes_with_the_same_integers(quick_run: Path, small:
 
 
 @pytest.mark.parametrize("weights", ["bfloat16", "float32"])
-def test_other_kinds_of_weights(quick_run: Path, tmp_path: Path, weights: str) -> None:
+def test_weights_can_be_saved_in_other_dtypes(quick_run: Path, tmp_path: Path, weights: str) -> None:
     arguments = ["compress", "--model", str(quick_run), "--out", str(tmp_path / "out"), "--weights", weights]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert {str(tensor.dtype) for tensor in load_file(tmp_path / "out" / bundle.WEIGHTS).values()} == {
@@ -91,7 +91,7 @@ def test_other_kinds_of_weights(quick_run: Path, tmp_path: Path, weights: str) -
     assert dragoman.load(str(tmp_path / "out"), "cpu").translate("a b c").status in ("translated", "truncated")
 
 
-def test_what_cannot_be_done_is_said(quick_run: Path, small: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_reported(quick_run: Path, small: Path, tmp_path: Path) -> None:
     def error(*arguments: str) -> str:
         return str(CliRunner().invoke(app, ["compress", "--model", str(quick_run), *arguments]).exception)
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_done_is_said(quick_run: Path, small: Path, tmp_path: Pat
     )
 
 
-def test_scales_that_are_missing_are_noticed(small: Path, tmp_path: Path) -> None:
+def test_missing_scales_are_detected(small: Path, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(small, tmp_path / "broken"))
     stored = load_file(broken / bundle.WEIGHTS)
     del stored["source_embedding.weight.scale"]
@@ -120,7 +120,7 @@ def test_scales_of_another_shape_are_not_broadcast(shape: tuple[int, ...], scale
 
 
 @pytest.mark.parametrize(("dtype", "scale_dtype"), [(torch.float32, torch.float32), (torch.int8, torch.int8)])
-def test_only_whole_numbers_have_scales_and_scales_are_not(dtype: torch.dtype, scale_dtype: torch.dtype) -> None:
+def test_wrong_dtypes_of_weights_or_scales_are_refused(dtype: torch.dtype, scale_dtype: torch.dtype) -> None:
     with pytest.raises(ModelError, match=r"^a has "):
         expanded({"a": torch.ones(4, 3, dtype=dtype), "a.scale": torch.ones(4, dtype=scale_dtype)})
 
@@ -149,7 +149,7 @@ EVENTS = 10  # manifest, tokenizer, config, weights and card, each written and r
 
 
 @pytest.mark.parametrize("number", range(1, EVENTS + 1))
-def test_a_full_disk_leaves_nothing_that_was_not_there(
+def test_full_disk_leaves_no_new_files(
     quick_run: Path, tmp_path: Path, fill_disk: Callable[[int], None], number: int
 ) -> None:
     kept = tmp_path / "kept"
@@ -165,7 +165,9 @@ def test_a_full_disk_leaves_nothing_that_was_not_there(
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == [Path("kept"), Path("kept/notes.txt")]
 
 
-def test_a_full_disk_leaves_what_was_there(quick_run: Path, tmp_path: Path, fill_disk: Callable[[int], None]) -> None:
+def test_full_disk_leaves_existing_files_unchanged(
+    quick_run: Path, tmp_path: Path, fill_disk: Callable[[int], None]
+) -> None:
     (tmp_path / "card.md").write_text("mine")
     fill_disk(8)
     done = CliRunner().invoke(app, ["compress", "--model", str(quick_run), "--out", str(tmp_path)])
@@ -173,8 +175,10 @@ def test_a_full_disk_leaves_what_was_there(quick_run: Path, tmp_path: Path, fill
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"card.md": "mine"}
 
 
-def test_the_disk_is_written_to_ten_times(quick_run: Path, tmp_path: Path, fill_disk: Callable[[int], None]) -> None:
-    """The control of the test above: without a full disk every file is there."""
+def test_control_every_file_is_written_without_a_full_disk(
+    quick_run: Path, tmp_path: Path, fill_disk: Callable[[int], None]
+) -> None:
+    """The control of the test above."""
     fill_disk(EVENTS + 1)
     assert CliRunner().invoke(app, ["compress", "--model", str(quick_run), "--out", str(tmp_path)]).exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -185,7 +189,7 @@ def test_the_disk_is_written_to_ten_times(quick_run: Path, tmp_path: Path, fill_
 # Bundled models
 
 
-def test_a_name_is_a_model_in_the_box_unless_one_here_has_it(
+def test_local_model_takes_precedence_over_bundled_model(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle, "BUNDLED_MODELS", small.parent)
@@ -194,12 +198,12 @@ def test_a_name_is_a_model_in_the_box_unless_one_here_has_it(
     assert bundle.bundled_models() == ["small"]
     assert dragoman.load("small", "cpu").translate("a b").source == "a b"
     Path("small").mkdir(exist_ok=True)
-    assert bundle.resolve_model("small") == small, "a folder that is no model is not in the way"
+    assert bundle.resolve_model("small") == small, "a folder without a model is ignored"
     for part in (bundle.CONFIG, bundle.WEIGHTS, bundle.CHECKPOINTS):
         Path("small", part).touch()
-        assert bundle.resolve_model("small") == Path("small"), "one's own model comes first"
+        assert bundle.resolve_model("small") == Path("small"), "the local model comes first"
         Path("small", part).unlink()
     assert bundle.resolve_model("..") == Path("..")
-    assert bundle.resolve_model("../small") == Path("../small"), "only names are, not paths"
+    assert bundle.resolve_model("../small") == Path("../small"), "paths never name bundled models"
     with pytest.raises(ModelError, match="or use a bundled one: small"):
         dragoman.load("smal")

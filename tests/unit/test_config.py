@@ -112,9 +112,7 @@ def message_of(make: Callable[..., Any], *arguments: Any, **options: Any) -> str
 
 
 @pytest.mark.parametrize(("name", "value", "fault"), FAULTS, ids=[f"{name}={value}"[:40] for name, value, _ in FAULTS])
-def test_a_wrong_value_is_the_same_error_whichever_way_it_comes_in(
-    name: str, value: Any, fault: str, tmp_path: Path
-) -> None:
+def test_wrong_value_gives_the_same_error_from_any_source(name: str, value: Any, fault: str, tmp_path: Path) -> None:
     section, _, key = name.partition(".")
     kind = next(kind for each, kind in SECTIONS if each == section)
     file = tmp_path / "run.toml"
@@ -127,10 +125,10 @@ def test_a_wrong_value_is_the_same_error_whichever_way_it_comes_in(
     assert message_of(Config.build, file=file) == f"{file}: {message}"
 
 
-def wrong_for(hint: Any) -> list[Any]:
-    """Values of every other type; for numbers those that are none, too."""
+def values_of_other_types(hint: Any) -> list[Any]:
+    """Values of every other type; for numbers also NaN and infinity."""
     if isinstance(hint, types.UnionType):
-        return wrong_for(hint.__args__[0])
+        return values_of_other_types(hint.__args__[0])
     if typing.get_origin(hint) is Literal:
         return ["no such choice", 1, True]
     if typing.get_origin(hint) is tuple:
@@ -145,14 +143,14 @@ def wrong_for(hint: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(("section", "kind"), SECTIONS, ids=[kind.__name__ for _, kind in SECTIONS])
-def test_every_field_refuses_what_is_not_of_its_type(section: str, kind: Any) -> None:
+def test_every_field_refuses_values_of_other_types(section: str, kind: Any) -> None:
     for name, hint in typing.get_type_hints(kind).items():
-        for value in wrong_for(hint):
+        for value in values_of_other_types(hint):
             assert message_of(kind, **{name: value}).startswith(f"{section}.{name}: "), (name, value)
         kind(**{name: getattr(kind(), name)})  # the control
 
 
-def test_values_become_the_type_of_their_field() -> None:
+def test_values_are_converted_to_the_type_of_their_field() -> None:
     made = TrainConfig(clip_norm=0, max_steps=np.int64(7), ema=np.float64(0.5), trackers=[])  # type: ignore[arg-type]
     assert [type(value) for value in (made.clip_norm, made.max_steps, made.ema, made.trackers)] == [
         float, int, float, tuple,
@@ -162,13 +160,13 @@ def test_values_become_the_type_of_their_field() -> None:
     assert "max_steps = 7\n" in Config(train=made).to_toml()
 
 
-def test_a_section_of_another_kind_is_refused() -> None:
+def test_section_of_wrong_type_is_refused() -> None:
     assert message_of(Config, train={"max_steps": 5}) == "train: {'max_steps': 5} is not a TrainConfig"
     assert message_of(Config, model="base") == "model: 'base' is not a TransformerConfig or a RecurrentConfig"
 
 
 @pytest.mark.parametrize("kind", [TransformerConfig, RecurrentConfig])
-def test_zero_is_no_size(kind: type[TransformerConfig] | type[RecurrentConfig]) -> None:
+def test_zero_sizes_are_refused(kind: type[TransformerConfig] | type[RecurrentConfig]) -> None:
     sizes = [
         name
         for name, hint in typing.get_type_hints(kind).items()
@@ -185,14 +183,14 @@ REFUSED = "follows from the tokenizer; leave it out and set text.vocab_size"
 
 
 @pytest.mark.parametrize("name", ["vocab_size", "target_vocab_size"])
-def test_the_size_of_a_vocabulary_is_not_a_setting_of_the_model(name: str, tmp_path: Path) -> None:
+def test_vocabulary_size_is_not_a_model_setting(name: str, tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(f"[model]\n{name} = 500\nshare_source_target = false\n")
     message = f"model.{name}: {REFUSED}"
     assert message_of(Config.build, None, file) == f"{file}: {message}"
     assert message_of(Config.build, None, None, [f"model.{name}=500"]) == message
     assert message_of(Config.build, model={name: 500}) == message
-    assert getattr(Config.build(None, file, saved=True).model, name) == 500, "a model directory states it"
+    assert getattr(Config.build(None, file, saved=True).model, name) == 500, "a model directory contains it"
     assert message_of(Config.build, None, file, [f"model.{name}=500"], saved=True) == message
 
 
@@ -232,17 +230,19 @@ def test_a_mistake_in_a_file_names_the_file(text: str, message: str, tmp_path: P
         ([], {"data": {"on_bad_line": "skp"}}, "data.on_bad_line: 'skp' is not a choice; did you mean skip?"),
     ],
 )
-def test_a_mistake_beside_a_file_is_not_blamed_on_it(
+def test_error_outside_a_file_does_not_name_the_file(
     settings: list[str], options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "run.toml"
     file.write_text("[train]\nmax_steps = 5\n[decode]\nbeam = 2\n")
     assert message_of(Config.build, file=file, settings=settings, **options) == message
     file.write_text("[train]\nmax_steps = -1\n")
-    assert message_of(Config.build, None, file, ["train.max_steps=0"]).startswith("train.max_steps: 0 is"), "nor here"
+    assert message_of(Config.build, None, file, ["train.max_steps=0"]).startswith("train.max_steps: 0 is"), (
+        "nor for an overridden value"
+    )
 
 
-def test_a_setting_may_correct_a_file(tmp_path: Path) -> None:
+def test_setting_overrides_an_invalid_value_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("[train]\nmax_steps = 0\n")
     assert Config.build(None, file, ["train.max_steps=1"]).train.max_steps == 1
@@ -258,7 +258,7 @@ def test_a_hostile_file_is_refused_by_name(text: str, tmp_path: Path) -> None:
 # Building
 
 
-def test_later_wins(tmp_path: Path) -> None:
+def test_later_sources_override_earlier_ones(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('preset = "tiny"\n[train]\nmax_steps = 7\nseed = 3\n')
     config = Config.build(None, file, ["train.seed=4"])
@@ -269,7 +269,7 @@ def test_later_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_toml_brings_back_every_setting(preset: str, tmp_path: Path) -> None:
+def test_toml_round_trips_every_setting(preset: str, tmp_path: Path) -> None:
     config = Config.build(
         preset, None, ["data.source=['a \"b\"\\n', 'ü']", "data.target=x", "model.d_k=8", "model.d_v=8"]
     )
@@ -283,7 +283,7 @@ def test_toml_brings_back_every_setting(preset: str, tmp_path: Path) -> None:
 @example("train\x7f.en")
 @example("a\r\nb\u0085c\u2028\u2029\ufeff\U0010ffff")
 @example('"quoted" \'twice\' \\ C:\\new \\u007f """')
-def test_toml_brings_back_any_path(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
+def test_toml_round_trips_any_path(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
     config = Config(data=DataConfig(source=(path, "b")), train=TrainConfig(start_from=path))
     file = tmp_path_factory.getbasetemp() / "path.toml"
     file.write_bytes(config.to_toml().encode())
@@ -300,7 +300,7 @@ def test_a_path_that_is_not_unicode_is_refused() -> None:
     )
 
 
-def test_a_wrong_file_is_named(tmp_path: Path) -> None:
+def test_missing_or_invalid_config_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: no such file"):
         Config.build(None, tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
@@ -314,13 +314,13 @@ def test_an_unknown_preset_is_named() -> None:
         Config.build("bigg")
 
 
-def test_presets_are_complete_schedules() -> None:
+def test_presets_set_a_complete_schedule() -> None:
     for name, sections in PRESETS.items():
         assert {"max_steps", "batch_tokens", "warmup_steps", "save_every"} <= sections["train"].keys(), name
     assert PRESETS["tiny"]["train"]["warmup_steps"] <= 300
 
 
-def test_the_defaults_are_the_papers_base() -> None:
+def test_defaults_are_the_base_model_of_the_paper() -> None:
     assert TransformerConfig() == TransformerConfig.base()
     big = TransformerConfig.big()
     assert (big.d_model, big.num_heads, big.d_ff, big.dropout) == (1024, 16, 4096, 0.3)
@@ -342,7 +342,7 @@ def test_every_section_has_only_settable_fields() -> None:
             assert entry.name.isidentifier()
 
 
-def test_the_schedule_is_the_papers() -> None:
+def test_default_schedule_matches_the_paper() -> None:
     config = Config.build("base").train
     for step in (1, 100, 3_999, 4_000, 4_001, 50_000):
         paper = 512**-0.5 * min(step**-0.5, step * 4_000**-1.5)

@@ -65,7 +65,7 @@ def test_unequal_line_counts_name_both_files(tmp_path: Path, missing: int) -> No
     )
 
 
-def test_a_tsv_file_is_both_sides(tmp_path: Path) -> None:
+def test_tsv_file_holds_both_sides(tmp_path: Path) -> None:
     path = tmp_path / "words.tsv.bz2"
     path.write_bytes(bz2.compress("hello\th ə l oʊ\n\nworld\tw ɝ l d\tnoun\n".encode()))
     report = CorpusReport()
@@ -77,7 +77,7 @@ def test_a_tsv_file_is_both_sides(tmp_path: Path) -> None:
         list(read_pairs([path], [path], report=CorpusReport()))
 
 
-def test_a_missing_last_newline_alone_is_fine(tmp_path: Path) -> None:
+def test_missing_final_newline_is_accepted(tmp_path: Path) -> None:
     whole, _ = pairs_of(tmp_path, numbered(9), numbered(9))
     assert pairs_of(tmp_path, numbered(9), numbered(9)[:-1])[0] == whole
     assert pairs_of(tmp_path, numbered(9)[:-1], numbered(9))[0] == whole
@@ -107,7 +107,7 @@ def test_every_kind_of_invalid_utf8_is_found(tmp_path: Path, data: bytes) -> Non
 
 
 @given(st.binary(max_size=60))
-def test_lines_are_newlines_plus_one_for_bytes_that_follow(
+def test_line_count_is_newlines_plus_an_unterminated_last_line(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     data = b"a" + data
@@ -136,14 +136,14 @@ def test_carriage_returns_and_a_byte_order_mark_change_no_text(tmp_path: Path) -
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n")))
 @example("\ufeffa\0b")
 @example("\ufeff\ufeffa")
-def test_a_string_is_judged_as_the_first_line_of_a_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_string_is_checked_like_the_first_line_of_a_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     (read,) = read_lines(write(tmp_path_factory.getbasetemp() / "one", text.encode() + b"\n"))
     found = text_line(text)
     assert found.text == read.text
-    assert found.problem.split()[:2] == read.problem.split()[:2], "bytes there, characters here"
+    assert found.problem.split()[:2] == read.problem.split()[:2], "counted in bytes in files, in characters in strings"
 
 
-def test_blank_lines_leave_as_pairs_and_are_counted(tmp_path: Path) -> None:
+def test_blank_lines_are_dropped_as_pairs_and_counted(tmp_path: Path) -> None:
     pairs, report = pairs_of(tmp_path, b"a\n\nc\n \t\ne\n", b"A\nB\n\xe2\x80\xa8\n\nE\n")
     assert pairs == [Pair("a", "A", 0, 1), Pair("e", "E", 0, 5)]
     assert (report.kept, report.blank.count, report.blank.first) == (2, 3, [(0, 2), (0, 3), (0, 4)])
@@ -154,7 +154,7 @@ def test_blank_lines_leave_as_pairs_and_are_counted(tmp_path: Path) -> None:
     assert "0 lines" in message_of(lambda: pairs_of(tmp_path, b"", b""))
 
 
-def test_what_is_not_text_is_named(tmp_path: Path) -> None:
+def test_binary_data_is_reported_with_file_and_line(tmp_path: Path) -> None:
     text = numbered(3)
     source = tmp_path / "train.en"
 
@@ -180,7 +180,7 @@ COMPRESSORS: list[tuple[str, Callable[[bytes], bytes]]] = [
 
 
 @pytest.mark.parametrize(("suffix", "compress"), COMPRESSORS)
-def test_compressed_files_are_read_by_their_name(
+def test_compressed_files_are_recognised_by_name(
     tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
 ) -> None:
     data = b"\xef\xbb\xbf" + numbered(500)
@@ -200,7 +200,7 @@ def test_compressed_files_are_read_by_their_name(
     assert message_of(lambda: list(read_lines(packed))).startswith(f"{packed}: ")
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     absent = tmp_path / "absent"
     assert message_of(lambda: list(read_lines(absent))) == f"{absent}: no such file; check its name"
     assert message_of(lambda: list(read_lines(tmp_path))) == f"{tmp_path}: is a directory; give a file"
@@ -229,14 +229,14 @@ def test_one_enormous_line_is_dropped_by_number_in_bounded_memory(tmp_path: Path
 
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
-def test_the_longest_line_is_whole_and_one_byte_more_is_refused(tmp_path: Path, start: bytes, end: bytes) -> None:
+def test_longest_allowed_line_is_kept_and_one_byte_more_is_refused(tmp_path: Path, start: bytes, end: bytes) -> None:
     for extra in range(8):
         data = start + b"x" * (LONGEST_LINE + extra) + end
         [line] = read_lines(write(tmp_path / "file", data))
         assert line == (Line(1, "", TOO_LONG) if extra else Line(1, "x" * LONGEST_LINE))
 
 
-def test_several_files_are_read_part_by_part(tmp_path: Path) -> None:
+def test_several_files_are_paired_file_by_file(tmp_path: Path) -> None:
     sources = [write(tmp_path / "a.en", b"one\n\nthree"), write(tmp_path / "b.en", b"four\n")]
     targets = [write(tmp_path / "a.de", b"eins\nzwei\ndrei\n"), write(tmp_path / "b.de", b"vier")]
     report = CorpusReport()
@@ -258,7 +258,7 @@ def test_notes_name_the_first_few_places_only(tmp_path: Path) -> None:
     assert pairs_of(tmp_path, b"a\n", b"x\n")[1].notes() == []
 
 
-def test_the_content_hash_is_of_bytes_and_file_ends_not_of_names(tmp_path: Path) -> None:
+def test_content_hash_covers_bytes_and_file_boundaries_not_names(tmp_path: Path) -> None:
     one, same, other = (write(tmp_path / name, data) for name, data in (("1", b"ab"), ("2", b"ab"), ("3", b"ab\n")))
     assert content_hash([one]) == content_hash([same]) != content_hash([other])
     first, second = write(tmp_path / "4", b"a"), write(tmp_path / "5", b"b")

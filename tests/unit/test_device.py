@@ -1,4 +1,4 @@
-"""What a process does with freed memory, while a training keeps it and after."""
+"""Freed memory is kept during a training run and returned after it."""
 
 import platform
 import subprocess
@@ -35,7 +35,7 @@ print(faults(), small())
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
 @pytest.mark.slow
-def test_memory_is_kept_for_the_cpu_and_given_back_after(device: str) -> None:
+def test_freed_memory_is_kept_during_cpu_training_and_returned_after(device: str) -> None:
     command = [sys.executable, "-c", FAULTS, device]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (before, small), (kept, kept_small), (after, small_after) = (

@@ -1,4 +1,4 @@
-"""Dropout happens wherever the configuration asks for it, in training only, padded and packed."""
+"""Dropout is applied wherever it is configured, in training only, padded and packed."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ def model_with(norm: str = "post", **dropout: float) -> Transformer:
 
 
 def dropouts(model: Transformer) -> dict[str, float]:
-    """Every place that can drop something, and how much of it."""
+    """Every dropout of a model with its rate."""
     found = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.Dropout):
@@ -42,7 +42,7 @@ def dropouts(model: Transformer) -> dict[str, float]:
     return found
 
 
-def leave_only(model: Transformer, place: str) -> None:
+def disable_all_but(model: Transformer, place: str) -> None:
     for name, module in model.named_modules():
         if name != place and isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -51,7 +51,7 @@ def leave_only(model: Transformer, place: str) -> None:
 
 
 def run_of(model: Transformer, layout: str) -> Callable[[int], Tensor]:
-    """What the model makes of a few pairs, as a function of the seed."""
+    """The output of the model for a few pairs, as a function of the seed."""
     if layout == "padded":
         batch = teacher_forcing(torch.arange(2).numpy(), SOURCES, TARGETS)
 
@@ -69,17 +69,17 @@ def run_of(model: Transformer, layout: str) -> Callable[[int], Tensor]:
     return run
 
 
-def test_every_place_has_the_share_of_the_configuration() -> None:
+def test_every_dropout_has_the_configured_rate() -> None:
     found = dropouts(model_with(dropout=0.3, attention_dropout=0.2))
     assert found == dict.fromkeys([*EMBEDDING, *RESIDUAL], 0.3) | dict.fromkeys(ATTENTION, 0.2)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_each_place_drops_in_training_and_only_there(layout: str, norm: str) -> None:
+def test_each_dropout_is_active_in_training_only(layout: str, norm: str) -> None:
     for place in [*EMBEDDING, *RESIDUAL, *ATTENTION]:
         model = model_with(norm, dropout=0.5, attention_dropout=0.5)
-        leave_only(model, place)
+        disable_all_but(model, place)
         run = run_of(model, layout)
         model.train()
         assert torch.equal(run(1), run(1)), place
@@ -87,12 +87,12 @@ def test_each_place_drops_in_training_and_only_there(layout: str, norm: str) -> 
         model.eval()
         assert torch.equal(run(1), run(2)), place
     model.train()
-    leave_only(model, "nowhere")
+    disable_all_but(model, "nowhere")
     assert torch.equal(run(1), run(2)), "the control: nothing else is random"
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
-def test_the_recurrent_model_drops_in_training_only(num_layers: int) -> None:
+def test_recurrent_dropout_is_active_in_training_only(num_layers: int) -> None:
     torch.manual_seed(0)
     batch = teacher_forcing(torch.arange(2).numpy(), SOURCES, TARGETS)
     for dropout in (0.5, 0.0):

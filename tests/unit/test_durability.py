@@ -1,6 +1,6 @@
-"""What is saved survives a loss of power: every file on the disk before the rename, the rename before anything else.
+"""Saved files survive a loss of power: every file is synced before the rename, the rename before anything else.
 
-A killed process loses nothing that it wrote, so no kill can tell; the calls and their order can.
+A killed process loses nothing that it wrote, so kills cannot test this; the order of the calls can.
 """
 
 import os
@@ -62,7 +62,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
 
 
 def synced(events: list[Event], path: Path, *, after: int = -1) -> int:
-    """When a file was synced with all that is in it, or a directory at all; fails where it was not."""
+    """When a file was synced with its full content, or a directory at all; fails if it never was."""
     status = path.stat()
     for number, event in enumerate(events):
         whole = path.is_dir() or event.size == status.st_size
@@ -72,7 +72,7 @@ def synced(events: list[Event], path: Path, *, after: int = -1) -> int:
 
 
 def renamed(events: list[Event], path: Path) -> int:
-    """When it got its name, for the last time."""
+    """When it was last renamed to its final name."""
     number = max(number for number, event in enumerate(events) if event.kind == "rename" and event.path == path)
     assert events[number].inode == path.stat().st_ino
     return number
@@ -92,7 +92,7 @@ def check_checkpoint(events: list[Event], path: Path) -> None:
     synced(events, path.parent, after=renamed(events, path))
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, events: list[Event]) -> None:
+def test_file_is_synced_before_it_is_renamed(tmp_path: Path, events: list[Event]) -> None:
     path = tmp_path / "card.md"
     for content in (b"one", b"another"):
         events.clear()
@@ -100,7 +100,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, events: li
         check_file(events, path)
 
 
-def test_every_file_of_a_model_directory_is(tmp_path: Path, events: list[Event]) -> None:
+def test_every_file_of_a_model_directory_is_synced_before_it_is_renamed(tmp_path: Path, events: list[Event]) -> None:
     config = quick_config()
     tokenizer = Tokenizer.train(["a b c d", "e f g h"], config.text)
     config = config.with_vocabulary(tokenizer.size, tokenizer.size)
@@ -115,13 +115,13 @@ def test_every_file_of_a_model_directory_is(tmp_path: Path, events: list[Event])
 FILES = {"weights.safetensors": b"w" * 100_000, "state.json": b"{}"}
 
 
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, events: list[Event]) -> None:
+def test_checkpoint_is_synced_before_it_is_renamed(tmp_path: Path, events: list[Event]) -> None:
     path = checkpoint_path(tmp_path, 7)
     write_checkpoint(path, FILES)
     check_checkpoint(events, path)
 
 
-def test_a_checkpoint_is_removed_only_when_another_is_in_its_place(tmp_path: Path, events: list[Event]) -> None:
+def test_checkpoint_is_removed_only_after_its_replacement_is_synced(tmp_path: Path, events: list[Event]) -> None:
     path = checkpoint_path(tmp_path, 7)
     write_checkpoint(path, {"state.json": b"old"})
     before = path.stat().st_ino
@@ -135,7 +135,7 @@ def test_a_checkpoint_is_removed_only_when_another_is_in_its_place(tmp_path: Pat
 # The control: what is left out is noticed
 
 
-def careless(path: Path, *, file: bool, directory: bool) -> None:
+def write_without_some_syncs(path: Path, *, file: bool, directory: bool) -> None:
     partial = path.with_suffix(".partial")
     with partial.open("wb") as opened:
         opened.write(b"content")
@@ -150,8 +150,8 @@ def careless(path: Path, *, file: bool, directory: bool) -> None:
 
 
 @pytest.mark.parametrize(("file", "directory"), [(True, True), (False, True), (True, False)])
-def test_a_sync_left_out_would_be_found_out(tmp_path: Path, events: list[Event], file: bool, directory: bool) -> None:
-    careless(tmp_path / "some", file=file, directory=directory)
+def test_missing_sync_is_detected(tmp_path: Path, events: list[Event], file: bool, directory: bool) -> None:
+    write_without_some_syncs(tmp_path / "some", file=file, directory=directory)
     if file and directory:
         check_file(events, tmp_path / "some")
     else:
@@ -160,7 +160,7 @@ def test_a_sync_left_out_would_be_found_out(tmp_path: Path, events: list[Event],
 
 
 @pytest.mark.parametrize("name", ["out.de", "out.de.gz"])
-def test_a_resumable_output_is_synced_before_it_is_counted_and_before_it_is_named(
+def test_resumable_output_is_synced_before_it_is_counted_or_renamed(
     tmp_path: Path, events: list[Event], name: str
 ) -> None:
     output, partial, state = tmp_path / name, tmp_path / f".{name}.partial", tmp_path / f".{name}.partial.json"

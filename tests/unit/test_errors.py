@@ -60,16 +60,16 @@ def test_a_mistyped_choice_suggests_the_one_that_was_meant(word: str, known: lis
     assert suggestion(word, known) == f"did you mean {meant}?"
 
 
-def test_an_alias_comes_first() -> None:
+def test_alias_takes_precedence_over_similar_words() -> None:
     assert suggestion("GPU", DEVICES, {"gpu": "cuda"}) == "did you mean cuda?"
-    assert suggestion("gpu", DEVICES) == "did you mean cpu?", "the control: cpu is nearer to the eye"
+    assert suggestion("gpu", DEVICES) == "did you mean cpu?", "the control: cpu is more similar"
 
 
 @pytest.mark.parametrize("word", ["words", "", "_", "x", "สวัสดี"])
-def test_a_word_like_none_is_answered_by_all(word: str) -> None:
+def test_word_like_no_choice_lists_all_choices(word: str) -> None:
     assert suggestion(word, ["sentences", "long"]) == "known: long, sentences"
 
 
-def test_two_letters_are_no_prefix() -> None:
+def test_two_letters_do_not_count_as_a_prefix() -> None:
     assert suggestion("estonian", ["es", "et"]) == "known: es, et"
-    assert suggestion("sampler", ["sam"]) == "did you mean sam?", "the control: three are"
+    assert suggestion("sampler", ["sam"]) == "did you mean sam?", "the control: three letters are a prefix"

@@ -1,4 +1,4 @@
-"""Generated corpora: the words are right, the splits are fair, the files stay put."""
+"""Generated corpora: correct words, disjoint splits, files that are rewritten only if wrong."""
 
 import subprocess
 import sys
@@ -51,12 +51,12 @@ def corpus(name: str) -> Splits:
         ),
     ],
 )
-def test_numbers_in_words(number: int, english: str, german: str, thai: str) -> None:
+def test_numbers_are_spelled_in_three_languages(number: int, english: str, german: str, thai: str) -> None:
     assert [spell_number(number, language) for language in ("en", "de", "th")] == [english, german, thai]
 
 
 def thai_by_digits(number: int) -> str:
-    """Written anew from the rules, to check the library by."""
+    """An independent implementation of the rules, to check the library."""
     digits = ["", "หนึ่ง", "สอง", "สาม", "สี่", "ห้า", "หก", "เจ็ด", "แปด", "เก้า"]
     places = ["", "สิบ", "ร้อย", "พัน", "หมื่น", "แสน"]
     words = ""
@@ -86,19 +86,19 @@ def _german_stem(number: int) -> str:
 
 
 @pytest.mark.parametrize(("language", "rules"), [("de", german_by_rules), ("th", thai_by_digits)])
-def test_words_agree_with_the_rules(language: str, rules: Callable[[int], str]) -> None:
+def test_spelled_numbers_follow_the_rules_of_the_language(language: str, rules: Callable[[int], str]) -> None:
     numbers = [*range(1, 1000), *range(1000, 1_000_000, 1000), *np.random.default_rng(0).integers(1, 10**6, 2000)]
     assert [n for n in map(int, numbers) if spell_number(n, language) != rules(n)] == []
 
 
 @pytest.mark.parametrize("language", ["en", "de", "th"])
-def test_spelling_by_parts_is_spelling_the_whole(language: str) -> None:
+def test_spelling_by_parts_matches_num2words(language: str) -> None:
     for number in map(int, np.random.default_rng(1).integers(1, 10**6, 500)):
         whole = str(num2words(number, lang=language)).replace("einstausend", "eintausend")
         assert spell_number(number, language) == whole
 
 
-def test_the_library_still_needs_its_correction() -> None:
+def test_num2words_still_needs_our_correction() -> None:
     # When this fails, the correction in generated.py can go.
     assert num2words(101_000, lang="de") == "einhunderteinstausend"
 
@@ -120,13 +120,15 @@ def test_the_library_still_needs_its_correction() -> None:
         ),
     ],
 )
-def test_dates(day: date, english: tuple[str, ...], german: tuple[str, ...], thai: tuple[str, ...]) -> None:
+def test_dates_are_written_in_three_languages(
+    day: date, english: tuple[str, ...], german: tuple[str, ...], thai: tuple[str, ...]
+) -> None:
     assert generated.english_dates(day) == english
     assert generated.german_dates(day) == german
     assert generated.thai_dates(day) == thai
 
 
-def test_months_weekdays_and_ordinals() -> None:
+def test_months_weekdays_and_ordinals_are_right() -> None:
     months = [generated.german_dates(date(2025, month, 1))[1] for month in range(1, 13)]
     assert " ".join(text.split()[1] for text in months) == (
         "Januar Februar März April Mai Juni Juli August September Oktober November Dezember"
@@ -145,7 +147,7 @@ def test_months_weekdays_and_ordinals() -> None:
     assert ordinals[19:] == [f"{german_by_rules(day)}ste" for day in range(20, 32)]
 
 
-def test_sequences_are_what_their_names_say() -> None:
+def test_sequence_tasks_match_their_names() -> None:
     pairs = {name: corpus(name).train for name in ("copy", "reverse", "sort")}
     for (source, copied), (_, turned), (_, ordered) in zip(*pairs.values(), strict=True):
         symbols = source.split(" ")
@@ -158,7 +160,7 @@ def test_sequences_are_what_their_names_say() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_splits_are_of_their_size_and_disjoint(name: str) -> None:
+def test_splits_have_their_size_and_are_disjoint(name: str) -> None:
     splits = corpus(name)
     assert (len(splits.train), len(splits.valid), len(splits.test)) == (3_000, 1_000, 1_000)
     sources = [source for source, _ in splits.train + splits.valid + splits.test]
@@ -167,7 +169,7 @@ def test_splits_are_of_their_size_and_disjoint(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["reverse", "numbers-th"])
-def test_a_corpus_is_a_pure_function_and_grows_at_its_end(name: str) -> None:
+def test_corpus_is_deterministic_and_a_larger_one_only_appends(name: str) -> None:
     small, large = corpus(name), generate(name, 20_000)
     assert unwrap(generate)(name, 3_000) == small  # drawn again: tests share what was drawn before
     assert generate(name, 3_000, seed=2) != small
@@ -185,12 +187,12 @@ def test_short_and_long_numbers_and_dates_are_in_every_split() -> None:
         assert any("hundred and" in source.partition(" thousand")[0] and "thousand" in source for source in sources)
 
 
-def test_distinct_counts_the_sources() -> None:
+def test_distinct_is_the_number_of_sources() -> None:
     assert TASKS["copy"].distinct == sum(20**length for length in range(3, 11))
     assert TASKS["numbers-de"].distinct == 999_999 + 3 * 36_525
 
 
-def test_errors_say_what_to_do() -> None:
+def test_errors_name_the_remedy() -> None:
     with pytest.raises(ConfigError, match=r"^data\.generated: no corpus 'nubmers-th'; did you mean numbers-th\?$"):
         generate("nubmers-th", 100)
     with pytest.raises(ConfigError, match=r"1,109,574 distinct sources.*use 1 to 552,787$"):
@@ -199,7 +201,7 @@ def test_errors_say_what_to_do() -> None:
         generate("copy", 0)
 
 
-def test_files_hold_the_corpus_and_are_left_when_right(tmp_path: Path) -> None:
+def test_files_hold_the_corpus_and_only_wrong_ones_are_rewritten(tmp_path: Path) -> None:
     files = write("numbers-th", 150, tmp_path / "new" / "folder")
     splits = generate("numbers-th", 150)
     assert files.train_source.name == "train.en"
@@ -223,12 +225,12 @@ def test_sequence_files_are_called_source_and_target(tmp_path: Path) -> None:
     assert [files.train_source.name, files.train_target.name] == ["train.source", "train.target"]
 
 
-def test_a_folder_that_cannot_be_is_a_disk_error(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_a_disk_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match=r"cannot create this directory"):
         write("copy", 100, tmp_path / "file")
 
 
-def test_importing_is_cheap() -> None:
+def test_import_loads_no_heavy_module() -> None:
     code = "import sys, dragoman.data.generated; print({'num2words', 'babel', 'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

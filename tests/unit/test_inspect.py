@@ -1,4 +1,4 @@
-"""Capture: what is recorded is what the model did; masked heads add nothing; heads are measured by hand-made cases."""
+"""Inspection: recorded values match the model; masked heads add nothing; statistics of hand-made heads."""
 
 import base64
 import copy
@@ -46,7 +46,7 @@ def inspected(translator: Translator) -> Inspection:
 # One sentence
 
 
-def test_it_is_the_translators_own_translation(translator: Translator, inspected: Inspection) -> None:
+def test_inspection_matches_the_translator(translator: Translator, inspected: Inspection) -> None:
     result = translator.translate(SOURCE, attention=True)
     assert (inspected.translation, inspected.tokens) == (result.text, result.tokens)
     assert inspected.score == pytest.approx(result.score, abs=1e-4)
@@ -54,8 +54,8 @@ def test_it_is_the_translators_own_translation(translator: Translator, inspected
     np.testing.assert_array_equal(inspected.attention.cross, result.attention.cross)
 
 
-def test_probabilities_are_those_of_one_step_at_a_time(translator: Translator, inspected: Inspection) -> None:
-    """Training's view, all positions at once, and inference's, one by one, are the same numbers."""
+def test_probabilities_match_step_by_step_decoding(translator: Translator, inspected: Inspection) -> None:
+    """All positions at once, as in training, and one by one, as in inference, give the same numbers."""
     with torch.inference_mode():
         decoding = translator.engine.start([[*translator.tokenizers.source.encode(SOURCE), 3]])
         fed = 2  # <s>
@@ -86,7 +86,7 @@ def test_a_byte_order_mark_at_the_start_is_not_inspected(translator: Translator,
     assert (marked.source, marked.source_ids, marked.target_ids) == (SOURCE, inspected.source_ids, inspected.target_ids)
 
 
-def test_what_cannot_be_inspected_is_said(translator: Translator) -> None:
+def test_invalid_input_is_refused(translator: Translator) -> None:
     with pytest.raises(DataError, match=r"^inspect: the text is blank; give a sentence$"):
         inspect_sentence(translator, " \t")
     with pytest.raises(DataError, match=r"^inspect: invalid UTF-8 at character 3; give a sentence$"):
@@ -106,7 +106,7 @@ def test_what_cannot_be_inspected_is_said(translator: Translator) -> None:
 # The beam
 
 
-def test_the_tree_holds_every_candidate_and_its_best_path_spells_the_translation(inspected: Inspection) -> None:
+def test_search_tree_has_every_candidate_and_its_best_path_is_the_translation(inspected: Inspection) -> None:
     best = [node for node in inspected.beam if node.fate == "best"]
     assert tuple(node.token for node in best) == inspected.tokens
     assert best[-1].score == pytest.approx(inspected.score, abs=1e-4)
@@ -115,7 +115,7 @@ def test_the_tree_holds_every_candidate_and_its_best_path_spells_the_translation
         if node.parent >= 0:
             parent = inspected.beam[node.parent]
             assert parent.depth == node.depth - 1
-            assert parent.fate in ("kept", "best"), "what was dropped or finished does not go on"
+            assert parent.fate in ("kept", "best"), "dropped or finished hypotheses are not extended"
             assert parent.score >= node.score
         else:
             assert node.depth == 1
@@ -127,10 +127,10 @@ def test_the_tree_holds_every_candidate_and_its_best_path_spells_the_translation
         assert len(gone_on) <= 4, "the beam"
         kept = [node.score for node in here if node.fate in ("kept", "best") and node.token != "</s>"]
         dropped = [node.score for node in here if node.fate == "dropped" and node.token != "</s>"]
-        assert not dropped or min(kept) >= max(dropped), "better ones go first"
+        assert not dropped or min(kept) >= max(dropped), "better hypotheses come first"
 
 
-def test_watching_changes_nothing(translator: Translator) -> None:
+def test_watching_does_not_change_the_search(translator: Translator) -> None:
     steps: list[BeamStep] = []
     ids = [*translator.tokenizers.source.encode(SOURCE), 3]
 
@@ -149,7 +149,7 @@ def test_watching_changes_nothing(translator: Translator) -> None:
 
 
 def zeroed(translator: Translator, names: Sequence[str]) -> Translator:
-    """A copy of the model with zeros where the heads' outputs are used: what a mask should amount to."""
+    """A copy of the model with zeros for the outputs of the heads: what a mask should be equivalent to."""
     model = copy.deepcopy(translator.engine.model)
     for kind, layer, head in (parse_head(name, model) for name in names):
         block: Any = (model.encoder if kind == "encoder" else model.decoder).layers[layer]
@@ -168,7 +168,7 @@ CROSS = ["cross.1.1", "cross.1.2", "cross.1.3"]
 @pytest.mark.parametrize(
     "names", [["encoder.1.2"], ["decoder.1.4"], CROSS, ["encoder.1.1", "decoder.1.1", "cross.1.4"]]
 )
-def test_a_masked_head_is_one_with_zeros_in_the_output_matrix(translator: Translator, names: list[str]) -> None:
+def test_masked_head_equals_zeros_in_the_output_matrix(translator: Translator, names: list[str]) -> None:
     """In the search, one cached step at a time; in what is scored; in the attention after it."""
     expected, found = (
         inspect_sentence(each, SOURCE) for each in (zeroed(translator, names), without_heads(translator, names))
@@ -191,7 +191,7 @@ def test_a_masked_translator_translates_any_batch(translator: Translator, beam: 
     found = masked.translate(lines, beam=beam, n_best=beam)
     assert [result.text for result in found] == [result.text for result in expected]
     assert [result.score for result in found] == pytest.approx([result.score for result in expected], abs=1e-4)
-    assert masked.translate(lines[0], beam=beam).score == pytest.approx(found[0].score, abs=1e-4), "batch mates"
+    assert masked.translate(lines[0], beam=beam).score == pytest.approx(found[0].score, abs=1e-4), "batch neighbours"
     assert [result.text for result in translator.translate(lines, beam=beam)] != [result.text for result in expected]
 
 
@@ -217,7 +217,7 @@ def test_a_masked_head_adds_nothing_in_any_precision(quick_run: Path, precision:
     assert masked.score != pytest.approx(whole.score, abs=1e-2), "the control: these heads did add something"
     assert inspect_sentence(own, SOURCE, target).score == whole.score
     after = own.engine.model.state_dict()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items()), "no weight was touched"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items()), "no weight was changed"
     assert len(rank_heads(own, whole)) == 12
 
 
@@ -246,7 +246,7 @@ def test_the_translator_can_be_used_in_the_middle_of_a_masked_inspection(
     assert all((result.text, result.score) == (plain.text, plain.score) for result in found)
 
 
-def test_masks_add_up(translator: Translator) -> None:
+def test_masking_heads_in_two_steps_equals_masking_them_at_once(translator: Translator) -> None:
     twice = without_heads(without_heads(translator, ["cross.1.1"]), ["encoder.1.2"])
     once = without_heads(translator, ["cross.1.1", "encoder.1.2"])
     assert inspect_sentence(twice, SOURCE).score == inspect_sentence(once, SOURCE).score
@@ -254,7 +254,7 @@ def test_masks_add_up(translator: Translator) -> None:
 
 
 @pytest.mark.parametrize("name", ["cross.2.1", "cross.1.5", "cross.1.0", "cross", "cross.one.1", "output.1.1"])
-def test_a_head_that_is_not_there(translator: Translator, name: str) -> None:
+def test_unknown_head_is_refused(translator: Translator, name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_head(name, translator.engine.model)
     assert str(caught.value) == (
@@ -263,7 +263,7 @@ def test_a_head_that_is_not_there(translator: Translator, name: str) -> None:
     )
 
 
-def test_the_ranking_is_of_every_head_by_what_its_removal_costs(translator: Translator, inspected: Inspection) -> None:
+def test_ranking_orders_every_head_by_the_cost_of_removing_it(translator: Translator, inspected: Inspection) -> None:
     ranking = rank_heads(translator, inspected)
     heads = [f"{kind}.1.{head}" for kind in ("encoder", "decoder", "cross") for head in range(1, 5)]
     assert sorted(head.name for head in ranking) == sorted(heads)
@@ -275,7 +275,7 @@ def test_the_ranking_is_of_every_head_by_what_its_removal_costs(translator: Tran
     assert len({round(cost, 3) for cost in expected.values()}) > 6, "the control: heads differ"
 
 
-def test_a_ranking_in_small_batches_is_the_same(
+def test_batch_size_does_not_change_the_ranking(
     translator: Translator, inspected: Inspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -299,7 +299,7 @@ def test_a_ranking_in_small_batches_is_the_same(
     assert len(advanced) == 12
 
 
-def test_a_ranking_of_a_translation_that_did_not_end(translator: Translator, inspected: Inspection) -> None:
+def test_heads_of_a_truncated_translation_can_be_ranked(translator: Translator, inspected: Inspection) -> None:
     """Where the search stops at its limit there is no </s>, and none is scored."""
     ids = inspected.source_ids, inspected.target_ids[:3]
     whole = sum(step.log_probability for step in inspected.steps[:3])
@@ -326,7 +326,7 @@ def attention_of(weights: np.ndarray) -> Attention:
     return Attention(weights[None].astype(np.float32), none, none, (), (), ())
 
 
-def test_heads_made_by_hand() -> None:
+def test_statistics_of_hand_made_heads() -> None:
     size = 8
     following = np.eye(size, k=-1)
     following[0, 0] = 1.0
@@ -346,13 +346,13 @@ def test_heads_made_by_hand() -> None:
     assert tally.sentences == 3
 
 
-def test_an_even_look_at_the_past_is_even() -> None:
-    """A query of the decoder sees nothing after itself: its own past is what can be even."""
+def test_uniform_causal_attention_has_high_evenness() -> None:
+    """A decoder query sees nothing after itself: evenness is relative to its past."""
     past = np.tril(np.ones((8, 8)))
     tally = HeadTally()
     tally.add(attention_of((past / past.sum(axis=1, keepdims=True))[None]))
     (head,) = tally.statistics()
-    assert head.evenness == pytest.approx(7 / 8), "the first query has but one key, which is not even"
+    assert head.evenness == pytest.approx(7 / 8), "the first query has only one key and no evenness"
     assert head.entropy == pytest.approx(np.log2(np.arange(1, 9)).mean())
 
 
@@ -363,7 +363,7 @@ def unpacked(packed: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(packed["bytes"]), np.uint8).reshape(packed["shape"]) / 255
 
 
-def test_the_payload_is_json_and_tells_all(translator: Translator, inspected: Inspection) -> None:
+def test_payload_is_json_with_every_section(translator: Translator, inspected: Inspection) -> None:
     payload = json.loads(json.dumps(sentence_payload(inspected)))
     assert payload["tokens"] == list(inspected.tokens)
     assert payload["attention"]["cross"]["shape"] == [1, 4, len(inspected.tokens), len(inspected.source_tokens)]
@@ -400,7 +400,7 @@ def test_the_payload_has_the_positions_of_the_model(translator: Translator) -> N
     assert positions["dots"] == pytest.approx((expected @ expected[0]).tolist(), abs=1e-3)
 
 
-def test_masking_shows_both(translator: Translator, inspected: Inspection) -> None:
+def test_masking_shows_both_translations(translator: Translator, inspected: Inspection) -> None:
     (sentence,) = inspect_many(translator, "reverse", [(SOURCE, None)], masked=["cross.1.1", "cross.1.2"])["sentences"]
     masked = sentence["masked"]
     assert masked["heads"] == ["cross.1.1", "cross.1.2"]
@@ -426,7 +426,7 @@ def test_progress_counts_sentences_then_heads(translator: Translator) -> None:
     assert counted == [["inspecting sentences", 3, 3], ["ranking heads", 24, 24]]
 
 
-def test_pictures_of_all_kinds(inspected: Inspection) -> None:
+def test_pictures_cover_every_kind_of_attention(inspected: Inspection) -> None:
     pictures = pictures_of(inspected)
     assert list(pictures) == [
         f"{kind}-{what}" for kind in ("encoder", "decoder", "cross") for what in ("heads", "mean")
@@ -443,7 +443,7 @@ def test_rows_of_pictures_are_queries_and_columns_keys(inspected: Inspection) ->
     assert inspected.input_tokens == ("<s>", *inspected.tokens[:-1])
 
 
-def test_the_picture_of_one_layer_is_of_the_layer_that_aligns(inspected: Inspection) -> None:
+def test_single_layer_picture_shows_the_alignment_layer(inspected: Inspection) -> None:
     cross = inspected.attention.cross
     even = np.full_like(cross, 1 / cross.shape[-1])
     for layers, number in (((even, cross, even), 2), ((cross, even, even), 1)):
@@ -456,7 +456,7 @@ def test_the_picture_of_one_layer_is_of_the_layer_that_aligns(inspected: Inspect
 
 
 @pytest.mark.parametrize("context", ["source", "self", "none"])
-def test_a_recurrent_model_goes_through_the_same_views(tmp_path: Path, context: str) -> None:
+def test_recurrent_model_has_the_same_views(tmp_path: Path, context: str) -> None:
     kept = [setting for setting in QUICK if not setting.startswith("model.")]
     own = ["model.architecture=rnn", "model.d_model=16", f"model.context={context}", "train.max_steps=2"]
     train(Config.build("tiny", None, [*kept, *own, "train.save_every=2"]), tmp_path / "run")
@@ -480,7 +480,7 @@ def test_a_recurrent_model_goes_through_the_same_views(tmp_path: Path, context: 
 # In a notebook
 
 
-def test_attention_draws_itself_in_a_notebook(translator: Translator) -> None:
+def test_attention_has_a_notebook_repr(translator: Translator) -> None:
     attention = translator.translate(SOURCE, attention=True).attention
     assert attention is not None
     picture = attention._repr_html_()
@@ -493,7 +493,7 @@ def test_attention_draws_itself_in_a_notebook(translator: Translator) -> None:
     )
 
 
-def test_the_layer_that_aligns_is_the_one_whose_heads_agree() -> None:
+def test_alignment_layer_is_the_one_whose_heads_agree() -> None:
     sharp = np.tile(np.eye(4, 5), (2, 1, 1))  # both heads look at one and the same place
     torn = np.stack([np.eye(4, 5), np.eye(4, 5)[::-1]])  # each at another
     at_end = np.zeros((2, 4, 5))

@@ -1,4 +1,4 @@
-"""The Triton kernels against the plain formulas: on CUDA, or in Triton's interpreter where only the CPU is there."""
+"""The Triton kernels against the plain formulas: on CUDA, or in Triton's interpreter on a CPU."""
 
 import os
 from typing import Any
@@ -56,7 +56,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, q_lengths: list[int], k_lengths: list
         ([70, 40, 10], [0, 0, 10], False),  # as padding may be: nothing to look at
     ],
 )
-def test_attention_and_its_gradients_within_each_sentence(
+def test_attention_and_gradients_match_within_each_sentence(
     q_lengths: list[int], k_lengths: list[int], causal: bool
 ) -> None:
     torch.manual_seed(0)
@@ -86,7 +86,7 @@ def test_attention_and_its_gradients_within_each_sentence(
     assert (out - other).abs().max() > 10 * tolerance, "the control"
 
 
-def test_the_loss_and_its_gradient_in_place_of_the_logits() -> None:
+def test_loss_and_its_in_place_gradient_match_torch() -> None:
     torch.manual_seed(0)
     logits, targets = torch.randn(6, 5001, device=DEVICE), torch.tensor([4, 0, 77, 5000, 0, 9], device=DEVICE)
     copied = logits.clone().requires_grad_()
@@ -99,7 +99,7 @@ def test_the_loss_and_its_gradient_in_place_of_the_logits() -> None:
 
 @pytest.mark.parametrize("vocabulary", [5001, 2048])
 @pytest.mark.parametrize("scale", [1.0, 30.0])  # the second: as sure as a model can be
-def test_two_passes_of_a_token_with_their_divergence(vocabulary: int, scale: float) -> None:
+def test_r_drop_loss_of_two_passes_matches_the_formula(vocabulary: int, scale: float) -> None:
     torch.manual_seed(0)
     passes = scale * torch.randn(2, 4, vocabulary, device=DEVICE)
     passes[1, 2] = passes[0, 2]  # nothing apart
@@ -134,7 +134,7 @@ def norm_inputs(tokens: int, width: int) -> list[Tensor]:
     return [torch.randn(shape, device=DEVICE, requires_grad=True) for shape in shapes]
 
 
-def test_the_residual_and_its_norm_are_those_of_torch() -> None:
+def test_residual_norm_matches_torch() -> None:
     inputs = norm_inputs(9, 48)
     found = kernels.residual_norm(*inputs, *NORM, 0.0, 1e-5)[0]
     expected = F.layer_norm(inputs[0] + inputs[1], (48,), inputs[2], inputs[3], 1e-5)
@@ -145,7 +145,7 @@ def test_the_residual_and_its_norm_are_those_of_torch() -> None:
         torch.testing.assert_close(one, two, atol=1e-4, rtol=0)
 
 
-def test_dropout_in_the_residual_keeps_the_share_it_should_and_goes_back_the_same_way() -> None:
+def test_residual_dropout_has_its_rate_and_the_same_mask_in_backward() -> None:
     inputs = norm_inputs(200, 64)
     y, total, *_ = kernels.residual_norm(*inputs, *NORM, 0.3, 1e-5)
     added = (total - inputs[0]).detach()
@@ -162,8 +162,8 @@ def test_dropout_in_the_residual_keeps_the_share_it_should_and_goes_back_the_sam
     assert ((other.abs() > 1e-6) != kept).float().mean() > 0.3, "another seed, another mask"
 
 
-def test_masks_of_other_seeds_are_not_one_sequence_shifted() -> None:
-    """The control of the mask's hash: with the seed added to the place, these two would be the same but for a token."""
+def test_masks_of_different_seeds_are_not_shifted_copies() -> None:
+    """The control of the mask's hash: with the seed added to the position, these two would differ in one token."""
     tokens, width = 40, 64
     inputs = norm_inputs(tokens, width)
     shift = width * 0x9E3779B9 % 2**32  # what a hash linear in place and seed would take for one token further
@@ -174,7 +174,7 @@ def test_masks_of_other_seeds_are_not_one_sequence_shifted() -> None:
     assert ((masks[0][1:] == masks[1][:-1]).float().mean() - 0.5).abs() < 0.1
 
 
-def test_a_linear_map_and_its_relu_in_one() -> None:
+def test_fused_linear_relu_matches_torch() -> None:
     torch.manual_seed(0)
     inputs = [torch.randn(shape, device=DEVICE, requires_grad=True) for shape in ((6, 8), (5, 8), (5,))]
     found, expected = kernels.linear_relu(*inputs), F.relu(F.linear(*inputs))
@@ -185,7 +185,7 @@ def test_a_linear_map_and_its_relu_in_one() -> None:
         torch.testing.assert_close(one, two, atol=1e-2 if DEVICE == "cuda" else 1e-6, rtol=0)
 
 
-def test_which_models_fit() -> None:
+def test_only_supported_models_fit_the_kernels() -> None:
     assert kernels.fits(TransformerConfig.base())
     assert not kernels.fits(TransformerConfig.base(attention_dropout=0.1))
     assert kernels.fits(TransformerConfig.base(d_k=8, d_v=48))
@@ -195,14 +195,14 @@ def test_which_models_fit() -> None:
 
 
 @pytest.mark.parametrize(("d_k", "d_v", "width"), [(8, 8, 16), (16, 16, 16), (17, 8, 32), (8, 64, 64), (128, 65, 128)])
-def test_heads_are_taken_as_wide_as_the_kernel_has_them(d_k: int, d_v: int, width: int) -> None:
+def test_head_width_is_rounded_up_to_a_kernel_width(d_k: int, d_v: int, width: int) -> None:
     assert kernels.width_for(d_k, d_v) == width
 
 
 @pytest.mark.parametrize(
     "heads", [{}, {"d_k": 24}, {"d_v": 24}, {"d_k": 6, "d_v": 10}, {"d_k": 6, "positions": "rotary"}], ids=str
 )
-def test_the_model_with_kernels_is_the_model_without(heads: dict[str, Any]) -> None:
+def test_model_with_kernels_matches_the_plain_model(heads: dict[str, Any]) -> None:
     """Heads of any width: the kernel's, narrower, of queries and keys wider than of values, and narrower."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"num_layers": 1, "d_model": 32, "num_heads": 2, "d_ff": 48, "dropout": 0.0, **heads}

@@ -1,4 +1,4 @@
-"""How far a job over lines has come: lines are counted before, and told of on a terminal and in a log."""
+"""Progress of jobs over lines: lines are counted in advance and shown on a terminal or in a log."""
 
 import functools
 import gzip
@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_log_has_a_line_now_and_then_and_one_at_the_end(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_shows_progress_at_intervals_and_at_the_end(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with LineProgress("translate", total=5_000, done=1_000) as lines:
         for clock.now in range(1, 101):
             lines.advance(40)
@@ -39,20 +39,20 @@ def test_a_log_has_a_line_now_and_then_and_one_at_the_end(clock: Clock, capsys: 
     ]
 
 
-def test_without_a_total_there_is_no_time_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_total_no_remaining_time_is_shown(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with LineProgress("translate", total=None) as lines:
         clock.now = 30
         lines.advance(7)
     assert capsys.readouterr().err.splitlines()[0] == "translate: 7 lines"
 
 
-def test_a_job_that_fails_has_no_last_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_job_logs_no_final_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError), LineProgress("translate", total=5):
         raise ZeroDivisionError
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_has_a_bar_with_total_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_a_bar_with_total_and_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", functools.partial(Console, file=screen, force_terminal=True, width=100))
     with LineProgress("translate", total=5_000, done=1_000) as lines:
@@ -65,7 +65,7 @@ def test_a_terminal_has_a_bar_with_total_and_time_left(monkeypatch: pytest.Monke
 
 
 @given(st.binary(max_size=200) | st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b""])).map(b"".join))
-def test_lines_are_counted_as_they_are_read(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_line_count_matches_the_reader(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     content = content.replace(b"\x1f\x8b", b"").replace(b"\xff\xfe", b"").replace(b"\xfe\xff", b"")  # not text at all
     path = tmp_path_factory.getbasetemp() / "counted"
     path.write_bytes(content)

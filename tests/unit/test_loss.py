@@ -11,7 +11,7 @@ PAD = VOCABULARY.pad
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
-def test_it_is_the_definition_and_padding_counts_nothing(smoothing: float) -> None:
+def test_loss_matches_its_definition_and_ignores_padding(smoothing: float) -> None:
     torch.manual_seed(0)
     logits, target = (
         torch.randn(2, 3, 7, dtype=torch.float64),
@@ -32,10 +32,10 @@ def test_low_precision_logits_are_summed_in_float32() -> None:
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("r_drop", [0.0, 1.0, 5.0])
-def test_some_rows_at_a_time_give_what_all_logits_do(
+def test_chunked_loss_matches_the_loss_over_all_logits(
     r_drop: float, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss and its gradients, of one pass or of two; rows of a token's passes lie side by side."""
+    """The loss and its gradients, of one pass or two; the rows of a token's passes are adjacent."""
     for name in ("CHUNK", "CUDA_CHUNK"):
         monkeypatch.setattr(losses, name, 8)
     monkeypatch.setattr(losses, "CPU_ROWS", 3)
@@ -60,4 +60,4 @@ def test_some_rows_at_a_time_give_what_all_logits_do(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     if r_drop:
         other = projected_cross_entropy(rows, weight, bias_V, targets, 0.1, r_drop + 1)
-        assert other > chunked + 0.01, "the control: the passes are apart"
+        assert other > chunked + 0.01, "the control: the passes differ"

@@ -1,4 +1,4 @@
-"""manifest.json of a model directory: damage is noticed on load, and a kill at any moment leaves one that loads."""
+"""manifest.json of a model directory: damage is detected on load, and a killed save leaves a directory that loads."""
 
 import json
 import random
@@ -50,13 +50,13 @@ def test_the_manifest_has_the_hashes_of_weights_and_tokenizer(quick_run: Path) -
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.model"])
-def test_overwritten_bytes_are_noticed_on_load(copied: Path, name: str) -> None:
+def test_overwritten_bytes_are_detected_on_load(copied: Path, name: str) -> None:
     overwrite_some_bytes(copied / name)
     assert load_error(copied) == refusal(copied, name)
 
 
 def test_without_a_manifest_overwritten_weights_load(copied: Path) -> None:
-    """As directories that older versions saved do; the control of the test above."""
+    """Like directories saved by older versions; the control of the test above."""
     before = bundle.named_weights(bundle.load_bundle(copied).model)
     overwrite_some_bytes(copied / WEIGHTS)
     (copied / bundle.MANIFEST).unlink()
@@ -64,7 +64,7 @@ def test_without_a_manifest_overwritten_weights_load(copied: Path) -> None:
     assert [name for name in before if not torch.equal(before[name], after[name])] != []
 
 
-def test_a_damaged_file_is_called_damaged_whatever_else_is_wrong_with_it(copied: Path) -> None:
+def test_hash_mismatch_is_reported_before_other_errors(copied: Path) -> None:
     (copied / WEIGHTS).write_bytes((copied / WEIGHTS).read_bytes()[:-1])
     assert load_error(copied) == refusal(copied, WEIGHTS)
     seal(copied)
@@ -86,7 +86,7 @@ def test_config_and_card_may_be_edited(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "5", "null", '{"a": "b"}', '{"a": [1]}', "[" * 100_000, "\x80"])
-def test_a_manifest_that_is_none_is_refused(copied: Path, content: str) -> None:
+def test_invalid_manifest_is_refused(copied: Path, content: str) -> None:
     (copied / bundle.MANIFEST).write_text(content, encoding="latin-1")
     expected = "not a manifest of SHA-256; restore the file, or remove it to load without checks"
     assert load_error(copied) == f"{copied / bundle.MANIFEST}: {expected}"
@@ -96,7 +96,7 @@ def test_a_manifest_that_is_none_is_refused(copied: Path, content: str) -> None:
 
 
 class Killed(BaseException):
-    """What no code catches, as nothing catches SIGKILL."""
+    """An exception that no code catches, like SIGKILL."""
 
 
 def kill_at(number: int) -> Callable[[int], None]:
@@ -135,7 +135,7 @@ EVENTS = [
 ]
 
 
-def test_the_old_hash_is_admitted_until_the_new_file_is_there(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_hash_is_accepted_until_the_new_file_is_in_place(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, weights = digest(copied / WEIGHTS), other_weights(copied)
     tokenizer = [digest(copied / "tokenizer.model")]
     seen: list[Any] = []
@@ -165,7 +165,7 @@ def test_a_kill_after_any_write_or_rename_leaves_a_directory_that_loads(
     assert manifest(copied)[WEIGHTS] == [digest(copied / WEIGHTS)]
 
 
-def test_a_kill_while_damaged_weights_are_replaced_does_not_admit_them(
+def test_damaged_weights_are_still_refused_after_a_kill_during_their_replacement(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded, weights = bundle.load_bundle(copied), other_weights(copied)
@@ -186,7 +186,7 @@ def test_a_damaged_manifest_is_replaced_by_the_next_save(copied: Path) -> None:
     bundle.load_bundle(copied)
 
 
-def test_saving_the_same_again_writes_nothing(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_unchanged_files_writes_nothing(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     card = (copied / "card.md").read_text()
     events = record_events(monkeypatch, lambda _: None)
     save(copied, load_file(copied / WEIGHTS), card)
@@ -212,8 +212,8 @@ def test_two_tokenizers_are_both_listed(quick_run: Path, tmp_path: Path) -> None
     assert set(manifest(tmp_path)) == {"source.model", "target.model", WEIGHTS}
 
 
-def test_a_model_that_is_published_while_it_is_loaded_loads(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The manifest that was read is of the old weights, the weights that are read are new."""
+def test_model_published_during_loading_loads(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest was read for the old weights, but the weights are new."""
     real, new = files.read_checked, other_weights(copied)
     published: list[str] = []
 

@@ -17,7 +17,7 @@ from dragoman.evaluate.significance import compare
 REFERENCES = ["the cat sat on the mat", "a man rides a horse today", "it is raining again in town"]
 
 
-def test_a_perfect_translation_and_a_wrong_one() -> None:
+def test_perfect_and_wrong_translations_get_extreme_scores() -> None:
     perfect = evaluate(REFERENCES, REFERENCES)
     assert (round(perfect.bleu.score), round(perfect.chrf.score), perfect.ter.score) == (100, 100, 0)
     assert perfect.exact_match == 100.0
@@ -26,14 +26,14 @@ def test_a_perfect_translation_and_a_wrong_one() -> None:
     assert wrong.exact_match == 0.0
 
 
-def test_signatures_say_which_metric_it_was() -> None:
+def test_signatures_identify_the_metric() -> None:
     result = evaluate(REFERENCES, REFERENCES)
     assert "tok:13a" in result.bleu.signature
     assert "version:" in result.chrf.signature
     assert "tok:char" in evaluate(REFERENCES, REFERENCES, tokenize="char").bleu.signature
 
 
-def test_capitals_count_unless_told_otherwise() -> None:
+def test_case_counts_unless_lowercase_is_set() -> None:
     shouted = [line.upper() for line in REFERENCES]
     plain, lower = evaluate(shouted, REFERENCES), evaluate(shouted, REFERENCES, lowercase=True)
     assert plain.bleu.score < 5
@@ -48,14 +48,14 @@ def test_capitals_count_unless_told_otherwise() -> None:
         assert "case:lc" in metric(shouted, REFERENCES, "de", lowercase=True).signature
 
 
-def test_intervals_hold_the_score() -> None:
+def test_intervals_contain_the_score() -> None:
     result = evaluate([REFERENCES[0], REFERENCES[1], "it rains again in town"], REFERENCES)
     assert result.chrf.low < result.chrf.score < result.chrf.high
     record = result.to_dict()
     assert record["bleu"].keys() == {"score", "low", "high", "signature"}
 
 
-def test_it_is_what_sacrebleu_says() -> None:
+def test_bleu_matches_sacrebleu() -> None:
     import sacrebleu
 
     hypotheses = ["the cat sat on a mat", "a man rides horses", "it is raining in town"]
@@ -64,7 +64,7 @@ def test_it_is_what_sacrebleu_says() -> None:
     assert evaluate(hypotheses, REFERENCES).bleu.score == pytest.approx(expected)
 
 
-def test_a_look_counts_letters_where_words_have_no_spaces() -> None:
+def test_quick_bleu_uses_characters_for_scripts_without_spaces() -> None:
     references = ["สวัสดีครับทุกคน", "วันนี้อากาศดีมาก"]
     hypotheses = [references[0], "วันนี้อากาศไม่ดี"]
     scores = evaluate(hypotheses, references, tokenize="char")
@@ -72,7 +72,7 @@ def test_a_look_counts_letters_where_words_have_no_spaces() -> None:
     assert scores.bleu.score > 10 + evaluate(hypotheses, references).bleu.score, "the control"
 
 
-def test_perfect_is_a_hundred() -> None:
+def test_bleu_never_exceeds_100() -> None:
     lines = ["the quick brown fox jumps over the lazy dog", *REFERENCES] * 7
     assert quick_scores(lines, lines)["bleu"] <= 100
     (compared,) = compare(lines, [["nothing"] * len(lines)], lines)
@@ -80,7 +80,7 @@ def test_perfect_is_a_hundred() -> None:
     assert compared["ter"].other >= 100, "the control: TER may be more"
 
 
-def test_bad_input_is_named() -> None:
+def test_invalid_input_is_reported() -> None:
     with pytest.raises(DataError, match="2 hypotheses, 3 references; each line needs one reference"):
         evaluate(["a", "b"], REFERENCES)
     with pytest.raises(DataError, match="nothing to evaluate"):
@@ -99,13 +99,13 @@ def test_bad_input_is_named() -> None:
         (["wrong"] * 3, REFERENCES),
     ],
 )
-def test_intervals_hold_the_score_whatever_the_lines(hypotheses: list[str], references: list[str]) -> None:
+def test_intervals_contain_the_score_for_any_lines(hypotheses: list[str], references: list[str]) -> None:
     result = evaluate(hypotheses, references)
     for score, most in ((result.bleu, 100), (result.chrf, 100), (result.ter, float("inf"))):
         assert 0 <= score.low <= score.score <= score.high <= most
 
 
-def test_intervals_are_those_of_sacrebleu() -> None:
+def test_intervals_match_sacrebleu() -> None:
     from sacrebleu.metrics.bleu import BLEU
 
     hypotheses = ["the cat sat on a mat", "a man rides a horse", "it is raining in town"] * 5
@@ -141,13 +141,13 @@ def test_short_references_and_scripts_without_spaces_are_noted() -> None:
 # the paper's
 
 
-def test_compounds_are_split_as_the_script_did() -> None:
+def test_compounds_are_split_like_the_reference_script() -> None:
     assert split_compounds("rich-text format") == "rich ##AT##-##AT## text format"
     assert split_compounds("E-Mail-Adresse - ja") == "E ##AT##-##AT## Mail ##AT##-##AT## Adresse - ja"
     assert split_compounds("a-b-c") == "a ##AT##-##AT## b-c"  # matches do not overlap
 
 
-def test_paper_style_bleu_by_hand() -> None:
+def test_paper_style_bleu_matches_a_hand_computed_example() -> None:
     hypothesis, reference = "Das ist ein rich-text-Format.", "Das ist ein rich-text-Dokument."
     # Das ist ein rich ## text ## X . : 8 of 9 words right, 6 of 8 pairs, 5 of 7 triples, 4 of 6 runs of four
     paper = paper_bleu([hypothesis], [reference], "de")
@@ -163,7 +163,7 @@ def test_paper_style_bleu_by_hand() -> None:
     assert "|moses:de|sacremoses:" in tokenized.signature
 
 
-def test_paper_style_bleu_follows_mosess_rules() -> None:
+def test_paper_style_bleu_follows_the_moses_rules() -> None:
     # z.B. is known not to end a sentence and stays whole; the comma and the last dot are words
     assert paper_bleu(["Ein Tier, z.B. ein Hund."], ["Ein Tier , z.B. ein Hund ."], "de").score == pytest.approx(100)
     assert paper_bleu(["Ein Tier, z.B. ein Hund."], ["Ein Tier , z . B . ein Hund ."], "de").score < 100
@@ -224,7 +224,7 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_comet_by_name_and_by_file(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comet_loads_by_name_and_by_file(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hypotheses = [*REFERENCES[:2], "something else"]
     by_name = comet_score("Unbabel/wmt22-comet-da", REFERENCES, hypotheses, REFERENCES)
     assert by_name.score == pytest.approx(2 / 3)
@@ -238,7 +238,7 @@ def test_comet_by_name_and_by_file(checkpoint: Path, capsys: pytest.CaptureFixtu
         comet_score("no-such", REFERENCES, hypotheses, REFERENCES)
 
 
-def test_comet_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_comet_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "comet", None)
     with pytest.raises(
         ConfigError, match=r"--comet: unbabel-comet is not installed .* pip install 'dragoman\[comet\]'"

@@ -10,7 +10,7 @@ from tests.mutants.__main__ import ROOT, Mutant, read_mutants
 MUTANTS = read_mutants()
 
 
-def test_mutants_have_names_of_their_own() -> None:
+def test_mutant_names_are_unique() -> None:
     names = [(mutant.area, mutant.name) for mutant in MUTANTS]
     assert len(names) >= 60
     assert len(set(names)) == len(names)

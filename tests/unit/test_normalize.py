@@ -43,18 +43,18 @@ def test_the_result_is_one_line_with_single_inner_spaces(text: str) -> None:
 
 
 @given(text=ANY_TEXT | GAPS_AND_MARKS)
-def test_blank_means_nothing_is_left_in_either_form(text: str) -> None:
+def test_blank_text_normalises_to_nothing_in_every_form(text: str) -> None:
     assert {is_blank(text)} == {normalize(text, form) == "" for form in FORMS}
 
 
 @given(text=ANY_TEXT | GAPS_AND_MARKS)
-def test_every_gap_is_one_space(text: str) -> None:
+def test_white_space_and_controls_become_one_space(text: str) -> None:
     gap = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
     assert normalize(text) == gap.sub(" ", unicodedata.normalize("NFC", text).replace("\u2581", "_")).strip()
 
 
 @given(text=ANY_TEXT | GAPS_AND_MARKS)
-def test_no_break_spaces_are_kept_where_asked_for_and_nothing_else_changes(text: str) -> None:
+def test_nbsp_forms_keep_no_break_spaces_and_change_nothing_else(text: str) -> None:
     composed = unicodedata.normalize("NFC", text).replace("\u2581", "_")
     gaps = {char for char in composed if char.isspace() or unicodedata.category(char) == "Cc"} - set(NO_BREAK_SPACES)
     spaced = "".join(" " if char in gaps else char for char in composed)
@@ -64,7 +64,7 @@ def test_no_break_spaces_are_kept_where_asked_for_and_nothing_else_changes(text:
     assert normalize(text, "nfc-nbsp-lowercase") == unicodedata.normalize("NFC", kept.lower())
 
 
-def test_what_it_does() -> None:
+def test_normalisation_examples() -> None:
     assert normalize("Straße IN İzmir", "nfc-lowercase") == "straße in i̇zmir"
     assert normalize("𝕬 ﬁne", "nfkc-lowercase") == "a fine"
     assert normalize("  cafe\u0301\t\u2028 au\x00\x85lait \r") == "caf\u00e9 au lait"

@@ -1,4 +1,4 @@
-"""Derivatives against measured ones in float64, and that padding, neighbours and batching change no gradient."""
+"""Gradients against numerical derivatives in float64; padding, neighbours and batching do not change gradients."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ def test_gradients_of_attention(mask: str, causal: bool, need_weights: bool) -> 
     assert is_derivative(function, inputs((2, 2, 5, 3), (2, 2, 5, 3), (2, 2, 5, 4)))
 
 
-def test_gradients_of_attention_with_a_constant_denominator_are_found_out() -> None:
+def test_gradients_of_attention_with_a_constant_denominator_are_detected() -> None:
     def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         powers = (q @ k.mT / math.sqrt(3)).exp()
         return powers / powers.sum(dim=-1, keepdim=True).detach() @ v
@@ -67,7 +67,7 @@ def test_gradients_of_layer_norm() -> None:
 
 
 @pytest.mark.parametrize("constant", ["mean", "deviation"])
-def test_gradients_of_layer_norm_with_constant_statistics_are_found_out(constant: str) -> None:
+def test_gradients_of_layer_norm_with_constant_statistics_are_detected(constant: str) -> None:
     def function(x: Tensor) -> Tensor:
         mean, deviation = x.mean(-1, keepdim=True), (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
         return (x - (mean.detach() if constant == "mean" else mean)) / (
@@ -87,7 +87,7 @@ def test_gradients_of_the_loss(smoothing: float) -> None:
     assert is_derivative(lambda logits: smoothed_cross_entropy(logits, TARGET, smoothing), inputs((2, 3, 5)))
 
 
-def test_gradients_of_the_loss_with_a_constant_denominator_are_found_out() -> None:
+def test_gradients_of_the_loss_with_a_constant_denominator_are_detected() -> None:
     def function(logits: Tensor) -> Tensor:
         goal = 0.9 * nn.functional.one_hot(TARGET, 5) + 0.1 / 5
         log_p = logits - logits.logsumexp(-1, keepdim=True).detach()
@@ -108,7 +108,7 @@ def small_model(**options: Any) -> Transformer:
 
 
 def ragged_batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Source ids and which are real, target ids and what should follow each; lengths 6, 4, 1 and 5, 2, 3."""
+    """Source ids with their mask, target ids with their labels; lengths 6, 4, 1 and 5, 2, 3."""
     random = torch.Generator().manual_seed(1)
     source_ids = torch.randint(4, 30, (3, 6), generator=random)
     target_ids, goal_ids = (torch.randint(4, 30, (3, 5), generator=random) for _ in range(2))
@@ -136,13 +136,13 @@ def gradients(
     return logits.detach(), dict(zip(names, found, strict=True))
 
 
-def apart(these: dict[str, Tensor], those: dict[str, Tensor]) -> float:
+def largest_difference(these: dict[str, Tensor], those: dict[str, Tensor]) -> float:
     differences = [(these[name] - those[name]).abs().max() for name in these]
     return float(torch.stack(differences).max())  # keeps a NaN
 
 
 @contextmanager
-def padding_seen() -> Iterator[None]:
+def without_padding_mask() -> Iterator[None]:
     """The control: attention without the padding mask."""
     masked = attention.attend
 
@@ -163,7 +163,7 @@ def huge_padding(norm: str, need_weights: bool) -> tuple[float, float]:
     model.source_embedding.weight.data[PAD] = 1e10
     huge_logits, after = gradients(model, batch, need_weights)
     real = batch[3] != PAD
-    return float((huge_logits - logits)[real].abs().max()), apart(before, after)
+    return float((huge_logits - logits)[real].abs().max()), largest_difference(before, after)
 
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
@@ -173,8 +173,8 @@ def test_huge_embeddings_in_padding_change_nothing(norm: str, need_weights: bool
     assert changed < 1e-10
 
 
-def test_without_the_mask_they_change_all() -> None:
-    with padding_seen():
+def test_without_the_mask_huge_padding_changes_logits_and_gradients() -> None:
+    with without_padding_mask():
         logits, changed = huge_padding("post", False)
     assert logits > 1e-3
     assert changed > 1e-3
@@ -190,7 +190,7 @@ def more_padding(norm: str, need_weights: bool) -> float:
         torch.cat((batch[2], rows), dim=1),
         torch.cat((batch[3], torch.full_like(rows, PAD)), dim=1),
     )
-    return apart(gradients(model, batch, need_weights)[1], gradients(model, longer, need_weights)[1])
+    return largest_difference(gradients(model, batch, need_weights)[1], gradients(model, longer, need_weights)[1])
 
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
@@ -198,13 +198,13 @@ def test_more_padding_changes_no_gradient(norm: str, need_weights: bool) -> None
     assert more_padding(norm, need_weights) < 1e-10
 
 
-def test_without_the_mask_more_padding_does() -> None:
-    with padding_seen():
+def test_without_the_mask_more_padding_changes_gradients() -> None:
+    with without_padding_mask():
         assert more_padding("post", False) > 1e-3
 
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
-def test_a_fully_padded_sentence_has_finite_gradients_and_its_source_none(norm: str, need_weights: bool) -> None:
+def test_fully_padded_sentence_has_finite_gradients_and_none_in_its_source(norm: str, need_weights: bool) -> None:
     model = small_model(norm=norm, share_source_target=False)
     source_ids, source_allowed, target_ids, goal_ids = ragged_batch()
     source_ids[1], source_allowed[1] = 29, False
@@ -229,17 +229,17 @@ def neighbour_influence(norm: str, need_weights: bool) -> tuple[float, float]:
     source_ids[1], source_allowed[1], target_ids[1] = 5, True, 6
     changed, after = gradients(model, (source_ids, source_allowed, target_ids, goal_ids), need_weights)
     assert (changed - logits)[1].abs().max() > 1e-6, "sentence 1 itself must change"
-    return float((changed - logits)[[0, 2]].abs().max()), apart(before, after)
+    return float((changed - logits)[[0, 2]].abs().max()), largest_difference(before, after)
 
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
-def test_a_sentence_changes_nothing_in_another(norm: str, need_weights: bool) -> None:
+def test_sentence_does_not_change_other_sentences(norm: str, need_weights: bool) -> None:
     logits, changed = neighbour_influence(norm, need_weights)
     assert logits < 1e-12
     assert changed < 1e-10
 
 
-def test_with_a_norm_over_the_batch_it_does() -> None:
+def test_norm_over_the_batch_makes_sentences_change_each_other() -> None:
     def batch_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
         return (x - x.mean(0)) / (x.var(0, correction=0) + norm.eps).sqrt() * norm.weight + norm.bias
 
@@ -251,7 +251,7 @@ def test_with_a_norm_over_the_batch_it_does() -> None:
 
 @pytest.mark.parametrize(("norm", "need_weights"), NORMS_AND_KERNELS)
 @pytest.mark.parametrize("together", [True, False])
-def test_accumulated_gradients_are_those_of_one_large_batch(norm: str, need_weights: bool, together: bool) -> None:
+def test_accumulated_gradients_match_one_large_batch(norm: str, need_weights: bool, together: bool) -> None:
     """Sums over batches divided by the tokens of all; the control divides each batch by its own tokens."""
     model, batch = small_model(norm=norm), ragged_batch()
     total = int((batch[3] != PAD).sum())
@@ -265,5 +265,5 @@ def test_accumulated_gradients_are_those_of_one_large_batch(norm: str, need_weig
         _, found = gradients(model, (source_ids, source_allowed, target_ids, goal_ids), need_weights)
         tokens = total if together else 3 * target_length
         accumulated = {name: each + found[name] / tokens for name, each in accumulated.items()}
-    difference = apart(expected, accumulated)
+    difference = largest_difference(expected, accumulated)
     assert difference < 1e-10 if together else difference > 1e-3

@@ -15,20 +15,20 @@ def rates(**settings: object) -> list[float]:
     return [learning_rate(step, config, d_model=64) for step in range(1, 121)]
 
 
-def test_the_default_is_the_papers_formula() -> None:
+def test_default_schedule_matches_the_formula_of_the_paper() -> None:
     for step, rate in enumerate(rates(), start=1):
         assert rate == pytest.approx(64**-0.5 * min(step**-0.5, step * 10**-1.5))
 
 
 @pytest.mark.parametrize("schedule", ["inverse-sqrt", "cosine", "linear", "constant"])
-def test_every_schedule_rises_in_a_line_to_its_peak_and_never_again(schedule: str) -> None:
+def test_every_schedule_warms_up_linearly_and_never_rises_again(schedule: str) -> None:
     curve = rates(schedule=schedule, learning_rate=2e-3)
     assert curve[:10] == pytest.approx([2e-4 * step for step in range(1, 11)])
     assert max(curve) == curve[9] == pytest.approx(2e-3)
     assert all(later <= earlier for earlier, later in pairwise(curve[9:]))
 
 
-def test_cosine_and_linear_end_where_they_are_told_to() -> None:
+def test_cosine_and_linear_end_at_the_final_learning_rate() -> None:
     for schedule, middle in (("cosine", 0.5), ("linear", 0.5)):
         curve = rates(schedule=schedule, learning_rate=1.0, final_learning_rate=0.1)
         assert curve[99] == pytest.approx(0.1)

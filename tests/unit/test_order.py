@@ -1,4 +1,4 @@
-"""The pairs that a run is given: every one once an epoch, in an order of its own for each epoch, seed and rank."""
+"""The order of training pairs: each once per epoch, in an order given by epoch, seed and rank."""
 
 from itertools import islice
 from pathlib import Path
@@ -48,7 +48,7 @@ def taken(run: Run, epochs: int) -> list[Rows]:
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_every_epoch_has_every_pair_once_in_an_order_of_its_own(corpus: Corpus, tmp_path: Path, layout: str) -> None:
+def test_every_epoch_has_every_pair_once_in_its_own_order(corpus: Corpus, tmp_path: Path, layout: str) -> None:
     epochs = taken(run_of(corpus, tmp_path, f"train.layout={layout}", "train.accumulate=3"), 3)
     for batches in epochs:
         assert sorted(row for rows in batches for row in rows) == list(range(PAIRS))
@@ -57,7 +57,7 @@ def test_every_epoch_has_every_pair_once_in_an_order_of_its_own(corpus: Corpus, 
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_the_seed_decides_the_order_and_the_first_weights(corpus: Corpus, tmp_path: Path, layout: str) -> None:
+def test_seed_determines_the_order_and_the_initial_weights(corpus: Corpus, tmp_path: Path, layout: str) -> None:
     runs = [
         run_of(corpus, tmp_path / name, f"train.layout={layout}", f"train.seed={seed}")
         for name, seed in (("one", 1), ("again", 1), ("two", 2))
@@ -71,7 +71,7 @@ def test_the_seed_decides_the_order_and_the_first_weights(corpus: Corpus, tmp_pa
     assert not any(torch.equal(one[name], two[name]) for name in matrices)
 
 
-def test_batches_come_in_no_order_of_length() -> None:
+def test_batches_are_not_sorted_by_length() -> None:
     lengths = np.arange(1, 401) // 8 + 1
     batches = BatchPlan(lengths, lengths, batch_tokens=100, seed=1).epoch(0)
     means = [float(lengths[rows].mean()) for rows in batches]
@@ -100,7 +100,7 @@ def test_ranks_share_the_batches_of_a_step(corpus: Corpus, tmp_path: Path) -> No
         assert sorted(rows for batches in made for rows in batches) == sorted(map(sorted, expected))
 
 
-def test_each_rank_draws_for_itself_and_the_first_as_a_process_alone(corpus: Corpus, tmp_path: Path) -> None:
+def test_each_rank_has_its_own_rng_state_and_rank_0_that_of_a_single_process(corpus: Corpus, tmp_path: Path) -> None:
     run = run_of(corpus, tmp_path)
     states = []
     for rank in range(3):
@@ -131,7 +131,7 @@ def stores(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return found
 
 
-def test_every_epoch_is_segmented_anew_by_its_number_and_the_seed(stores: dict[str, EpochStores]) -> None:
+def test_segmentation_depends_on_epoch_and_seed(stores: dict[str, EpochStores]) -> None:
     plain = ids(stores["0.0 1"](0))
     assert plain == ids(stores["0.0 1"](1))
     first, second, other = ids(stores["0.1 1"](0)), ids(stores["0.1 1"](1)), ids(stores["0.1 2"](0))
@@ -140,6 +140,6 @@ def test_every_epoch_is_segmented_anew_by_its_number_and_the_seed(stores: dict[s
     assert first != other
 
 
-def test_the_strength_is_that_of_the_configuration(stores: dict[str, EpochStores]) -> None:
+def test_sampling_strength_comes_from_the_configuration(stores: dict[str, EpochStores]) -> None:
     pieces = [sum(map(len, ids(stores[name](0)))) for name in ("0.0 1", "0.1 1", "0.8 1")]
     assert pieces[0] < pieces[1] < pieces[2], "the more merges are left out, the more pieces"

@@ -1,4 +1,4 @@
-"""Packed batches: the same loss and gradients as the padded path, every pair once, the shapes that never change."""
+"""Packed batches: the same loss and gradients as padded ones, every pair once, fixed shapes."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def gradients(model: Transformer, loss: torch.Tensor) -> dict[str, torch.Tensor]
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("chunk", [8_192, 7])
-def test_loss_and_gradients_are_those_of_the_padded_path(
+def test_loss_and_gradients_match_the_padded_layout(
     store: Store, variant: dict[str, Any], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.training.loss.CHUNK", chunk)
@@ -67,7 +67,7 @@ def test_loss_and_gradients_are_those_of_the_padded_path(
         torch.testing.assert_close(found[name], gradient, atol=1e-9, rtol=1e-9, msg=name)
 
 
-def test_the_groups_of_a_padded_batch_are_one_batch_to_the_gradient(store: Store) -> None:
+def test_groups_of_a_padded_batch_give_the_gradient_of_one_batch(store: Store) -> None:
     settings = quick_config("train.batch_tokens=4096", "train.label_smoothing=0.1").train
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=32, d_ff=48, dropout=0.0)).double()
@@ -87,7 +87,7 @@ def test_the_groups_of_a_padded_batch_are_one_batch_to_the_gradient(store: Store
         torch.testing.assert_close(found[name], gradient, atol=1e-9, rtol=1e-9, msg=name)
 
 
-def test_a_group_holds_the_longest_pair_and_no_more_is_asked_of_it(store: Store) -> None:
+def test_group_needs_room_for_the_longest_pair_only(store: Store) -> None:
     settings, model = quick_config("train.batch_tokens=2048").train, Transformer(TransformerConfig.tiny(vocab_size=300))
     sides = (model, torch.device("cpu"), torch.float32, Ranks())
     for longest, groups in ((1_024, 2), (1_025, 1)):
@@ -95,7 +95,7 @@ def test_a_group_holds_the_longest_pair_and_no_more_is_asked_of_it(store: Store)
 
 
 def packed_attention(store: Store, dropout: float, seed: int = 0) -> Any:
-    """Self-attention over a few sentences as a function of queries, keys and values, and such values to try."""
+    """Self-attention over a few sentences as a function of queries, keys and values, and example inputs."""
     batch = pack(store, np.argsort(store.source_lengths)[[20, 60, 90]])
     torch.manual_seed(1)
     inputs = [torch.randn(len(batch.source_ids_N), 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3)]
@@ -108,12 +108,12 @@ def packed_attention(store: Store, dropout: float, seed: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_the_gradient_of_attention_is_its_derivative(store: Store, dropout: float) -> None:
+def test_attention_passes_gradcheck(store: Store, dropout: float) -> None:
     attention, inputs = packed_attention(store, dropout)
     assert torch.autograd.gradcheck(attention, inputs)
 
 
-def test_attention_drops_what_it_says(store: Store) -> None:
+def test_attention_dropout_is_applied_and_preserves_the_mean(store: Store) -> None:
     (whole, inputs), (dropped, _) = (packed_attention(store, dropout) for dropout in (0.0, 0.5))
     other, _ = packed_attention(store, 0.5, seed=1)
     assert not torch.equal(whole(*inputs), dropped(*inputs))
@@ -124,7 +124,7 @@ def test_attention_drops_what_it_says(store: Store) -> None:
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 @pytest.mark.parametrize("shape", [(1_000, 301), (3,)])
-def test_dropout_loses_its_share_and_keeps_the_mean(dropout: float, shape: tuple[int, ...]) -> None:
+def test_dropout_has_its_rate_and_preserves_the_mean(dropout: float, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     kept = _kept(torch.empty(shape), dropout)
     torch.manual_seed(0)
@@ -139,7 +139,7 @@ def test_dropout_loses_its_share_and_keeps_the_mean(dropout: float, shape: tuple
         assert together == pytest.approx(dropout**2, abs=0.003), "each on its own"
 
 
-def test_bfloat16_is_near_float32(store: Store) -> None:
+def test_bfloat16_is_close_to_float32(store: Store) -> None:
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=64, d_ff=128)).eval()
     batch = pack(store, np.arange(10))
@@ -153,7 +153,7 @@ def test_bfloat16_is_near_float32(store: Store) -> None:
     assert not torch.equal(exactly, nearly)
 
 
-def test_sentences_that_forgot_where_they_end_would_be_found_out(store: Store) -> None:
+def test_missing_sentence_boundaries_are_detected(store: Store) -> None:
     """The control: all tokens of a batch as one sentence."""
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=32, d_ff=48)).double().eval()
@@ -170,7 +170,7 @@ def test_sentences_that_forgot_where_they_end_would_be_found_out(store: Store) -
     assert (right - wrong).abs().max() > 1e-3
 
 
-def test_every_pair_once_within_the_budget_in_a_reproducible_order(store: Store) -> None:
+def test_every_pair_is_packed_once_within_the_budget_in_a_reproducible_order(store: Store) -> None:
     options = {"source_tokens": 200, "target_tokens": 220, "sentences": 9}
     plan = PackingPlan(store, **options, seed=1)
     batches = plan.epoch(3)
@@ -184,7 +184,7 @@ def test_every_pair_once_within_the_budget_in_a_reproducible_order(store: Store)
     assert any((one != two).any() for one, two in zip(batches, plan.epoch(4), strict=False) if len(one) == len(two))
 
 
-def test_a_fixed_shape_is_the_same_for_every_batch_and_its_blocks_cover_every_long_sentence(store: Store) -> None:
+def test_fixed_shape_is_constant_and_its_blocks_cover_long_sentences(store: Store) -> None:
     shape = Shape(source_tokens=200, target_tokens=220, sentences=12, whole=24, block=16)
     sizes, short = set(), 0
     for rows in PackingPlan(store, source_tokens=200, target_tokens=220, sentences=12, seed=1).epoch(0)[:20]:
@@ -208,7 +208,7 @@ def test_a_fixed_shape_is_the_same_for_every_batch_and_its_blocks_cover_every_lo
     assert short > 20, "the control: not all were long"
 
 
-def test_the_store_gathers_what_it_gives_one_by_one(store: Store) -> None:
+def test_gathered_rows_match_single_rows(store: Store) -> None:
     rows = np.array([5, 0, 299, 5])
     ids, lengths = store.gather_source(rows)
     assert ids.tolist() == [token for row in rows for token in store.source(int(row)).tolist()]
@@ -225,14 +225,16 @@ def test_the_store_gathers_what_it_gives_one_by_one(store: Store) -> None:
         ("mps", torch.bfloat16, False),
     ],
 )
-def test_batches_are_packed_by_themselves_where_it_pays(device: str, precision: torch.dtype, pays: bool) -> None:
+def test_packing_is_chosen_by_device_precision_and_architecture(
+    device: str, precision: torch.dtype, pays: bool
+) -> None:
     transformer = Transformer(TransformerConfig.tiny(vocab_size=300))
     assert packing_pays(transformer, torch.device(device), precision) == pays
     recurrent = build_model(RecurrentConfig(vocab_size=300, d_model=16))
     assert not packing_pays(recurrent, torch.device(device), precision)
 
 
-def test_a_batch_has_room_for_the_longest_source_however_short_most_are(store: Store) -> None:
+def test_batch_has_room_for_the_longest_source(store: Store) -> None:
     class Short:
         source_lengths, target_lengths = np.full(100, 5), np.full(100, 50)
 

@@ -25,7 +25,7 @@ def hash_of(content: str) -> str:
 # The inspector's page
 
 
-def test_the_policy_of_the_inspector_page_allows_its_own_script_and_style_alone() -> None:
+def test_inspector_policy_allows_only_its_own_script_and_style() -> None:
     markup = Markup(page("title", payload_of("text")))
     ((_, script), (style,)) = markup.texts["script"], markup.texts["style"]
     assert markup.policies == [
@@ -52,7 +52,7 @@ def test_text_in_the_inspector_page_stays_text() -> None:
         assert Markup(unescaped).elements != plain.elements, f"the control: the {part} unescaped"
 
 
-def test_numbers_that_json_has_not_are_refused() -> None:
+def test_non_finite_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="Out of range float values are not JSON compliant"):
         page("title", {"score": float("nan")})
 

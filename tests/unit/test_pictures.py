@@ -1,4 +1,4 @@
-"""Pictures: heat maps aligned by display width, plots that are valid SVG, deaf to control characters and markup."""
+"""Pictures: heat maps aligned by display width, plots that are valid SVG, control characters and markup escaped."""
 
 import re
 import subprocess
@@ -29,7 +29,7 @@ def without_color(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def test_a_small_map_exactly() -> None:
+def test_small_heat_map_is_drawn_exactly() -> None:
     weights = np.array([[1.0, 0.0, 0.25], [0.5, np.nan, 0.75]])
     picture = terminal_heatmap(weights, ["สี่", "</s>"], ["four", "-", "漢字"], color=False, width=40)
     assert picture.split("\n") == [
@@ -41,7 +41,7 @@ def test_a_small_map_exactly() -> None:
     ]
 
 
-def test_color_is_the_same_picture_with_backgrounds() -> None:
+def test_color_draws_backgrounds_instead_of_shades() -> None:
     weights = np.array([[0.0, 0.5, 1.0]])
     picture = terminal_heatmap(weights, ["a"], ["x", "y", "z"], color=True, width=40)
     row = picture.split("\n")[1]
@@ -50,7 +50,7 @@ def test_color_is_the_same_picture_with_backgrounds() -> None:
     assert not set(without_color(picture)) & set(SHADES[1:])
 
 
-def test_values_are_clipped_and_shades_rise() -> None:
+def test_values_are_clipped_and_shades_increase() -> None:
     weights = np.array([[-3.0, 0.0, 0.2, 0.5, 0.8, 1.0, 7.0, np.inf, -np.inf]])
     row = terminal_heatmap(weights, ["r"], list("abcdefghi"), color=False, width=60).split("\n")[1]
     assert row == "r │      ░░ ▒▒ ▓▓ ██ ██ ██   │"
@@ -67,7 +67,7 @@ def test_labels_that_do_not_fit_become_numbers_with_a_legend() -> None:
     assert narrow.count("█") == 2 * 12 + 1  # every cell of the diagonal once, and the scale
 
 
-def test_blocks_side_by_side_are_the_whole_map() -> None:
+def test_blocks_of_a_wide_map_join_to_the_whole_map() -> None:
     weights = np.random.default_rng(0).random((3, 40))
     labels = [str(index) * 3 for index in range(40)]
     rows = ["a", "b", "c"]
@@ -86,7 +86,7 @@ def test_control_characters_are_escaped(label: str) -> None:
     assert "\\" in picture
 
 
-def test_a_mark_without_a_letter_gets_a_dotted_circle() -> None:
+def test_combining_mark_without_a_letter_gets_a_dotted_circle() -> None:
     picture = terminal_heatmap(np.ones((1, 2)), ["่"], ["ี", "ก"], color=False, width=40)
     assert picture.split("\n")[:2] == ["   ◌ี  ก", "◌่ │██ ██│"]
 
@@ -103,7 +103,9 @@ texts = st.text(max_size=12)
 
 @settings(max_examples=60)
 @given(st.lists(texts, max_size=5), st.lists(texts, max_size=30), st.booleans(), st.integers(20, 90))
-def test_never_wider_than_the_terminal(rows: list[str], columns: list[str], color: bool, width: int) -> None:
+def test_heat_map_is_never_wider_than_the_terminal(
+    rows: list[str], columns: list[str], color: bool, width: int
+) -> None:
     weights = np.linspace(0, 1, len(rows) * len(columns)).reshape(len(rows), len(columns))
     picture = terminal_heatmap(weights, rows, columns, color=color, width=width)
     for line in without_color(picture).split("\n"):
@@ -113,7 +115,7 @@ def test_never_wider_than_the_terminal(rows: list[str], columns: list[str], colo
 
 @settings(max_examples=60)
 @given(st.lists(st.text("aกี่漢é</", max_size=8), min_size=2, max_size=5))
-def test_the_bars_stand_in_one_column(rows: list[str]) -> None:
+def test_row_borders_align_in_one_column(rows: list[str]) -> None:
     picture = terminal_heatmap(np.zeros((len(rows), 2)), rows, ["x", "y"], color=False, width=60)
     bars = [line for line in picture.split("\n")[1:] if line.endswith("│")]
     assert len(bars) == len(rows)
@@ -129,7 +131,7 @@ def test_errors_give_name_value_and_constraint() -> None:
         terminal_heatmap(np.zeros((1, 1)), ["a"], ["x"], color=False, width=8)
 
 
-def test_importing_is_cheap() -> None:
+def test_import_loads_no_heavy_module() -> None:
     code = "import sys, dragoman.pictures; print({'rich', 'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
@@ -176,7 +178,7 @@ def test_a_plot_keeps_the_order_of_values() -> None:
     np.testing.assert_allclose(steps, [steps[0]] * 3, atol=0.11)  # a power is a straight line on two log axes
 
 
-def test_ticks_are_neat_numbers() -> None:
+def test_ticks_are_round_numbers() -> None:
     assert {"0", "0.2", "0.4", "0.6", "0.8", "1"} <= set(texts_of(plot({"a": [(0, 0.03), (3, 0.98)]})))
     logarithmic = texts_of(plot({"a": [(1e-5, 64), (0.1, 3_072)]}, log_x=True, log_y=True))
     assert {"10⁻⁵", "0.01", "50", "100", "1,000", "5,000"} <= set(logarithmic)
@@ -208,7 +210,7 @@ def test_points_that_cannot_be_drawn_are_refused(point: tuple[float, float], log
 # Heat maps
 
 
-def test_colours_rise_from_the_first_to_the_last() -> None:
+def test_heat_map_uses_the_whole_colour_scale() -> None:
     root = ElementTree.fromstring(
         svg_heatmap(np.array([[0.0, 0.5, 1.0, 7.0]]), ["r"], list("abcd"), title="", caption="")
     )
@@ -225,7 +227,7 @@ def test_colours_rise_from_the_first_to_the_last() -> None:
     assert [tuple(palette[3 * level :][:3]) for level in (0, 255)] == [COLORS[0], COLORS[-1]]
 
 
-def test_cells_stand_in_the_row_of_their_query_and_the_column_of_their_key() -> None:
+def test_cells_are_in_the_row_of_their_query_and_the_column_of_their_key() -> None:
     root = ElementTree.fromstring(svg_heatmap(np.zeros((2, 3)), ["q", "r"], ["a", "b", "c"], title="", caption=""))
     places = {
         str(rect.findtext(f"{SVG}title"))[:5]: (float(rect.attrib["x"]), float(rect.attrib["y"]))
@@ -255,13 +257,13 @@ def test_a_grid_has_a_row_for_each_layer_and_a_column_for_each_head() -> None:
     assert len({image["x"] for image in images.values()}) == 3
 
 
-def test_panels_stand_row_after_row() -> None:
+def test_panels_are_laid_out_row_by_row() -> None:
     root = ElementTree.fromstring(svg_panels(["<path/>"] * 3, columns=2, width=100, height=40))
     assert [group.attrib["transform"] for group in root] == ["translate(0 0)", "translate(100 0)", "translate(0 40)"]
     assert (root.attrib["width"], root.attrib["height"]) == ("200", "80")
 
 
-def test_ticks_of_a_field_stand_under_the_middle_of_their_column() -> None:
+def test_field_ticks_are_centred_under_their_columns() -> None:
     picture = svg_field(
         np.zeros((4, 10)), low=-1.0, high=1.0, title="", x_label="across", y_label="down", width=592, height=400
     )

@@ -1,4 +1,4 @@
-"""Batches made ahead: the same items, the same order, errors in their place, no thread left behind."""
+"""Prefetched batches: the same items in the same order, errors in their place, no threads left running."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ ANY_WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
 
 @ANY_WORKERS
 @pytest.mark.parametrize("depth", [1, 4, 200])
-def test_each_item_comes_once_and_in_order(workers: int, depth: int) -> None:
+def test_each_item_is_yielded_once_in_order(workers: int, depth: int) -> None:
     made: list[int] = []
 
     def make(item: int) -> int:
@@ -26,7 +26,7 @@ def test_each_item_comes_once_and_in_order(workers: int, depth: int) -> None:
     assert list(prefetch([], make, workers, depth)) == []
 
 
-def test_the_order_is_the_items_whatever_is_finished_first() -> None:
+def test_order_does_not_depend_on_which_item_is_finished_first() -> None:
     finished: list[int] = []
 
     def make(item: int) -> str:
@@ -38,7 +38,7 @@ def test_the_order_is_the_items_whatever_is_finished_first() -> None:
     assert finished != sorted(finished), "the control: they were finished in another order"
 
 
-def test_without_workers_each_is_made_when_it_is_asked_for_and_here() -> None:
+def test_without_workers_items_are_made_lazily_in_the_calling_thread() -> None:
     stream = prefetch(range(9), lambda _: threading.get_ident(), 0)
     assert [next(stream) for _ in range(3)] == [(item, threading.get_ident()) for item in range(3)]
     made: list[int] = []
@@ -47,7 +47,7 @@ def test_without_workers_each_is_made_when_it_is_asked_for_and_here() -> None:
     assert made == [0]
 
 
-def test_no_more_than_depth_are_made_while_one_is_in_use() -> None:
+def test_at_most_depth_items_are_prefetched() -> None:
     made = [threading.Event() for _ in range(9)]
     stream = prefetch(range(9), lambda item: made[item].set(), 2, depth=3)
     next(stream)
@@ -57,7 +57,7 @@ def test_no_more_than_depth_are_made_while_one_is_in_use() -> None:
 
 
 @ANY_WORKERS
-def test_an_error_in_making_comes_where_its_item_would_have(workers: int) -> None:
+def test_error_in_making_an_item_is_raised_in_its_place(workers: int) -> None:
     before = threading.active_count()
 
     def make(item: int) -> int:
@@ -75,7 +75,7 @@ def test_an_error_in_making_comes_where_its_item_would_have(workers: int) -> Non
 
 @ANY_WORKERS
 @pytest.mark.parametrize("good", [0, 3])
-def test_an_error_of_the_items_comes_after_those_before_it(workers: int, good: int) -> None:
+def test_error_of_the_iterator_is_raised_after_earlier_items(workers: int, good: int) -> None:
     def items() -> Iterator[int]:
         yield from range(good)
         raise ValueError("broken")

@@ -1,4 +1,4 @@
-"""What a run says it was made of: the hash of every corpus file, the commit of the source, in every checkpoint too."""
+"""Provenance of a run: the hash of every corpus file and the commit of the source, also in every checkpoint."""
 
 import hashlib
 import json
@@ -20,12 +20,12 @@ GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
 @pytest.fixture(autouse=True)
 def no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes most of the time."""
+    """Writing it would take most of the time."""
     monkeypatch.setattr(Trainer, "_write_reports", lambda self, reason: None)
 
 
 def trained(corpus: Corpus, run: Path, *settings: str, **data: list[str]) -> list[dict[str, Any]]:
-    """The starts that the run's own file tells of, and what each checkpoint does."""
+    """The provenance of the run and of each checkpoint."""
     steps = ("train.max_steps=2", "train.save_every=1", "train.average=1", "train.seed=7")
     train(Config.build("tiny", None, [*SETTINGS, *steps, *settings], data={**corpus.data, **data}), run)
     starts: list[dict[str, Any]] = json.loads((run / "provenance.json").read_bytes())["starts"]
@@ -34,7 +34,7 @@ def trained(corpus: Corpus, run: Path, *settings: str, **data: list[str]) -> lis
     return [*starts, *map(json.loads, saved)]
 
 
-def test_the_hash_of_every_corpus_file_is_told(tmp_path: Path) -> None:
+def test_hash_of_every_corpus_file_is_recorded(tmp_path: Path) -> None:
     corpus, tests = write_corpus(tmp_path / "corpus"), write_corpus(tmp_path / "tests", pairs=9)
     more = {"test_source": [str(tests.source)], "test_target": [str(tests.target)]}
     paths = [*vars(corpus).values(), tests.source, tests.target]
@@ -49,7 +49,7 @@ def test_the_hash_of_every_corpus_file_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository that holds the package, as far as it is asked about."""
+    """A repository that stands in for the checkout of the package."""
     package = tmp_path / "checkout" / "dragoman"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -66,7 +66,7 @@ def git(directory: Path, *words: str) -> str:
 
 
 @GIT
-def test_the_commit_of_the_source_is_told_and_whether_it_was_changed(tmp_path: Path, checkout: Path) -> None:
+def test_commit_and_uncommitted_changes_are_recorded(tmp_path: Path, checkout: Path) -> None:
     corpus, commit = write_corpus(tmp_path / "corpus"), git(checkout, "rev-parse", "HEAD")
     assert len(commit) == 40
     assert {told["git_commit"] for told in trained(corpus, tmp_path / "clean")} == {commit}

@@ -1,4 +1,4 @@
-"""int8 linear layers: near to float32, exact in their integers, each row whatever the rows beside it."""
+"""int8 linear layers: close to float32, exact in their integers, each row independent of its neighbours."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def linear(in_features: int = 24, out_features: int = 30, *, bias: bool = True) 
 
 @pytest.fixture
 def fresh_probe() -> Iterator[None]:
-    """What is known of the int8 product is forgotten before and after."""
+    """Clear the cached probe of the int8 product before and after."""
     module._int_mm_is_exact.cache_clear()
     yield
     module._int_mm_is_exact.cache_clear()
@@ -44,7 +44,7 @@ def fresh_probe() -> Iterator[None]:
 # Rows and their scales
 
 
-def test_the_largest_of_a_row_becomes_127_and_the_rest_is_off_by_half_a_scale_at_most() -> None:
+def test_row_maximum_becomes_127_and_errors_are_at_most_half_a_scale() -> None:
     x_NI = randoms(50, 16) * torch.logspace(-30, 30, 50)[:, None]
     integers_NI, scale_N1 = quantize_rows(x_NI)
     assert integers_NI.dtype == torch.int8
@@ -52,7 +52,7 @@ def test_the_largest_of_a_row_becomes_127_and_the_rest_is_off_by_half_a_scale_at
     assert ((integers_NI * scale_N1 - x_NI).abs() <= 0.5001 * scale_N1).all()
 
 
-def test_rows_of_zeros_and_of_the_smallest_numbers_are_safe() -> None:
+def test_zero_and_subnormal_rows_are_quantized_safely() -> None:
     x_NI = torch.zeros(3, 8)
     x_NI[1], x_NI[2] = 1e-45, torch.finfo(torch.float32).tiny
     integers_NI, scale_N1 = quantize_rows(x_NI)
@@ -62,7 +62,7 @@ def test_rows_of_zeros_and_of_the_smallest_numbers_are_safe() -> None:
     torch.testing.assert_close(QuantizedLinear(layer)(x_NI), layer.bias.expand(3, -1))
 
 
-def test_what_is_not_a_number_is_not_hidden() -> None:
+def test_nan_is_propagated() -> None:
     x_NI = randoms(3, 24)
     x_NI[1, 5] = torch.nan
     y_NO = QuantizedLinear(linear())(x_NI)
@@ -75,7 +75,7 @@ def test_what_is_not_a_number_is_not_hidden() -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 17, 64])
 @pytest.mark.parametrize("inputs", [8, 24, 2048])
-def test_the_product_of_integers_is_exact(rows: int, inputs: int) -> None:
+def test_integer_product_is_exact(rows: int, inputs: int) -> None:
     random = torch.Generator().manual_seed(rows)
     x_NI = torch.randint(-LEVELS, LEVELS + 1, (rows, inputs), generator=random).to(torch.int8)
     weight_OI = torch.randint(-LEVELS, LEVELS + 1, (16, inputs), generator=random).to(torch.int8)
@@ -84,7 +84,7 @@ def test_the_product_of_integers_is_exact(rows: int, inputs: int) -> None:
 
 
 def saturating(x_NI: Tensor, weight_IO: Tensor) -> Tensor:
-    """What x86 processors without VNNI do: x made unsigned by adding 128, pairs of products added in 16 bits."""
+    """Like x86 processors without VNNI: x made unsigned by adding 128, pairs of products added in 16 bits."""
     terms_NIO = (x_NI.int() + 128)[:, :, None] * weight_IO.int()
     pairs_NIO = (terms_NIO[:, 0::2] + terms_NIO[:, 1::2]).clamp(-(2**15), 2**15 - 1)
     return (pairs_NIO.sum(dim=1) - 128 * weight_IO.int().sum(dim=0)).int()
@@ -96,7 +96,7 @@ def missing(x_NI: Tensor, weight_IO: Tensor) -> Tensor:
 
 @pytest.mark.usefixtures("fresh_probe")
 @pytest.mark.parametrize("product", [saturating, missing])
-def test_where_the_machine_has_no_exact_product_another_is_taken(
+def test_inexact_int8_product_is_replaced_by_an_exact_one(
     product: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer, x_NI = QuantizedLinear(linear(64)), randoms(7, 64)
@@ -109,18 +109,18 @@ def test_where_the_machine_has_no_exact_product_another_is_taken(
     assert torch.equal(layer(x_NI), expected)
 
 
-def test_the_control_a_product_that_saturates_is_wrong_and_one_of_plain_integers_is_not() -> None:
+def test_control_saturating_product_is_wrong_and_integer_product_is_not() -> None:
     most_NI = torch.full((2, 64), LEVELS, dtype=torch.int8)
     assert (saturating(most_NI, most_NI.T) != 64 * LEVELS**2).all()
     small_NI = torch.full((2, 64), 3, dtype=torch.int8)
-    assert (saturating(small_NI, small_NI.T) == 64 * 9).all(), "small numbers hide it"
+    assert (saturating(small_NI, small_NI.T) == 64 * 9).all(), "small values do not saturate"
 
 
 # A linear layer
 
 
 def share_of_bound(layer: nn.Linear, x_NI: Tensor) -> float:
-    """The largest error against float64 as a share of what half a scale in each number allows."""
+    """The largest error against float64, as a share of the bound of half a scale per number."""
     y_NO = QuantizedLinear(layer)(x_NI)
     x_NI, weight_OI = x_NI.double(), layer.weight.detach().double()
     exact_NO = x_NI @ weight_OI.T + (0.0 if layer.bias is None else layer.bias.detach().double())
@@ -134,17 +134,17 @@ def share_of_bound(layer: nn.Linear, x_NI: Tensor) -> float:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("in_features", [1, 3, 8, 30, 512])
-def test_it_is_the_float_layer_but_for_the_scales(in_features: int, bias: bool) -> None:
+def test_output_is_within_the_quantization_error_of_the_float_layer(in_features: int, bias: bool) -> None:
     assert share_of_bound(linear(in_features, bias=bias), randoms(500, in_features)) <= 1.0
 
 
-def test_with_fewer_levels_it_would_be_farther(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_levels_exceed_the_error_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(int8, "LEVELS", 31)
     assert share_of_bound(linear(3), randoms(500, 3)) > 1.5
 
 
 @pytest.mark.parametrize("out_features", [1, 8, 31])
-def test_any_width_and_any_leading_dimensions(out_features: int) -> None:
+def test_any_width_and_leading_dimensions_work(out_features: int) -> None:
     layer = QuantizedLinear(linear(10, out_features))
     x = randoms(2, 3, 4, 10)
     y = layer(x)
@@ -163,8 +163,8 @@ def in_batches(layer: QuantizedLinear, x_NI: Tensor, size: int) -> Tensor:
     return torch.cat([layer(x_NI[first : first + size]) for first in range(0, len(x_NI), size)])
 
 
-def changed_by_company(layer: QuantizedLinear) -> int:
-    """Of 64 rows, how many have other bits in some batch: of another size, shuffled, or with huge neighbours."""
+def rows_changed_by_the_batch(layer: QuantizedLinear) -> int:
+    """How many of 64 rows change in some batch: of another size, shuffled, or with huge neighbours."""
     x_NI = randoms(64, 24)
     alone_NO = in_batches(layer, x_NI, 1)
     order_N = torch.randperm(64, generator=torch.Generator().manual_seed(1))
@@ -178,13 +178,13 @@ def changed_by_company(layer: QuantizedLinear) -> int:
 
 
 def test_a_row_has_the_same_bits_in_any_batch() -> None:
-    assert changed_by_company(QuantizedLinear(linear())) == 0
+    assert rows_changed_by_the_batch(QuantizedLinear(linear())) == 0
 
 
-def test_with_one_scale_for_the_batch_it_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_scale_per_batch_changes_rows_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = QuantizedLinear(linear())
     monkeypatch.setattr(module, "quantize_rows", whole_batch)
-    assert changed_by_company(layer) > 60
+    assert rows_changed_by_the_batch(layer) > 60
 
 
 # Models
@@ -221,7 +221,7 @@ def some_ids() -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
-def test_every_linear_layer_is_replaced_and_the_given_model_stays(name: str) -> None:
+def test_every_linear_layer_is_replaced_in_a_copy_of_the_model(name: str) -> None:
     model, ids = MODELS[name](), some_ids()
     before, weights = model(*ids), {key: value.clone() for key, value in model.state_dict().items()}
     small: Any = quantized(model)
@@ -230,7 +230,7 @@ def test_every_linear_layer_is_replaced_and_the_given_model_stays(name: str) -> 
     assert not any(isinstance(part, nn.Linear) for part in small.modules())
     assert torch.equal(model(*ids), before)
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
-    assert small.target_embedding.weight is model.target_embedding.weight, "shared, and float32 as it was"
+    assert small.target_embedding.weight is model.target_embedding.weight, "shared, and still float32"
     after = small(*ids)
     assert after.dtype == torch.float32
     assert 0 < (after - before).abs().max() < 0.1 * before.abs().max()
@@ -238,7 +238,7 @@ def test_every_linear_layer_is_replaced_and_the_given_model_stays(name: str) -> 
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
-def test_stepping_equals_running_over_all_at_once(name: str) -> None:
+def test_step_by_step_decoding_matches_one_pass(name: str) -> None:
     model: Any = quantized(MODELS[name]())
     source_ids, target_ids, allowed = some_ids()
     expected = model(source_ids, target_ids, allowed)
@@ -254,7 +254,7 @@ def test_stepping_equals_running_over_all_at_once(name: str) -> None:
 
 
 @torch.inference_mode()
-def test_attention_is_captured_as_ever() -> None:
+def test_attention_weights_are_returned_in_int8() -> None:
     logits, weights = quantized(transformer())(*some_ids(), need_weights=True)
     assert logits.shape == (3, 6, 30)
     for layers in (weights.encoder, weights.decoder, weights.cross):
@@ -266,7 +266,7 @@ def test_attention_is_captured_as_ever() -> None:
 # Asking for a precision
 
 
-def test_a_precision_that_there_is_not_is_refused() -> None:
+def test_unknown_or_unsupported_precision_is_refused() -> None:
     model, cpu = transformer(), torch.device("cpu")
     assert in_precision(model, cpu, "float32") is model
     with pytest.raises(ConfigError, match=r"precision: 'int' is not a choice; did you mean int8\?"):
@@ -279,7 +279,7 @@ def test_a_precision_that_there_is_not_is_refused() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
-def test_bfloat16_is_a_copy_too(name: str) -> None:
+def test_bfloat16_converts_a_copy_of_the_model(name: str) -> None:
     model, ids = MODELS[name](), some_ids()
     half: Any = in_precision(model, torch.device("cpu"), "bfloat16")
     assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
@@ -299,7 +299,9 @@ def test_a_cpu_without_bfloat16_instructions_warns(
 
 
 @pytest.mark.parametrize(("precision", "margin"), [("int8", 0.05), ("bfloat16", 0.5)])
-def test_a_loaded_model_scores_and_shows_what_it_found(quick_run: Path, precision: str, margin: float) -> None:
+def test_scores_and_attention_of_translations_match_in_each_precision(
+    quick_run: Path, precision: str, margin: float
+) -> None:
     translator = dragoman.load(str(quick_run), device="cpu", precision=precision)
     lines = ["a b c", "d e f g h i j", "k", "b a", "t s r q p o"]
     for beam in (1, 4):
@@ -315,7 +317,7 @@ def test_a_loaded_model_scores_and_shows_what_it_found(quick_run: Path, precisio
             np.testing.assert_allclose(result.attention.cross.sum(axis=-1), 1.0, atol=1e-2)
 
 
-def test_the_commands_take_a_precision(quick_run: Path, tmp_path: Path) -> None:
+def test_commands_accept_a_precision(quick_run: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_text("a b c\nd e\n")
     model = ["--model", str(quick_run), "--device", "cpu"]

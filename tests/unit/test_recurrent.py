@@ -1,4 +1,4 @@
-"""The recurrent ancestors: what may influence what, the score functions, the same interface as the Transformer."""
+"""Recurrent models: masking, the score functions, the same interface as the Transformer."""
 
 import itertools
 import math
@@ -49,7 +49,7 @@ def test_no_target_token_sees_a_later_one(variant: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
-def test_padding_and_batch_mates_change_nothing(variant: dict[str, Any]) -> None:
+def test_padding_and_batch_neighbours_change_nothing(variant: dict[str, Any]) -> None:
     model = small_model(**variant)
     source_ids, target_ids, allowed = some_ids()
     together = model(source_ids, target_ids, allowed)
@@ -60,7 +60,7 @@ def test_padding_and_batch_mates_change_nothing(variant: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
-def test_stepping_equals_running_over_all_at_once(variant: dict[str, Any]) -> None:
+def test_step_by_step_decoding_matches_one_pass(variant: dict[str, Any]) -> None:
     model = small_model(**variant)
     source_ids, target_ids, allowed = some_ids()
     logits = model(source_ids, target_ids, allowed)
@@ -70,7 +70,7 @@ def test_stepping_equals_running_over_all_at_once(variant: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
-def test_the_state_follows_its_rows(variant: dict[str, Any]) -> None:
+def test_selecting_rows_selects_their_state(variant: dict[str, Any]) -> None:
     model = small_model(**variant)
     source_ids, target_ids, allowed = some_ids()
     order = torch.tensor([2, 0, 0])
@@ -85,7 +85,7 @@ def test_the_state_follows_its_rows(variant: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
-def test_attention_comes_in_the_same_record(variant: dict[str, Any]) -> None:
+def test_attention_uses_the_record_of_the_transformer(variant: dict[str, Any]) -> None:
     model = small_model(**variant)
     source_ids, target_ids, allowed = some_ids()
     logits, weights = model(source_ids, target_ids, allowed, need_weights=True)
@@ -127,7 +127,7 @@ def test_without_attention_the_source_passes_through_one_state() -> None:
     )
 
 
-def test_the_score_functions_are_their_formulas() -> None:
+def test_score_functions_match_their_formulas() -> None:
     torch.manual_seed(0)
     s, h = torch.randn(2, 3, 16, dtype=torch.float64), torch.randn(2, 5, 16, dtype=torch.float64)
     scores = {kind: Score(kind, 16).double() for kind in ("dot", "scaled_dot", "general", "additive")}
@@ -145,7 +145,7 @@ def test_the_score_functions_are_their_formulas() -> None:
             torch.testing.assert_close(scores[kind](s, h)[batch, target, source], value)
 
 
-def test_a_sentence_of_padding_alone_stays_finite() -> None:
+def test_sentence_of_only_padding_stays_finite() -> None:
     source_ids, target_ids, allowed = some_ids()
     allowed = allowed.clone()
     allowed[1] = False
@@ -153,7 +153,7 @@ def test_a_sentence_of_padding_alone_stays_finite() -> None:
         assert small_model(context=context)(source_ids, target_ids, allowed).isfinite().all()
 
 
-def test_the_configuration_knows_both_architectures() -> None:
+def test_config_accepts_both_architectures() -> None:
     config = Config.build("tiny", None, ["model.architecture=rnn", "model.cell=rnn"])
     assert isinstance(config.model, RecurrentConfig)
     assert (config.model.d_model, config.model.num_layers, config.model.cell) == (128, 2, "rnn")

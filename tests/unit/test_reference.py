@@ -26,8 +26,8 @@ from dragoman.training.loss import smoothed_cross_entropy
 
 
 @pytest.mark.slow
-def test_python_m_dragoman_reference() -> None:
-    """Checks every gradient and solves the copy task, for real."""
+def test_reference_command_checks_gradients_and_learns_to_copy() -> None:
+    """Runs the command: it checks every gradient and solves the copy task."""
     done = subprocess.run([sys.executable, "-m", "dragoman.reference"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
@@ -38,7 +38,7 @@ def test_python_m_dragoman_reference() -> None:
     assert "copied 100.0% of 500" in done.stdout
 
 
-def test_it_needs_only_numpy() -> None:
+def test_reference_imports_only_numpy() -> None:
     """Nothing of PyTorch, and nothing else of the package."""
     program = (
         "import sys, dragoman.reference.__main__\n"
@@ -52,14 +52,14 @@ def test_it_needs_only_numpy() -> None:
 # Gradients
 
 
-def test_every_function_has_its_derivative() -> None:
+def test_gradient_of_every_function_is_correct() -> None:
     differences = dict(check.check_functions(np.random.default_rng(5)))
     assert len(differences) == 16
     assert max(differences.values()) < check.TOLERANCE
 
 
 @pytest.mark.parametrize("variant", command.VARIANTS)
-def test_every_parameter_has_its_gradient(variant: str) -> None:
+def test_gradient_of_every_parameter_is_correct(variant: str) -> None:
     differences = dict(check.check_model(command.VARIANTS[variant], np.random.default_rng(5)))
     assert max(differences.values()) < check.TOLERANCE
 
@@ -90,7 +90,7 @@ WRONG: list[tuple[Any, str, Any]] = [
 
 
 @pytest.mark.parametrize(("owner", "name", "wrong"), WRONG, ids=[each[1] for each in WRONG])
-def test_central_differences_find_a_wrong_backward(owner: Any, name: str, wrong: Any) -> None:
+def test_central_differences_detect_a_wrong_backward(owner: Any, name: str, wrong: Any) -> None:
     with patch.object(owner, name, wrong):
         functions_apart = dict(check.check_functions(np.random.default_rng(5)))
         model_apart = dict(check.check_model(command.SMALL, np.random.default_rng(5)))
@@ -117,7 +117,7 @@ def test_key_biases_have_no_gradient_and_query_biases_have_one(norm: Literal["po
 # Functions at their edges
 
 
-def test_a_softmax_over_nothing_is_zero_and_so_is_its_gradient() -> None:
+def test_fully_masked_softmax_and_its_gradient_are_zero() -> None:
     allowed = np.array([[False, False], [True, False]])
     p, saved = functions.softmax(np.array([[1.0, 2.0], [1e300, -1e300]]), allowed)
     assert p.tolist() == [[0.0, 0.0], [1.0, 0.0]]
@@ -151,7 +151,7 @@ def test_embedding_is_a_one_hot_product() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_is_that_of_the_package(smoothing: float) -> None:
+def test_loss_matches_the_package(smoothing: float) -> None:
     random = np.random.default_rng(0)
     logits, target = random.normal(size=(2, 3, 7)), np.array([[4, 5, 0], [6, 0, 0]])
     loss, _ = training.smoothed_loss(logits, target, smoothing)
@@ -159,7 +159,7 @@ def test_the_loss_is_that_of_the_package(smoothing: float) -> None:
     assert loss == pytest.approx(float(theirs), abs=1e-12)
 
 
-def test_adam_is_that_of_torch_and_needs_its_correction() -> None:
+def test_adam_matches_torch_and_needs_bias_correction() -> None:
     random = np.random.default_rng(0)
     start = random.normal(size=(3, 4))
     theirs = torch.nn.Parameter(torch.from_numpy(start.copy()))
@@ -178,13 +178,13 @@ def test_adam_is_that_of_torch_and_needs_its_correction() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 10, 4_000, 100_000])
-def test_the_warm_up_is_that_of_the_package(step: int) -> None:
+def test_warmup_matches_the_package(step: int) -> None:
     assert training.learning_rate(step, 512, 4_000) == pytest.approx(
         optimizer.learning_rate(step, TrainConfig(), 512), rel=1e-12
     )
 
 
-def test_the_copy_task_is_what_it_says() -> None:
+def test_copy_task_targets_equal_their_sources() -> None:
     batch = copying.draw(200, np.random.default_rng(0))
     lengths = batch.source_allowed.sum(axis=1)
     assert set(lengths) == set(range(1, copying.LONGEST + 1))
@@ -195,7 +195,7 @@ def test_the_copy_task_is_what_it_says() -> None:
         assert (batch.goal_ids[row, length + 1 :] == training.PAD).all()
 
 
-def test_what_was_not_trained_does_not_copy() -> None:
+def test_untrained_model_does_not_copy() -> None:
     config = Config(vocab_size=copying.VOCABULARY, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     random = np.random.default_rng(0)
     assert copying.share_right(initialise(config, random), config, copying.draw(50, random)) < 0.2
@@ -217,14 +217,14 @@ def test_the_derivation_names_every_function() -> None:
                 assert f"`{name}.{function}`" in page, f"{name}.{function}"
 
 
-def test_the_derivation_names_no_other() -> None:
+def test_every_function_named_in_the_derivation_exists() -> None:
     named = re.findall(r"`(functions|attention|parameters|transformer|training|check)\.(\w+)`", PAGE.read_text("utf-8"))
     assert len(named) > 30
     for module, function in named:
         assert hasattr(import_module(f"dragoman.reference.{module}"), function), f"{module}.{function}"
 
 
-def test_the_pictures_can_be_drawn_again(tmp_path: Path) -> None:
+def test_figures_can_be_reproduced(tmp_path: Path) -> None:
     subprocess.run([sys.executable, PAGE.parent / "figures.py", tmp_path], check=True)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["positional-encodings.svg", "softmax-saturation.svg"]

@@ -1,4 +1,4 @@
-"""Every recorded result says which source and which configuration made it, and so does what writes them."""
+"""Every recorded result has its commit and configuration, and the programs that write results record them."""
 
 import json
 import re
@@ -18,7 +18,7 @@ COMMIT = re.compile("[0-9a-f]{40}( with changes)?")
 
 
 def problems(result: dict[str, Any]) -> list[str]:
-    """What is missing of its origin; a `note` may say why."""
+    """What is missing or wrong in its provenance; a `note` may give the reason."""
     note = result.get("note", "")
     found = []
     for name in ("git_commit", "configuration"):
@@ -41,7 +41,7 @@ def problems(result: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_there_are_results() -> None:
+def test_results_of_every_kind_exist() -> None:
     kinds = {path.parent.name for path in FILES}
     assert kinds == {"results", "ablations", "box", "races", "tried"}
 
@@ -57,7 +57,7 @@ def test_scores_of_the_bundled_model_name_one_commit(path: Path) -> None:
     assert re.fullmatch("[0-9a-f]{40}", json.loads(path.read_bytes())["git_commit"])
 
 
-def test_a_result_without_its_origin_is_found_out() -> None:
+def test_missing_commit_or_configuration_is_reported() -> None:
     whole = json.loads((RESULTS / "copy.json").read_bytes())
     for missing in ("git_commit", "configuration"):
         rest = {name: value for name, value in whole.items() if name != missing}

@@ -1,4 +1,4 @@
-"""What a run must agree on with its checkpoints: the message names what differs, in few words."""
+"""What must match between a run and its checkpoints: the message names what differs."""
 
 import json
 from pathlib import Path
@@ -44,23 +44,25 @@ def refusal(run: Path, paths: list[str]) -> str:
     return str(caught.value)
 
 
-def short(path: str) -> str:
+def short_hash(path: str) -> str:
     return file_hash(Path(path))[:12]
 
 
-def test_of_several_files_the_one_that_changed_is_named(tmp_path: Path) -> None:
+def test_changed_file_among_several_is_named(tmp_path: Path) -> None:
     paths = write_lines(tmp_path, one="1", two="2", three="3")
     save(tmp_path, paths)
-    before = short(paths[1])
+    before = short_hash(paths[1])
     write_lines(tmp_path, two="another")
-    expected = f"{paths[1]}: changed since this run began (data.source, SHA-256 {before} then, {short(paths[1])} now)"
+    expected = (
+        f"{paths[1]}: changed since this run began (data.source, SHA-256 {before} then, {short_hash(paths[1])} now)"
+    )
     assert refusal(tmp_path, paths) == f"{expected}{REMEDY}"
 
 
-def test_a_file_that_came_in_place_of_another_is_named_with_it(tmp_path: Path) -> None:
+def test_replaced_file_and_its_replacement_are_named(tmp_path: Path) -> None:
     paths = write_lines(tmp_path, one="1", two="2", other="3")
     place = save(tmp_path, paths[:2])
-    was, now = (f"{path} (SHA-256 {short(path)})" for path in paths[1:])
+    was, now = (f"{path} (SHA-256 {short_hash(path)})" for path in paths[1:])
     message = f"{place}: data.source was {was} when this run began and is {now} now{REMEDY}"
     assert refusal(tmp_path, [paths[0], paths[2]]) == message
 
@@ -68,18 +70,18 @@ def test_a_file_that_came_in_place_of_another_is_named_with_it(tmp_path: Path) -
 def test_files_in_another_order_are_all_named(tmp_path: Path) -> None:
     paths = write_lines(tmp_path, one="1", two="2")
     place = save(tmp_path, paths)
-    one, two = (f"{path} (SHA-256 {short(path)})" for path in paths)
+    one, two = (f"{path} (SHA-256 {short_hash(path)})" for path in paths)
     message = f"{place}: data.source was {one}, {two} when this run began and is {two}, {one} now{REMEDY}"
     assert refusal(tmp_path, paths[::-1]) == message
 
 
-def test_the_same_content_elsewhere_is_the_same_corpus(tmp_path: Path) -> None:
+def test_moved_files_with_the_same_content_are_the_same_corpus(tmp_path: Path) -> None:
     save(tmp_path, write_lines(tmp_path, one="1"))
     moved = write_lines(tmp_path, moved="1")
     RunIdentity(tmp_path).verify(identity(moved), DataConfig(source=tuple(moved)))
 
 
-def test_a_checkpoint_that_names_no_files_still_refuses_others(tmp_path: Path) -> None:
+def test_checkpoint_without_file_names_still_refuses_another_corpus(tmp_path: Path) -> None:
     paths = write_lines(tmp_path, one="1", two="2")
     place = save(tmp_path, paths[:1], provenance=False)
     was, now = (identity([path])["data.source"][:12] for path in paths)
@@ -87,7 +89,7 @@ def test_a_checkpoint_that_names_no_files_still_refuses_others(tmp_path: Path) -
     assert refusal(tmp_path, paths[1:]) == message
 
 
-def test_a_setting_is_named_with_both_values(tmp_path: Path) -> None:
+def test_changed_setting_is_named_with_both_values(tmp_path: Path) -> None:
     place = save(tmp_path, write_lines(tmp_path, one="1"))
     with pytest.raises(ModelError) as caught:
         RunIdentity(tmp_path).verify({"model.d_model": 32})

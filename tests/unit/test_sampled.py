@@ -1,4 +1,4 @@
-"""The store of one epoch: a pure function of (seed, epoch, index), and otherwise a store like any other."""
+"""The store of one epoch: a pure function of (seed, epoch, index), and otherwise an ordinary store."""
 
 import hashlib
 import multiprocessing
@@ -69,7 +69,7 @@ def rows(store: Store) -> list[tuple[list[int], list[int]]]:
 
 
 def digest(folder: Path) -> str:
-    """Of every byte of the one epoch that is there."""
+    """A digest of all bytes of the only stored epoch."""
     (place,) = (folder / "epochs").iterdir()
     files = sorted(place.iterdir())
     assert len(files) == 6
@@ -78,7 +78,7 @@ def digest(folder: Path) -> str:
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
 @pytest.mark.parametrize("joint", [False, True])
-def test_it_holds_the_same_text_in_other_pieces(tmp_path: Path, model: Model, joint: bool) -> None:
+def test_sampled_store_holds_the_same_text_in_other_pieces(tmp_path: Path, model: Model, joint: bool) -> None:
     plain = base(tmp_path, tokenizers(model, joint))
     drawn = sample(tmp_path, model, joint=joint)
     for index in range(len(plain)):
@@ -88,7 +88,7 @@ def test_it_holds_the_same_text_in_other_pieces(tmp_path: Path, model: Model, jo
     assert changed > len(plain) / 2
 
 
-def test_each_side_of_each_pair_has_its_own_chance(tmp_path: Path) -> None:
+def test_each_side_of_each_pair_has_its_own_generator(tmp_path: Path) -> None:
     drawn = sample(tmp_path, epoch=3)
     source, target = map(make_sampler, tokenizers("bpe"))
     assert rows(drawn)[5] == (
@@ -99,7 +99,7 @@ def test_each_side_of_each_pair_has_its_own_chance(tmp_path: Path) -> None:
     assert len(values) == 4 * 4 * 4 * 2
 
 
-def test_it_is_a_store_to_whatever_uses_one(tmp_path: Path) -> None:
+def test_sampled_store_has_the_interface_of_a_store(tmp_path: Path) -> None:
     plain, drawn = base(tmp_path, tokenizers("bpe")), sample(tmp_path)
     assert isinstance(drawn, Store)
     assert drawn.key == plain.key, "the identity of the training data"
@@ -117,7 +117,7 @@ def test_it_is_a_store_to_whatever_uses_one(tmp_path: Path) -> None:
         assert max(collate(drawn, batch).source_ids.numel(), collate(drawn, batch).target_input.numel()) <= 120
 
 
-def test_nothing_random_gives_the_store_itself(tmp_path: Path) -> None:
+def test_strength_zero_gives_the_unsampled_ids(tmp_path: Path) -> None:
     assert rows(sample(tmp_path, strength=0.0)) == rows(base(tmp_path, tokenizers("bpe")))
 
 
@@ -133,8 +133,8 @@ def test_a_pair_that_grows_too_long_keeps_its_pieces_on_both_sides(tmp_path: Pat
     assert 0 < kept < len(plain)
 
 
-def test_an_unknown_character_keeps_its_side_as_it_is(tmp_path: Path) -> None:
-    """Without byte fallback what it was is not known any more."""
+def test_side_with_an_unknown_character_is_not_sampled(tmp_path: Path) -> None:
+    """Without byte fallback the original character is lost."""
     pair = tokenizers("bpe", byte_fallback=False)
     plain = base(tmp_path, pair, more="Seventeen Жorses Siebzehn")
     assert VOCABULARY.unk in rows(plain)[-1][0]
@@ -148,7 +148,7 @@ def test_an_unknown_character_keeps_its_side_as_it_is(tmp_path: Path) -> None:
 # A pure function
 
 
-def test_seed_epoch_and_strength_change_it_and_nothing_else_does(tmp_path: Path) -> None:
+def test_ids_depend_on_seed_epoch_and_strength_only(tmp_path: Path) -> None:
     first = rows(sample(tmp_path))
     others = [rows(sample(tmp_path, **change)) for change in ({"seed": 2}, {"epoch": 1}, {"strength": 0.3})]
     assert all(other != first for other in others)
@@ -219,7 +219,7 @@ def test_a_damaged_epoch_is_made_again(tmp_path: Path) -> None:
     assert made == [36]
 
 
-def test_a_place_that_cannot_be_written_is_a_disk_error(tmp_path: Path) -> None:
+def test_unwritable_directory_is_a_disk_error(tmp_path: Path) -> None:
     (tmp_path / "epochs").write_bytes(b"a file in the way")
     with pytest.raises(DiskError, match=f"^{tmp_path / 'epochs'}: cannot be written "):
         sample(tmp_path)
@@ -241,7 +241,7 @@ def test_a_worker_that_dies_is_an_error_and_leaves_nothing(tmp_path: Path, monke
     assert not multiprocessing.active_children()
 
 
-def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_workers_exit_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = textwrap.dedent(f"""
         import multiprocessing, time
         from pathlib import Path

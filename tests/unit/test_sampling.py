@@ -1,4 +1,4 @@
-"""Sampled segmentations: the text stays, nothing random is `encode`, and chance falls as the papers say."""
+"""Sampled segmentations: the text is preserved, without randomness equal to `encode`, frequencies match the papers."""
 
 import io
 from collections import Counter
@@ -22,7 +22,7 @@ from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
 Model = Literal["bpe", "unigram"]
 BOTH = pytest.mark.parametrize("model", ["bpe", "unigram"])
-ALL_BUT_NO_CHANCE = 1e7  # a power that leaves unigram only its most probable segmentation
+NEARLY_DETERMINISTIC = 1e7  # a power that leaves unigram only its most probable segmentation
 
 LINES = [
     "A man rides a brown horse through the snow, and another man waits.",
@@ -60,7 +60,7 @@ def sampler(model: Model, byte_fallback: bool = True) -> BpeDropout | UnigramSam
 
 @cache
 def across_spaces() -> Tokenizer:
-    """A vocabulary with pieces of several words, as ours never are."""
+    """A vocabulary with pieces of several words, which ours never has."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES), model_writer=model, model_type="bpe", vocab_size=480, byte_fallback=True,
@@ -78,10 +78,10 @@ def sampler_across_spaces() -> Sampler:
 # Nothing random
 
 
-def check_nothing_random(text: str) -> None:
+def check_equals_encode(text: str) -> None:
     assert sampler("bpe").sample(text, 0.0, Random(1)) == tokenizer("bpe").encode(text)
     assert sampler_across_spaces().sample(text, 0.0, Random(1)) == across_spaces().encode(text)
-    likeliest = sampler("unigram").sample(text, ALL_BUT_NO_CHANCE, Random(1))
+    likeliest = sampler("unigram").sample(text, NEARLY_DETERMINISTIC, Random(1))
     assert likeliest == tokenizer("unigram").encode(text) or score(likeliest) == pytest.approx(
         score(tokenizer("unigram").encode(text)), abs=1e-4  # sentencepiece adds in 32 bits: as good as equal
     )  # fmt: skip
@@ -93,24 +93,24 @@ def score(ids: Sequence[int]) -> float:
 
 
 @pytest.mark.parametrize("text", LINES[:7] + ODD)
-def test_with_nothing_random_it_is_encode(text: str) -> None:
-    check_nothing_random(text)
+def test_without_randomness_sampling_equals_encode(text: str) -> None:
+    check_equals_encode(text)
 
 
 @settings(max_examples=300)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_with_nothing_random_it_is_encode_on_any_text(text: str) -> None:
-    check_nothing_random(text)
+def test_without_randomness_sampling_equals_encode_on_any_text(text: str) -> None:
+    check_equals_encode(text)
 
 
 @settings(max_examples=300)
 @given(text=st.text("aehnorst dieKind. 日本語テ42<s>/Ж"))
-def test_with_nothing_random_it_is_encode_on_text_like_the_vocabulary(text: str) -> None:
-    check_nothing_random(text)
+def test_without_randomness_sampling_equals_encode_on_text_like_the_vocabulary(text: str) -> None:
+    check_equals_encode(text)
 
 
-def test_words_alone_would_be_wrong_where_pieces_cross_spaces() -> None:
-    """The control of the tests above: it does matter that such a vocabulary is seen for what it is."""
+def test_encoding_by_word_is_wrong_if_pieces_cross_spaces() -> None:
+    """The control of the tests above: such a vocabulary needs its own treatment."""
     text = LINES[0]
     assert any("▁" in piece[1:] for piece in across_spaces().piece_table().ids)
     by_word = [index for word in text.split() for index in across_spaces().encode(word)]
@@ -118,9 +118,9 @@ def test_words_alone_would_be_wrong_where_pieces_cross_spaces() -> None:
 
 
 @BOTH
-def test_an_unknown_character_without_byte_fallback_is_as_encode_has_it(model: Model) -> None:
+def test_unknown_character_without_byte_fallback_matches_encode(model: Model) -> None:
     for text in ["ЖЖ horse Ж", "Ж", "aЖЖb Ж Ж"]:
-        strength = 0.0 if model == "bpe" else ALL_BUT_NO_CHANCE
+        strength = 0.0 if model == "bpe" else NEARLY_DETERMINISTIC
         ids = sampler(model, byte_fallback=False).sample(text, strength, Random(1))
         assert ids == tokenizer(model, byte_fallback=False).encode(text)
         assert VOCABULARY.unk in ids
@@ -132,7 +132,7 @@ def test_no_break_spaces_are_kept_where_encode_keeps_them(model: Model, text: st
     keeping = Tokenizer.train(
         [text.strip()] * 9 + LINES, TextConfig(model=model, vocab_size=480, normalization="nfc-nbsp")
     )
-    strength = 0.0 if model == "bpe" else ALL_BUT_NO_CHANCE
+    strength = 0.0 if model == "bpe" else NEARLY_DETERMINISTIC
     assert make_sampler(keeping).sample(text, strength, Random(1)) == keeping.encode(text)
     for seed in range(5):
         drawn = make_sampler(keeping).sample(text, 0.5, Random(seed))
@@ -149,14 +149,16 @@ def test_no_break_spaces_are_kept_where_encode_keeps_them(model: Model, text: st
 @example(text="日本語のテスト" * 40, strength=0.5, seed=1)
 @example(text=LINES[0], strength=1e-300, seed=1)
 @example(text=LINES[0], strength=1.0, seed=1)
-def test_the_text_stays_without_an_unknown_or_special_id(model: Model, text: str, strength: float, seed: int) -> None:
+def test_sampled_ids_decode_to_the_text_without_special_ids(
+    model: Model, text: str, strength: float, seed: int
+) -> None:
     ids = sampler(model).sample(text, strength, Random(seed))
     assert tokenizer(model).decode(ids) == normalize(text)
     assert all(index >= NUM_SPECIAL for index in ids)
 
 
 @BOTH
-def test_the_same_chance_gives_the_same_ids_and_another_gives_others(model: Model) -> None:
+def test_same_seed_gives_the_same_ids_and_another_seed_gives_others(model: Model) -> None:
     fresh = make_sampler(tokenizer(model))
     first, second = ([sampler(model).sample(line, 0.3, Random(seed)) for line in LINES] for seed in (1, 2))
     # in another order, and with nothing kept from before
@@ -164,18 +166,18 @@ def test_the_same_chance_gives_the_same_ids_and_another_gives_others(model: Mode
     assert sum(a != b for a, b in zip(first, second, strict=True)) > len(LINES) / 2
 
 
-def test_everything_left_out_leaves_characters() -> None:
+def test_dropping_every_merge_leaves_characters() -> None:
     ids = sampler("bpe").sample("man horse", 1.0, Random(1))
     assert tokenizer("bpe").pieces(ids) == list("▁man▁horse")
 
 
-def test_unigram_without_weights_still_reaches_every_segmentation() -> None:
+def test_unigram_at_strength_zero_reaches_every_segmentation() -> None:
     drawn = {tuple(sampler("unigram").sample("the", 0.0, Random(seed))) for seed in range(300)}
     assert drawn == {tuple(ids) for ids in segmentations("▁the", tokenizer("unigram").piece_table())}
 
 
 @pytest.mark.parametrize("model", ["char", "word"])
-def test_one_segmentation_is_nothing_to_sample(model: Literal["char", "word"]) -> None:
+def test_char_and_word_models_cannot_be_sampled(model: Literal["char", "word"]) -> None:
     message = f"^text.model: {model} has only one segmentation of a text, nothing to sample; use bpe or unigram$"
     with pytest.raises(ConfigError, match=message):
         make_sampler(tokenizer(model))
@@ -213,7 +215,7 @@ def unigram_probabilities(text: str, power: float) -> dict[tuple[int, ...], floa
 
 
 @pytest.mark.parametrize("power", [0.0, 0.2, 0.5])
-def test_unigram_draws_in_proportion_to_the_power_of_the_probability(power: float) -> None:
+def test_unigram_samples_in_proportion_to_the_power_of_the_probability(power: float) -> None:
     probabilities = unigram_probabilities("▁spielen", power)
     assert len(probabilities) > 5
 
@@ -229,7 +231,7 @@ def test_unigram_draws_in_proportion_to_the_power_of_the_probability(power: floa
 
 
 def dropout_probabilities(pieces: tuple[str, ...], p: float) -> dict[tuple[int, ...], float]:
-    """The paper's algorithm over all its outcomes: at each step the best merge that is not left out is done."""
+    """The paper's algorithm over all its outcomes: each step applies the best merge that is not dropped."""
     vocabulary = tokenizer("bpe").piece_table()
     places = [at for at in range(len(pieces) - 1) if pieces[at] + pieces[at + 1] in vocabulary.ids]
     places.sort(key=lambda at: -vocabulary.scores[pieces[at] + pieces[at + 1]])
@@ -243,7 +245,7 @@ def dropout_probabilities(pieces: tuple[str, ...], p: float) -> dict[tuple[int, 
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
-def test_bpe_leaves_merges_out_as_often_as_the_paper_does(p: float) -> None:
+def test_bpe_dropout_frequencies_match_the_paper(p: float) -> None:
     probabilities = dropout_probabilities(tuple("▁spielen"), p)
     assert len(probabilities) > 5
 
@@ -255,8 +257,8 @@ def test_bpe_leaves_merges_out_as_often_as_the_paper_does(p: float) -> None:
         check_frequencies(draw, dropout_probabilities(tuple("▁spielen"), p + 0.1))
 
 
-def test_the_words_of_a_text_are_drawn_one_by_one() -> None:
-    """Chance that is left over from one word goes on into the next: the second must not know it."""
+def test_words_of_a_text_are_sampled_independently() -> None:
+    """Random bits left over from one word are used for the next: the second must not depend on the first."""
     once = dropout_probabilities(tuple("▁Kinder"), 0.3)
     both = {(*a, *b): x * y for a, x in once.items() for b, y in once.items()}
     check_frequencies(lambda random: sampler("bpe").sample("Kinder Kinder", 0.3, random), both)
@@ -267,7 +269,7 @@ def test_the_words_of_a_text_are_drawn_one_by_one() -> None:
 
 @pytest.mark.parametrize("model", ["bpe", "unigram", "char", "word"])
 @pytest.mark.parametrize("byte_fallback", [True, False])
-def test_a_tokenizer_knows_its_kind_and_pieces(
+def test_tokenizer_has_its_kind_and_piece_table(
     model: Literal["bpe", "unigram", "char", "word"], byte_fallback: bool
 ) -> None:
     trained = tokenizer(model, byte_fallback)

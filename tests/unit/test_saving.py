@@ -1,4 +1,4 @@
-"""Which weights a run keeps, by scores that are given here in place of measured ones."""
+"""Which weights a run publishes, with given scores in place of measured ones."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @dataclass
-class Kept:
-    """What a run left, and what every validation was shown."""
+class Trained:
+    """The result of a run, and the weights at every validation."""
 
     directory: Path
     result: TrainResult
@@ -45,14 +45,14 @@ class Kept:
         return told["kind"], told["step"]
 
 
-Judged = Callable[..., Kept]
+TrainWithScores = Callable[..., Trained]
 
 
 @pytest.fixture
-def judged(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judged:
-    """Train with these scores, one for each validation; the last is the average's, where there is one."""
+def train_with_scores(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainWithScores:
+    """Train with these scores, one per validation; the last is for the average, if there is one."""
 
-    def judged(scores: Sequence[float], *settings: str, metric: str = "chrf") -> Kept:
+    def train_with_scores(scores: Sequence[float], *settings: str, metric: str = "chrf") -> Trained:
         given, shown = iter(scores), []
 
         def measure(self: Validation, model: Model) -> dict[str, Any]:
@@ -65,16 +65,16 @@ def judged(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> J
         rates = ("train.learning_rate=0.01", "train.warmup_steps=1", f"train.valid_metric={metric}")
         saves = ("train.save_every=1", f"train.max_steps={len(scores)}", "train.average=1")
         config = Config.build("tiny", None, [*SETTINGS, *rates, *saves, *settings], data=corpus.data)
-        return Kept(tmp_path, train(config, tmp_path), shown)
+        return Trained(tmp_path, train(config, tmp_path), shown)
 
-    return judged
+    return train_with_scores
 
 
 def mean(all_weights: list[Weights]) -> Weights:
     return {name: torch.stack([weights[name] for weights in all_weights]).mean(dim=0) for name in all_weights[0]}
 
 
-def apart(these: Weights, those: Weights) -> float:
+def largest_difference(these: Weights, those: Weights) -> float:
     assert these.keys() == those.keys()
     return float(torch.stack([(these[name] - those[name]).abs().max() for name in these]).max())
 
@@ -84,50 +84,52 @@ def apart(these: Weights, those: Weights) -> float:
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 @pytest.mark.parametrize(("keep", "average"), [(4, 2), (1, 3)])
-def test_the_average_is_of_the_last_checkpoints_as_they_were_judged(
-    judged: Judged, ema: float, keep: int, average: int
+def test_average_is_of_the_last_checkpoints_as_validated(
+    train_with_scores: TrainWithScores, ema: float, keep: int, average: int
 ) -> None:
     settings = (f"train.keep_checkpoints={keep}", f"train.average={average}", f"train.ema={ema}", "train.max_steps=5")
-    kept = judged([1, 2, 3, 4, 5, 100], *settings)
+    kept = train_with_scores([1, 2, 3, 4, 5, 100], *settings)
     assert steps(kept.directory) == list(range(1, 6))[-max(keep, average) :], "as many as either needs"
     assert kept.published == ("average", 5)
     assert kept.result.averaged
-    assert apart(kept.weights, mean(kept.shown[5 - average : 5])) < 1e-6
+    assert largest_difference(kept.weights, mean(kept.shown[5 - average : 5])) < 1e-6
     (record,) = [record for record in read_log(kept.directory) if record["kind"] == "average"]
     assert record["checkpoints"] == average
     for other in (kept.shown[:average], kept.shown[:5]):  # the control: the first ones, or all
-        assert apart(kept.weights, mean(other)) > 1e-4
+        assert largest_difference(kept.weights, mean(other)) > 1e-4
 
 
-def test_an_average_that_is_not_better_is_not_kept(judged: Judged) -> None:
-    kept = judged([1, 3, 2, 2.5], "train.average=3", "train.max_steps=3")
+def test_average_that_is_not_better_is_not_published(train_with_scores: TrainWithScores) -> None:
+    kept = train_with_scores([1, 3, 2, 2.5], "train.average=3", "train.max_steps=3")
     assert kept.published == ("valid", 2)
-    assert apart(kept.weights, kept.shown[1]) == 0
+    assert largest_difference(kept.weights, kept.shown[1]) == 0
 
 
 # The best
 
 
 @pytest.mark.parametrize("average", [1, 4])
-def test_a_tie_keeps_the_weights_that_were_first(judged: Judged, average: int) -> None:
+def test_tie_keeps_the_earlier_weights(train_with_scores: TrainWithScores, average: int) -> None:
     scores = [5.0, 7.0, 7.0, 6.0, *([7.0] if average > 1 else [])]
-    kept = judged(scores, f"train.average={average}", "train.max_steps=4")
+    kept = train_with_scores(scores, f"train.average={average}", "train.max_steps=4")
     assert kept.published == ("valid", 2)
     assert kept.result.best_step == 2
-    assert apart(kept.weights, kept.shown[1]) == 0
-    assert apart(kept.shown[1], kept.shown[2]) > 0, "the control: the others are other weights"
+    assert largest_difference(kept.weights, kept.shown[1]) == 0
+    assert largest_difference(kept.shown[1], kept.shown[2]) > 0, "the control: the weights differ"
 
 
 @pytest.mark.parametrize(
     ("metric", "scores", "best"),
     [("chrf", [1, 3, 2], 2), ("bleu", [3, 2, 1], 1), ("exact_match", [1, 2, 3], 3), ("loss", [3, 1, 2], 2)],
 )
-def test_the_best_by_the_metric_asked_for_is_kept(judged: Judged, metric: str, scores: list[float], best: int) -> None:
-    kept = judged(scores, metric=metric)
+def test_best_weights_by_the_chosen_metric_are_published(
+    train_with_scores: TrainWithScores, metric: str, scores: list[float], best: int
+) -> None:
+    kept = train_with_scores(scores, metric=metric)
     assert kept.published == ("valid", best)
     assert kept.result.best_step == best
     assert kept.result.kept == scores[best - 1]
-    assert apart(kept.weights, kept.shown[best - 1]) == 0
+    assert largest_difference(kept.weights, kept.shown[best - 1]) == 0
 
 
 # When
@@ -136,14 +138,16 @@ def test_the_best_by_the_metric_asked_for_is_kept(judged: Judged, metric: str, s
 @pytest.mark.parametrize(
     ("patience", "last"), [(1, 2), (2, 5), (3, 8), (0, 8)], ids=["the first", "a better one between", "rarer", "never"]
 )
-def test_patience_counts_validations_in_a_row_without_a_better_one(judged: Judged, patience: int, last: int) -> None:
-    kept = judged([3, 2, 4, 4, 3, 5, 1, 1], f"train.patience={patience}")
+def test_patience_counts_consecutive_validations_without_improvement(
+    train_with_scores: TrainWithScores, patience: int, last: int
+) -> None:
+    kept = train_with_scores([3, 2, 4, 4, 3, 5, 1, 1], f"train.patience={patience}")
     assert kept.result.steps == last
     assert steps(kept.directory)[-1] == last
 
 
-def test_every_so_many_steps_and_the_last_are_validated_and_saved(judged: Judged) -> None:
-    kept = judged([1, 2, 3], "train.save_every=2", "train.max_steps=5")
+def test_run_validates_and_saves_every_save_every_steps_and_at_the_end(train_with_scores: TrainWithScores) -> None:
+    kept = train_with_scores([1, 2, 3], "train.save_every=2", "train.max_steps=5")
     assert steps(kept.directory) == [2, 4, 5]
     assert [record["step"] for record in read_log(kept.directory) if record["kind"] == "valid"] == [2, 4, 5]
     assert len(kept.shown) == 3

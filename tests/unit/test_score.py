@@ -1,4 +1,4 @@
-"""Scores of given pairs: those of all logits at once, in bounded memory, whatever else is in the batch."""
+"""Scores of given pairs: equal to those from all logits, in bounded memory, independent of the batch."""
 
 import gc
 import random
@@ -71,7 +71,7 @@ def from_all_logits(model: Any, batch: Batch) -> Tensor:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("model", MODELS)
-def test_tokens_have_the_log_probabilities_of_all_logits_at_once(
+def test_token_log_probabilities_match_those_from_all_logits(
     model: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "LOGITS_AT_ONCE", 7 * tokenizer().size)
@@ -84,7 +84,7 @@ def test_tokens_have_the_log_probabilities_of_all_logits_at_once(
 
 
 @pytest.mark.parametrize("model", ["transformer", "recurrent"])
-def test_a_score_is_the_sum_over_its_target_whatever_else_is_scored(model: str) -> None:
+def test_score_is_the_sum_over_target_tokens_in_any_batch(model: str) -> None:
     sources, targets = some_pairs()
     scorer = translator(model)
     scores = scorer.score(sources, targets)
@@ -102,7 +102,7 @@ def test_a_score_is_the_sum_over_its_target_whatever_else_is_scored(model: str) 
 
 
 class Watched:
-    """Records what is given to a module and how many of its results are alive, without the garbage collector."""
+    """Records the inputs of a module and how many of its results are alive, without the garbage collector."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.rows: list[int] = []
@@ -152,7 +152,7 @@ def test_only_a_bounded_number_of_logits_is_ever_alive(
     assert full.most_elements_alive > limit
 
 
-def test_a_batch_is_within_its_tokens_and_its_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_respects_token_and_pair_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer, sizes = translator(), []
     run = engine.Engine.token_log_probs
 
@@ -174,13 +174,13 @@ def test_a_batch_is_within_its_tokens_and_its_pairs(monkeypatch: pytest.MonkeyPa
 
 
 def out_of_memory_at(monkeypatch: pytest.MonkeyPatch, most_tokens: int) -> list[int]:
-    """Batches of more padded target tokens do not fit: they fail in the middle, with tensors made. Their sizes."""
+    """Batches of more padded target tokens fail midway, with tensors allocated. Returns the sizes tried."""
     model = type(translator().engine.model)
     decode_states, sizes = model.decode_states, []
     live: list[weakref.ref[Tensor]] = []
 
     def limited(self: Any, target_ids: Tensor, cache: Any, weights: Any = None) -> Tensor:
-        assert not any(each() is not None for each in live), "what failed is freed first"
+        assert not any(each() is not None for each in live), "a failed batch is freed first"
         sizes.append(target_ids.numel())
         states = decode_states(self, target_ids, cache, weights)
         if target_ids.numel() > most_tokens:
@@ -193,7 +193,7 @@ def out_of_memory_at(monkeypatch: pytest.MonkeyPatch, most_tokens: int) -> list[
 
 
 @pytest.mark.usefixtures("without_collector")
-def test_out_of_memory_halves_the_batch_and_the_scores_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_halves_the_batch_and_keeps_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     sources, targets = some_pairs()
     expected = translator().score(sources, targets)
     sizes = out_of_memory_at(monkeypatch, 100)
@@ -201,14 +201,14 @@ def test_out_of_memory_halves_the_batch_and_the_scores_stay(monkeypatch: pytest.
     assert max(sizes) > 400, "it was tried"
 
 
-def test_a_pair_that_alone_is_too_big_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_pair_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     out_of_memory_at(monkeypatch, 100)
     with pytest.raises(PairError) as raised:
         translator().score(["a", "bc", "d"], ["e", "f" * 120, "g"])
     message = "pair 2: out of memory at 4 source and 122 target tokens; shorten it"  # with the mark for a space, </s>
     assert str(raised.value) == message
     assert isinstance(raised.value, DataError)
-    assert raised.value.__context__ is None, "nothing holds what was allocated"
+    assert raised.value.__context__ is None, "no exception holds allocated tensors"
 
 
 def test_the_command_names_the_line_of_a_pair_that_is_too_big(
@@ -224,7 +224,7 @@ def test_the_command_names_the_line_of_a_pair_that_is_too_big(
     assert len(capsys.readouterr().out.splitlines()) == 16, "the window before"
 
 
-def test_what_is_not_text_is_a_pair_error_and_a_byte_order_mark_goes() -> None:
+def test_invalid_text_is_a_pair_error_and_a_byte_order_mark_is_dropped() -> None:
     scorer = translator()
     assert scorer.score(["\ufeffab"], ["\ufeffcd"]) == scorer.score(["ab"], ["cd"])
     assert scorer.score(["a\ufeffb"], ["cd"]) != scorer.score(["ab"], ["cd"]), "inside it is text"

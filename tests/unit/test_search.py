@@ -20,7 +20,7 @@ Logits = Callable[[int, tuple[int, ...]], Sequence[float]]
 
 
 class Fake:
-    """Log-probabilities that depend on the sentence and on every id fed, so that a misplaced row shows."""
+    """Log-probabilities that depend on the sentence and on every id fed, so that a misplaced row is detected."""
 
     def __init__(self, sentences: Sequence[int], logits: Logits) -> None:
         self.rows: list[tuple[int, tuple[int, ...]]] = [(sentence, ()) for sentence in sentences]
@@ -97,7 +97,7 @@ def test_beam_1_is_greedy() -> None:
         assert {path.finished for path in paths} == {True, False}
 
 
-def test_search_picks_by_the_options() -> None:
+def test_search_dispatches_on_the_options() -> None:
     def found(options: DecodeConfig) -> list[list[Hypothesis]]:
         return search(Fake(SENTENCES, MODEL), LIMITS, options, SENTENCES, start=START, end=END, forbidden=(START,))
 
@@ -108,7 +108,7 @@ def test_search_picks_by_the_options() -> None:
 
 
 @pytest.mark.parametrize(("alpha", "form"), [(0.0, "gnmt"), (0.6, "gnmt"), (1.0, "power"), (3.0, "power")])
-def test_widest_beam_is_enumeration(alpha: float, form: str) -> None:
+def test_widest_beam_equals_enumeration(alpha: float, form: str) -> None:
     vocabulary, limit = 5, 3
     options = DecodeConfig(beam=200, n_best=200, length_penalty=alpha, length_penalty_form=form)  # type: ignore[arg-type]
     fake = Fake([7, 8], hashed(vocabulary))
@@ -127,7 +127,7 @@ def test_widest_beam_is_enumeration(alpha: float, form: str) -> None:
             assert hypothesis.normalized_score == pytest.approx(wanted.normalized_score, abs=1e-5)
 
 
-def test_unfinished_fill_up_and_rank_last() -> None:
+def test_unfinished_hypotheses_fill_up_the_n_best_and_rank_last() -> None:
     options = DecodeConfig(beam=200, n_best=200)
     found = beam_search(Fake([7], hashed(5)), [2], options, start=START, end=END, forbidden=(START, END))[0]
     assert len(found) == 9
@@ -139,7 +139,7 @@ def test_unfinished_fill_up_and_rank_last() -> None:
     assert any(True in row and False in row for row in flags)
 
 
-def test_batch_order_and_mates_change_nothing() -> None:
+def test_batch_order_and_neighbours_change_nothing() -> None:
     together = run_beam(SENTENCES, LIMITS, PLAIN)
     alone = [run_beam([sentence], [limit], PLAIN)[0] for sentence, limit in zip(SENTENCES, LIMITS, strict=True)]
     assert together == alone
@@ -148,12 +148,12 @@ def test_batch_order_and_mates_change_nothing() -> None:
     assert shuffled == [together[at] for at in order]
 
 
-def test_a_select_that_ignores_its_rows_is_noticed() -> None:
+def test_select_that_ignores_its_rows_is_detected() -> None:
     assert run_beam(SENTENCES, LIMITS, PLAIN, ForgetfulFake) != run_beam(SENTENCES, LIMITS, PLAIN)
 
 
 @pytest.mark.parametrize("options", [PLAIN, DecodeConfig(beam=1), DecodeConfig(sampling=True, n_best=3, top_k=4)])
-def test_scores_are_the_models_own(options: DecodeConfig) -> None:
+def test_scores_match_the_model(options: DecodeConfig) -> None:
     for forbidden in ((), (START,), (START, 3)):
         fake = Fake(SENTENCES, MODEL)
         found = search(fake, LIMITS, options, SENTENCES, start=START, end=END, forbidden=forbidden)
@@ -177,7 +177,7 @@ def test_a_model_that_never_ends_stops_at_its_limit(options: DecodeConfig) -> No
         assert {(len(hypothesis.ids), hypothesis.finished) for hypothesis in hypotheses} == {(limit, False)}
 
 
-def test_an_end_at_the_limit_counts() -> None:
+def test_end_token_at_the_limit_counts_as_finished() -> None:
     def logits(sentence: int, fed: tuple[int, ...]) -> Sequence[float]:
         return [0.0, 9.0, 0.0] if len(fed) == 4 else [0.0, 0.0, 9.0]
 
@@ -210,7 +210,7 @@ def test_finished_sentences_leave_the_batch() -> None:
     assert len(fake.sizes) < 15
 
 
-def test_rows_that_stay_are_not_selected() -> None:
+def test_unchanged_rows_are_not_selected() -> None:
     fake = Fake([1, 2], endless(4))
     greedy(fake, [30, 30], start=START, end=END)
     assert fake.selects == 0
@@ -225,12 +225,12 @@ def test_n_best_is_sorted_and_distinct() -> None:
         assert finished == sorted(finished, reverse=True)
 
 
-def test_a_wider_beam_holds_the_same_best() -> None:
+def test_smaller_n_best_is_a_prefix_of_a_larger_one() -> None:
     fewer = run_beam(SENTENCES, LIMITS, replace(PLAIN, n_best=2))
     assert fewer == [hypotheses[:2] for hypotheses in run_beam(SENTENCES, LIMITS, PLAIN)]
 
 
-def test_a_beam_larger_than_the_vocabulary() -> None:
+def test_beam_larger_than_the_vocabulary_works() -> None:
     options = DecodeConfig(beam=50, n_best=50)
     found = beam_search(Fake([4, 5], hashed(4)), [1, 6], options, start=START, end=END, forbidden=(START,))
     assert [hypothesis.ids for hypothesis in sorted(found[0], key=lambda h: h.ids)] == [(), (2,), (3,)]
@@ -239,7 +239,7 @@ def test_a_beam_larger_than_the_vocabulary() -> None:
 
 
 @pytest.mark.parametrize("options", [PLAIN, DecodeConfig(beam=1), DecodeConfig(sampling=True, top_p=0.5, n_best=2)])
-def test_a_sentence_always_yields_something(options: DecodeConfig) -> None:
+def test_search_always_returns_a_hypothesis(options: DecodeConfig) -> None:
     nothing = Hypothesis((), 0.0, 0.0, False)
     found = search(Fake([1], MODEL), [5], options, [1], start=START, end=END, forbidden=range(6))
     assert set(found[0]) == {nothing}
@@ -248,7 +248,7 @@ def test_a_sentence_always_yields_something(options: DecodeConfig) -> None:
     assert search(Fake([], MODEL), [], options, [], start=START, end=END) == []
 
 
-def test_a_dead_end_keeps_what_came_before() -> None:
+def test_dead_end_returns_the_unfinished_prefix() -> None:
     def logits(sentence: int, fed: tuple[int, ...]) -> Sequence[float]:
         return [float("-inf"), float("-inf"), 0.0] if len(fed) < 3 else [0.0, float("-inf"), float("-inf")]
 
@@ -257,7 +257,7 @@ def test_a_dead_end_keeps_what_came_before() -> None:
         assert found == [[Hypothesis((2, 2), 0.0, 0.0, False)]]
 
 
-def test_equals_go_by_the_lower_id() -> None:
+def test_ties_go_to_the_lower_id() -> None:
     flat = Fake([1], lambda sentence, fed: [0.0] * 5)
     assert beam_search(flat, [2], PLAIN, start=START, end=END, forbidden=(START, END))[0][0].ids == (2, 2)
     for options in (DecodeConfig(beam=1), DecodeConfig(sampling=True, top_k=1)):
@@ -277,7 +277,7 @@ def test_best_is_a_stable_sort(columns: int, count: int, different: int, seed: i
     assert torch.equal(ids, expected.indices[:, :count])
 
 
-def test_samples_are_the_same_in_any_company() -> None:
+def test_samples_do_not_depend_on_the_batch() -> None:
     options = DecodeConfig(sampling=True, n_best=3, temperature=1.3, top_k=5, top_p=0.9)
     together = run_sample(SENTENCES, LIMITS, options)
     alone = [run_sample([sentence], [limit], options)[0] for sentence, limit in zip(SENTENCES, LIMITS, strict=True)]
@@ -291,7 +291,7 @@ def test_samples_are_the_same_in_any_company() -> None:
     )
 
 
-def test_a_key_and_not_the_place_decides() -> None:
+def test_samples_depend_on_their_key_not_their_position() -> None:
     options = DecodeConfig(sampling=True)
     found = sample(Fake([1] * 40, MODEL), [8] * 40, options, list(range(40)), start=START, end=END)
     assert len({group[0].ids for group in found}) > 20

@@ -1,4 +1,4 @@
-"""Where sentences end, that nothing is lost between them, and that a line of any kind takes linear work."""
+"""Sentence splitting: where sentences end, that no text is lost, and that the work is linear on every line."""
 
 import itertools
 import re
@@ -24,7 +24,7 @@ from dragoman.text.sentences import ABBREVIATIONS, sentences
         ["สวัสดี. ", "ครับ"],  # letters that have no case
     ],
 )
-def test_sentences_end(expected: list[str]) -> None:
+def test_sentence_ends_are_found(expected: list[str]) -> None:
     assert sentences("".join(expected)) == expected
 
 
@@ -43,12 +43,12 @@ def test_sentences_end(expected: list[str]) -> None:
         "   ",
     ],
 )
-def test_sentences_are_not_cut(line: str) -> None:
+def test_line_of_one_sentence_is_not_split(line: str) -> None:
     assert sentences(line) == ([line] if line else [])
 
 
 @given(st.text(alphabet='aB 1.!?…。"” \t', max_size=40))
-def test_nothing_is_lost(line: str) -> None:
+def test_splitting_loses_no_text(line: str) -> None:
     found = sentences(line)
     assert "".join(found) == line
     assert "" not in found
@@ -85,17 +85,17 @@ WORDS = [*SIGNS, ". ", ". A", *sorted(ABBREVIATIONS), "Bonn", "U.S", "1990"]
 @given(st.lists(st.sampled_from(WORDS), max_size=14).map("".join))
 @example("..。.) (A. ¿B. 12. C 123. D")
 @example("Mr . X «Mr. X “. X . X ¿Dr. X")
-def test_sentences_are_those_of_the_definition(line: str) -> None:
+def test_sentences_match_the_definition(line: str) -> None:
     assert sentences(line) == defined_sentences(line)
 
 
 @given(st.text(max_size=30))
-def test_sentences_of_any_text_are_those_of_the_definition(line: str) -> None:
+def test_sentences_of_any_text_match_the_definition(line: str) -> None:
     assert sentences(line) == defined_sentences(line)
 
 
 class Counted:
-    """A line that counts the characters taken from it. It is no string: work that it cannot count fails."""
+    """A line that counts the characters read from it. It is not a string: work that it cannot count fails."""
 
     def __init__(self, line: str) -> None:
         self.line, self.visits = line, 0
@@ -153,7 +153,7 @@ def test_work_is_linear_on_anything_repeated(part: str) -> None:
 
 
 def test_counting_reveals_quadratic_work() -> None:
-    """The control: looks at all that follows every stop, as the definition does."""
+    """The control: reads everything after every stop, like the definition."""
 
     def quadratic(line: str) -> list[str]:
         assert not [place for place in range(len(line)) if line[place] == "." and line[place:].strip(".")]

@@ -1,4 +1,4 @@
-"""docs/settings.md: every setting there is, as the code has it."""
+"""docs/settings.md: every setting, as in the code."""
 
 import importlib.util
 from dataclasses import dataclass, fields
@@ -22,11 +22,11 @@ def settings() -> ModuleType:
     return module
 
 
-def test_the_page_is_current(settings: ModuleType) -> None:
+def test_settings_page_is_up_to_date(settings: ModuleType) -> None:
     assert SCRIPT.with_suffix(".md").read_text(encoding="utf-8") == settings.page(), "run python docs/settings.py"
 
 
-def test_every_setting_is_there(settings: ModuleType) -> None:
+def test_every_setting_is_on_the_page(settings: ModuleType) -> None:
     parts = settings.page().split("\n## `[")
     for section in fields(Config):
         (part, *_) = [part for part in parts if part.startswith(section.name)]
@@ -35,7 +35,7 @@ def test_every_setting_is_there(settings: ModuleType) -> None:
             assert (f"\n| `{field.name}` | " in part) == expected, field.name
 
 
-def test_rows_are_what_the_code_says(settings: ModuleType) -> None:
+def test_rows_match_the_code(settings: ModuleType) -> None:
     page = settings.page()
     assert "| `beam` | whole number | `4` | hypotheses kept at each step; 1: greedy |\n" in page
     assert "| `norm` | `post`, `pre` | `post` | layer norm after each sub-layer, as in the paper, or before |\n" in page
@@ -43,13 +43,13 @@ def test_rows_are_what_the_code_says(settings: ModuleType) -> None:
     assert "| `model.d_model` | `128` | `256` | `512` | `1024` |\n" in page
 
 
-def test_another_default_makes_another_page(settings: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_default_changes_the_page(settings: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     before = settings.page()
     monkeypatch.setitem(settings.config.PRESETS["tiny"]["model"], "d_model", 96)
     assert settings.page() != before
 
 
-def test_a_setting_without_a_meaning_is_refused(settings: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_without_a_description_is_refused(settings: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True)
     class Bare:
         size: int = 1

@@ -1,4 +1,4 @@
-"""The paired test: what differs by chance is not called better, what is better is."""
+"""The paired significance test: differences by chance are not significant, real ones are."""
 
 import random
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_a_system_does_not_differ_from_itself(compared: dict[str, dict[str, Comp
         assert (one.difference, one.p_value, one.verdict) == (0, 1, "no difference")
 
 
-def test_the_control_sacrebleu_alone_says_it_does() -> None:
+def test_control_sacrebleu_calls_identical_systems_different() -> None:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.significance import PairedTest
 
@@ -72,7 +72,7 @@ def test_equally_good_systems_could_differ_by_chance(compared: dict[str, dict[st
         assert one.verdict == "could be chance"
 
 
-def test_a_clearly_better_system_is_told_from_a_worse_one(compared: dict[str, dict[str, Comparison]]) -> None:
+def test_clearly_better_system_is_significant(compared: dict[str, dict[str, Comparison]]) -> None:
     for name, one in compared["worse"].items():
         assert one.p_value < 0.01
         assert (one.difference < 0) == (name == "ter")  # the less editing the better
@@ -81,7 +81,7 @@ def test_a_clearly_better_system_is_told_from_a_worse_one(compared: dict[str, di
         assert one.verdict == "worse, unlikely to be chance"
 
 
-def test_few_differing_lines_prove_nothing(compared: dict[str, dict[str, Comparison]]) -> None:
+def test_few_differing_lines_are_not_significant(compared: dict[str, dict[str, Comparison]]) -> None:
     for metric in ("bleu", "chrf", "ter"):
         assert compared["one line worse"][metric].p_value == 1
         assert compared["five lines worse"][metric].p_value >= 2 / 2**5
@@ -92,7 +92,7 @@ def test_few_differing_lines_prove_nothing(compared: dict[str, dict[str, Compari
 @pytest.mark.parametrize(
     "change", [str.upper, *(pytest.param(f.format, marks=pytest.mark.slow) for f in ("{} ", " {}"))]
 )
-def test_lines_that_a_metric_sees_no_difference_in_do_not_differ(change: Callable[[str], str]) -> None:
+def test_lines_that_are_equal_to_a_metric_do_not_differ(change: Callable[[str], str]) -> None:
     """One line is worse; the others differ in capitals or in spaces at an end alone."""
     other = ["quite wrong", *map(change, OURS[1:])]
     (compared,) = compare(OURS, [other], REFERENCES, lowercase=True)
@@ -101,7 +101,7 @@ def test_lines_that_a_metric_sees_no_difference_in_do_not_differ(change: Callabl
     assert all(one.p_value < 0.01 for one in control.values())
 
 
-def test_scores_are_those_of_evaluate(compared: dict[str, dict[str, Comparison]]) -> None:
+def test_scores_match_evaluate(compared: dict[str, dict[str, Comparison]]) -> None:
     ours, theirs = evaluate(OURS, REFERENCES).to_dict(), evaluate(OTHERS["worse"], REFERENCES).to_dict()
     for name, one in compared["worse"].items():
         assert (one.score, one.other) == pytest.approx((ours[name]["score"], theirs[name]["score"]))
@@ -109,10 +109,10 @@ def test_scores_are_those_of_evaluate(compared: dict[str, dict[str, Comparison]]
         assert "|ar:10000|seed:12345|" in one.signature
 
 
-def test_company_and_repetition_change_nothing(compared: dict[str, dict[str, Comparison]]) -> None:
+def test_other_systems_and_repetition_change_nothing(compared: dict[str, dict[str, Comparison]]) -> None:
     assert compare(OURS, [OTHERS["as good"]], REFERENCES) == [compared["as good"]]
 
 
-def test_every_system_needs_every_line() -> None:
+def test_missing_lines_of_a_system_are_refused() -> None:
     with pytest.raises(DataError, match="79 hypotheses, 80 references"):
         compare(OURS, [OURS[1:]], REFERENCES)

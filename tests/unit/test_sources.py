@@ -1,4 +1,4 @@
-"""docs/sources.md: every test, file, function and setting that it names exists, and every article is gone through."""
+"""docs/sources.md: every test, file, function and setting that it names exists, and every article is covered."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ SECTIONS: dict[str, tuple[type, ...]] = {
 
 
 def links(text: str) -> list[tuple[str, str]]:
-    """Each link's words and where it leads; of one without a definition, its label."""
+    """Text and target of each link; the label for a link without a definition."""
     definitions = dict(re.findall(r"^\[([\w-]+)\]: (\S+)$", text, flags=re.MULTILINE))
     direct = re.findall(r"\[([^\[\]]+|[^\[\]]*\[[^\[\]]*\][^\[\]]*)\]\(([^)\s]+)\)", text)
     labelled = re.findall(r"\[([^\[\]]+)\]\[([\w-]+)\]", text)
@@ -54,7 +54,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page, as GitHub makes anchors of them."""
+    """The anchors that GitHub makes of the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -143,7 +143,7 @@ CHECKS = [missing_tests, missing_links, missing_names, missing_in_backticks]
 
 
 @pytest.mark.parametrize("missing", CHECKS)
-def test_all_that_it_names_is_there(missing: Callable[[str], list[str]]) -> None:
+def test_everything_named_on_the_page_exists(missing: Callable[[str], list[str]]) -> None:
     assert missing(TEXT) == []
 
 
@@ -151,7 +151,7 @@ def test_all_that_it_names_is_there(missing: Callable[[str], list[str]]) -> None
     ("missing", "wrong"),
     [
         (missing_tests, "`tests/unit/test_attention.py::test_that_nobody_wrote`"),
-        (missing_tests, "`tests/unit/test_nothing.py::test_it_is_the_formula_of_the_paper`"),
+        (missing_tests, "`tests/unit/test_nothing.py::test_attention_matches_the_formula_of_the_paper`"),
         (missing_links, "[a page](nowhere.md)"),
         (missing_links, "[a section](derivation.md#99-nothing)"),
         (missing_links, "[no definition][nowhere]"),
@@ -164,11 +164,11 @@ def test_all_that_it_names_is_there(missing: Callable[[str], list[str]]) -> None
         (missing_in_backticks, "`attention.attend`"),
     ],
 )
-def test_what_is_not_there_is_found_out(missing: Callable[[str], list[str]], wrong: str) -> None:
+def test_missing_name_is_detected(missing: Callable[[str], list[str]], wrong: str) -> None:
     assert len(missing(f"{TEXT}\n{wrong}\n")) == len(missing(TEXT)) + 1
 
 
-def test_every_definition_is_used() -> None:
+def test_every_link_definition_is_used() -> None:
     for label in re.findall(r"^\[([\w-]+)\]: ", TEXT, flags=re.MULTILINE):
         assert f"][{label}]" in TEXT, label
 
@@ -189,7 +189,7 @@ def test_every_article_has_its_table(heading: str) -> None:
             assert "::test_" in shown or "no test" in shown, number
 
 
-def test_the_known_slips_are_all_there() -> None:
+def test_known_slips_are_listed() -> None:
     """In the words of each row: what to look for, by article."""
     known = {
         "A": ["Q from the encoder", "i > j is left out"],

@@ -1,4 +1,4 @@
-"""One step as a run takes it: the gradient, the rate and the moments that really reach the weights."""
+"""One step of a run: the gradient, the learning rate and the moments that reach the weights."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def config_of(corpus: Corpus, *settings: str) -> Config:
 
 @dataclass(frozen=True)
 class Update:
-    """What Adam was given, and the weights it was to change."""
+    """The gradients given to Adam, and the weights before the update."""
 
     rate: float
     gradients: dict[str, Tensor]
@@ -57,7 +57,7 @@ class Update:
 
 
 class Steps(SilentReporter):
-    """A run taken step by step, its updates and its records written down."""
+    """A run taken step by step, with its updates and records."""
 
     def __init__(self, corpus: Corpus, directory: Path, *settings: str) -> None:
         self.updates: list[Update] = []
@@ -109,12 +109,12 @@ def steps_of(corpus: Corpus, tmp_path: Path) -> Iterator[StepsOf]:
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_batches_of_a_step_add_up_to_the_gradient_of_one_large_batch(steps_of: StepsOf, layout: str) -> None:
+def test_accumulated_batches_give_the_gradient_of_one_large_batch(steps_of: StepsOf, layout: str) -> None:
     settings = ("train.accumulate=3", "train.clip_norm=0", "train.label_smoothing=0.2", "model.dropout=0.0")
     steps = steps_of(*settings, f"train.layout={layout}")
     batches, store = steps.take(2), steps.run.prepared.train
     sizes = [collate(store, rows).num_tokens for _, rows in batches]
-    assert len(set(sizes)) == 3, "uneven, else a wrong share would not show"
+    assert len(set(sizes)) == 3, "uneven, or a wrong weighting would not be detected"
     (update,) = steps.updates[1:]
 
     large = collate(store, np.concatenate([rows for _, rows in batches]))
@@ -185,7 +185,7 @@ def test_every_update_has_the_learning_rate_of_its_step(corpus: Corpus, tmp_path
 
 
 def adam(updates: list[Update], beta1: float, beta2: float, epsilon: float) -> dict[str, Tensor]:
-    """Where these gradients lead from the first weights, by the formula of the paper (Kingma and Ba 2015)."""
+    """The weights after these gradients by the formula of the paper (Kingma and Ba 2015)."""
     weights = {name: weight.double() for name, weight in updates[0].weights.items()}
     first, second = ({name: torch.zeros_like(weight) for name, weight in weights.items()} for _ in range(2))
     for step, update in enumerate(updates, start=1):
@@ -197,7 +197,7 @@ def adam(updates: list[Update], beta1: float, beta2: float, epsilon: float) -> d
     return weights
 
 
-def apart(these: dict[str, Tensor], those: dict[str, Tensor]) -> float:
+def largest_difference(these: dict[str, Tensor], those: dict[str, Tensor]) -> float:
     return float(torch.stack([(these[name] - those[name]).abs().max() for name in these]).max())  # keeps a NaN
 
 
@@ -206,9 +206,9 @@ def test_adam_has_the_betas_and_the_epsilon_of_the_configuration(steps_of: Steps
     steps = steps_of(*settings, "train.learning_rate=0.01")
     steps.take(4)
     found = steps.weights()
-    assert apart(adam(steps.updates, 0.5, 0.7, 0.01), found) < 1e-5
+    assert largest_difference(adam(steps.updates, 0.5, 0.7, 0.01), found) < 1e-5
     for others in ((0.9, 0.7, 0.01), (0.5, 0.98, 0.01), (0.5, 0.7, 1e-9)):  # the control
-        assert apart(adam(steps.updates, *others), found) > 3e-4
+        assert largest_difference(adam(steps.updates, *others), found) > 3e-4
 
 
 # What follows the weights
@@ -223,8 +223,8 @@ def test_the_moving_average_follows_the_weights_of_each_step(steps_of: StepsOf, 
         share = min(decay, (1 + step) / (10 + step))  # less at first
         for name, weight in steps.weights().items():
             expected[name] = share * expected[name] + (1 - share) * weight.double()
-    assert apart(expected, steps.run.learner.evaluated_weights()) < 1e-6
-    assert apart(steps.weights(), steps.run.learner.evaluated_weights()) > 1e-4, (
+    assert largest_difference(expected, steps.run.learner.evaluated_weights()) < 1e-6
+    assert largest_difference(steps.weights(), steps.run.learner.evaluated_weights()) > 1e-4, (
         "the control: not the weights themselves"
     )
 
@@ -234,7 +234,7 @@ def test_the_log_has_the_mean_loss_of_the_tokens_since_its_last_line(steps_of: S
     tokens = []
     for _ in range(7):
         tokens.append(sum(each.run.layout.tokens(*batch) for batch in each.take()))
-    assert len(set(tokens)) > 1, "else the plain mean would do"
+    assert len(set(tokens)) > 1, "otherwise the plain mean would pass"
     assert each.run.progress.tokens == sum(tokens)
     some = steps_of("train.log_every=3", directory=tmp_path / "some")
     some.take(7)
@@ -252,7 +252,7 @@ def test_the_log_has_the_mean_loss_of_the_tokens_since_its_last_line(steps_of: S
 
 
 class Determinism(SilentReporter):
-    """Looks, at every step, whether algorithms must be deterministic."""
+    """Records at every step whether deterministic algorithms are required."""
 
     def __init__(self, *, fails: bool) -> None:
         self.fails = fails  # whether the run ends with an error
@@ -269,10 +269,10 @@ class Determinism(SilentReporter):
     ("wanted", "before", "fails"),
     [(True, False, False), (True, False, True), (True, True, True), (False, False, True)],
 )
-def test_deterministic_holds_in_every_step_and_not_after_the_run(
+def test_deterministic_mode_is_on_in_every_step_and_restored_after_the_run(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool, before: bool, fails: bool
 ) -> None:
-    """`before`: what the program that calls has chosen for itself."""
+    """`before`: the setting of the calling program."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is restored
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     config = config_of(corpus, f"train.deterministic={json.dumps(wanted)}", "train.max_steps=2", "train.save_every=2")

@@ -53,7 +53,7 @@ def expected_rows() -> list[tuple[list[int], list[int]]]:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 10_000])
-def test_the_store_holds_what_the_tokenizers_say(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_holds_the_ids_of_the_tokenizers(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "CHUNK_PAIRS", chunk)
     seen: list[int] = []
     store = build(tmp_path, seen=seen)
@@ -75,7 +75,7 @@ def test_carriage_returns_and_a_byte_order_mark_change_no_id(tmp_path: Path) -> 
     assert rows(build(tmp_path, source=crlf)) == expected_rows()
 
 
-def test_pairs_left_out_are_counted_and_the_others_keep_their_lines(tmp_path: Path) -> None:
+def test_dropped_pairs_are_counted_and_the_rest_keep_their_line_numbers(tmp_path: Path) -> None:
     source = b"Yes.\n\nbroken \xff\n" + b"horse " * 300 + b"\nYes.\n" + b"x" * (1 << 21) + b"\nYes.\n"
     store = build(tmp_path, source, b"Ja.\n" * 7, on_bad_line="skip")
     assert [store.line(index) for index in range(len(store))] == [1, 5, 7]
@@ -99,7 +99,7 @@ def test_max_length_counts_the_end_of_sentence_on_either_side(tmp_path: Path) ->
         build(tmp_path, source=b"A man rides a horse.\n", target=b"Ja.\n", max_length=4)
 
 
-def test_what_exists_is_opened_and_not_built_again(tmp_path: Path) -> None:
+def test_existing_store_is_opened_not_rebuilt(tmp_path: Path) -> None:
     first = build(tmp_path)
     seen: list[int] = []
     second = build(tmp_path, seen=seen)
@@ -109,7 +109,7 @@ def test_what_exists_is_opened_and_not_built_again(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "store").iterdir()] == [first.key[:16]]
 
 
-def test_whatever_decides_the_ids_decides_the_key(tmp_path: Path) -> None:
+def test_everything_that_affects_ids_changes_the_key(tmp_path: Path) -> None:
     source, target = tokenizers()
     wider = Tokenizer.from_bytes(source.to_bytes(), "nfkc")
     keys = {
@@ -129,7 +129,7 @@ FILES = ["source.ids", "source.offsets.npy", "target.ids", "target.offsets.npy",
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
-def test_a_damaged_store_is_built_again(tmp_path: Path, name: str, damage: str) -> None:
+def test_damaged_store_is_rebuilt(tmp_path: Path, name: str, damage: str) -> None:
     path = tmp_path / "store" / build(tmp_path).key[:16] / name
     data = bytearray(path.read_bytes())
     if damage == "flipped":
@@ -151,7 +151,7 @@ def test_a_failed_build_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list((tmp_path / "store").iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_a_disk_error(tmp_path: Path) -> None:
+def test_unwritable_directory_is_a_disk_error(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"a file in the way")
     with pytest.raises(DiskError, match=f"^{tmp_path / 'store'}: cannot be written "):
         build(tmp_path)

@@ -1,4 +1,4 @@
-"""Translator.stream: lines of one job, taken up anywhere, with progress."""
+"""Translator.stream: lines of one job, resumable at any line, with progress."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def translator(quick_run: Path) -> Translator:
     return dragoman.load(quick_run, device="cpu")
 
 
-def test_a_job_taken_up_later_samples_the_same(translator: Translator) -> None:
+def test_resumed_job_draws_the_same_samples(translator: Translator) -> None:
     options = translator.options(sampling=True)
     whole = list(translator.stream([LINES], options=options))
     rest = list(translator.stream([LINES[2:4], LINES[4:]], options=options, start=2))
@@ -29,5 +29,5 @@ def test_progress_counts_every_line_once(translator: Translator) -> None:
     options = translator.options(split="sentences", batch_size=2)
     assert len(list(translator.stream([LINES], options=options, advance=counts.append))) == len(LINES)
     assert sum(counts) == len(LINES)
-    assert counts[0] == 1, "the blank line is done at once"
+    assert counts[0] == 1, "the blank line is counted at once"
     assert max(counts) <= 2, "the others batch by batch"

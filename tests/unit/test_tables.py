@@ -1,4 +1,4 @@
-"""The tables of the documentation: what results/ says, and nothing else."""
+"""The tables of the documentation match results/."""
 
 import copy
 import hashlib
@@ -40,7 +40,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_a_table_is_what_the_results_say(tables: Any) -> None:
+def test_table_matches_the_results(tables: Any) -> None:
     page = "before\n\n<!-- table scores some -->\nold\n<!-- end -->\n\n<!-- table origins -->\n<!-- end -->\nafter\n"
     new = tables.filled(page)
     row = "| `some` | multi30k-test | 1,000 | 41.23 [40.00, 42.50] | 42.00 | 60.00 [40.00, 42.50] | 12.5% |\n"
@@ -55,7 +55,7 @@ def test_a_table_is_what_the_results_say(tables: Any) -> None:
     assert tables.filled(new) == new
 
 
-def test_rows_of_the_ablations_have_their_commands_and_begin_with_the_base(tables: Any) -> None:
+def test_ablation_rows_have_their_commands_and_start_with_the_base(tables: Any) -> None:
     lines = tables.filled("<!-- table ablations -->\n<!-- end -->").splitlines()
     assert [line.split("|")[1].strip() for line in lines if line.startswith("| `")] == [
         "`base`", "`base`", "`A-heads-2`", "`A-heads-16`", "`pre-norm`",
@@ -63,7 +63,7 @@ def test_rows_of_the_ablations_have_their_commands_and_begin_with_the_base(table
     assert "| `dragoman train recipes/some.toml --set model.norm=pre` |" in lines[4]
 
 
-def test_what_else_was_tried_stands_with_its_recipe(tables: Any) -> None:
+def test_tried_variants_are_listed_with_their_recipe(tables: Any) -> None:
     (tables.RESULTS / "tried").mkdir()
     tried = {**RESULT, "weights": {"judge": "bleu on 1000 of 0123", "metric": 40.126}}
     for name in ("some", "tried/some.other", "tried/some.third", "tried/else.other"):
@@ -78,7 +78,7 @@ def test_what_else_was_tried_stands_with_its_recipe(tables: Any) -> None:
     assert tables.filled("<!-- table scores -->\n<!-- end -->").count("| `some` |") == 1
 
 
-def test_the_model_in_the_box_has_its_own(tables: Any) -> None:
+def test_bundled_model_has_its_own_table(tables: Any) -> None:
     (tables.RESULTS / "box").mkdir()
     found = {**RESULT["tests"]["multi30k-test"], "paper_bleu": {**SCORE, "signature": "compounds:split"}}
     (tables.RESULTS / "box" / "news.json").write_text(json.dumps(found))
@@ -89,7 +89,7 @@ def test_the_model_in_the_box_has_its_own(tables: Any) -> None:
     assert "news" not in tables.filled("<!-- table scores -->\n<!-- end -->")
 
 
-def test_a_race_is_told_look_by_look(tables: Any) -> None:
+def test_race_table_has_a_row_per_validation(tables: Any) -> None:
     (tables.RESULTS / "races").mkdir()
     curves = {name: [{"minutes": 0.357, "steps": 1_630, "bleu": 40.126}] for name in ("peer", "ours")}
     race = {"curves": curves, "ratios": {"time to BLEU 40.1": 1.749}}
@@ -102,13 +102,13 @@ def test_a_race_is_told_look_by_look(tables: Any) -> None:
     )
 
 
-def test_what_was_not_measured_is_said_to_be(tables: Any) -> None:
+def test_missing_results_are_shown_as_not_measured(tables: Any) -> None:
     page = "<!-- table scores en-th -->\n<!-- end -->"
     assert tables.filled(page) == "<!-- table scores en-th -->\n\nNot measured yet.\n\n<!-- end -->"
     assert "\n\nNot measured yet: en-th.\n" in tables.filled("<!-- table scores some en-th -->\n<!-- end -->")
 
 
-def test_a_page_that_cannot_be_filled_is_left_as_it_is(tables: Any) -> None:
+def test_table_of_an_unknown_recipe_or_without_an_end_is_refused(tables: Any) -> None:
     with pytest.raises(SystemExit, match=r"^<!-- table scores en-tt -->: there is no recipe en-tt$"):
         tables.filled("<!-- table scores en-tt -->\n<!-- end -->")
     for page in ("<!-- table scores -->\nprose\n<!-- table origins -->\n<!-- end -->", "<!-- table scores! -->\n"):
@@ -116,17 +116,17 @@ def test_a_page_that_cannot_be_filled_is_left_as_it_is(tables: Any) -> None:
             tables.filled(page)
 
 
-def test_signatures_stand_there_once(tables: Any) -> None:
+def test_each_signature_is_listed_once(tables: Any) -> None:
     (tables.RESULTS / "more.json").write_text(json.dumps(copy.deepcopy(RESULT)))
     assert tables.filled("<!-- table signatures -->\n<!-- end -->").count("nrefs:1|tok:13a") == 3
 
 
-def test_a_table_that_nobody_can_make_is_named(tables: Any) -> None:
+def test_unknown_table_is_named(tables: Any) -> None:
     with pytest.raises(SystemExit, match=r"<!-- table scorse some -->: there is no such table; known: scores, "):
         tables.filled("<!-- table scorse some -->\n<!-- end -->")
 
 
-def test_a_page_that_is_not_up_to_date_is_found(tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outdated_page_is_detected(tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- table scores some -->\n<!-- end -->\n")
     monkeypatch.setattr(tables, "PAGES", tmp_path)
@@ -148,7 +148,7 @@ def test_the_pages_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_scores_of_the_model_in_the_box_are_of_the_weights_in_it() -> None:
+def test_bundled_model_scores_are_of_the_bundled_weights() -> None:
     weights = ROOT / "src" / "dragoman" / "models" / "en-de" / "weights.safetensors"
     measured = list((ROOT / "results" / "box").glob("*.json"))
     assert len(measured) == 3
@@ -156,7 +156,7 @@ def test_the_scores_of_the_model_in_the_box_are_of_the_weights_in_it() -> None:
         assert json.loads(path.read_text())["made_by"]["sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
-def test_readme_has_the_scores_of_the_model_in_the_box() -> None:
+def test_readme_has_the_scores_of_the_bundled_model() -> None:
     europarl, tatoeba, news = (
         json.loads((ROOT / "results" / "box" / f"{name}-en-de-test.json").read_text())["bleu"]["score"]
         for name in ("europarl", "tatoeba", "newstest2014")

@@ -22,7 +22,7 @@ from dragoman.inspect.heads import rank_heads
 from dragoman.training.loop import train
 from dragoman.training.reports.log import SilentReporter
 from tests.conftest import quick_config
-from tests.forked import the_server
+from tests.forked import shared_server
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from tests.forked import the_server
         (2, GAINS_FROM_THREADS, None, 2),
     ],
 )
-def test_threads_are_as_asked_for_or_one_for_a_small_model(
+def test_number_of_threads_is_as_requested_or_one_for_a_small_model(
     monkeypatch: pytest.MonkeyPatch, asked: int, d_model: int, variable: str | None, expected: int
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
@@ -54,7 +54,7 @@ def test_the_number_of_threads_is_restored() -> None:
 
 
 def test_overlapping_users_restore_the_number_of_threads() -> None:
-    """As two threads would that enter and leave in turn."""
+    """As with two threads that enter and leave in turn."""
     before = torch.get_num_threads()
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         first.enter_context(cpu_threads(before + 1))
@@ -65,7 +65,7 @@ def test_overlapping_users_restore_the_number_of_threads() -> None:
         assert torch.get_num_threads() == before
 
 
-def test_training_runs_on_the_threads_asked_for(tmp_path: Path) -> None:
+def test_training_uses_the_requested_threads(tmp_path: Path) -> None:
     seen = set()
 
     class Watching(SilentReporter):
@@ -75,10 +75,10 @@ def test_training_runs_on_the_threads_asked_for(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     train(quick_config("train.threads=2", "train.max_steps=2", "train.save_every=2"), tmp_path / "run", Watching())
     assert seen == {2}
-    assert torch.get_num_threads() == before == 1, "the control: another number than was asked for"
+    assert torch.get_num_threads() == before == 1, "the control: not the requested number"
 
 
-def test_decoding_and_scoring_run_on_the_threads_asked_for(
+def test_decoding_and_scoring_use_the_requested_threads(
     quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given to `load`, to one call, or by the model's own decode.threads; the call wins."""
@@ -111,8 +111,8 @@ def test_decoding_and_scoring_run_on_the_threads_asked_for(
 
 
 @pytest.mark.parametrize("command", ["translate", "inspect"])
-def test_the_commands_take_a_number_of_threads(quick_run: Path, command: str) -> None:
-    done = the_server().run([command, "--model", str(quick_run), "--threads", "-1", "a"])
+def test_commands_accept_a_number_of_threads(quick_run: Path, command: str) -> None:
+    done = shared_server().run([command, "--model", str(quick_run), "--threads", "-1", "a"])
     assert done.returncode == 2
     assert done.stderr == "dragoman: decode.threads: -1 is out of range; use 0 to 1024\n"
 
@@ -125,8 +125,8 @@ def test_the_commands_take_a_number_of_threads(quick_run: Path, command: str) ->
         ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
     ],
 )
-def test_waiting_threads_spin_for_a_short_while_only(given: dict[str, str], expected: dict[str, str]) -> None:
-    """Set by `import dragoman`, before torch is there, unless the user has said something."""
+def test_waiting_threads_spin_only_briefly(given: dict[str, str], expected: dict[str, str]) -> None:
+    """Set by `import dragoman`, before torch is there, unless the user has set it."""
     names = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY")
     code = f"""
 import json, os, sys

@@ -45,7 +45,7 @@ def french(model: Model) -> Tokenizer:
 @example("<s> a </s> <pad> <unk> <0x41> <0x0A> ▁ ▅ ⁇")
 @example("a\n\u2028b \u2581 c\x85 d\r")
 @example(LINES[0])
-def test_any_text_comes_back_normalised_without_an_unknown_or_special_id(model: Model, text: str) -> None:
+def test_any_text_round_trips_normalised_without_unknown_or_special_ids(model: Model, text: str) -> None:
     ids = tokenizer(model).encode(text)
     assert tokenizer(model).decode(ids) == normalize(text)
     assert all(piece >= NUM_SPECIAL for piece in ids)
@@ -59,7 +59,7 @@ def test_any_text_comes_back_normalised_without_an_unknown_or_special_id(model: 
 )
 @example("«\u00a0Vraiment\u202f?\u00a0» 10\u2007000")
 @example("\u00a0a \u00a0 b\u202f")
-def test_no_break_spaces_come_back_where_the_normalisation_keeps_them(model: Model, text: str) -> None:
+def test_no_break_spaces_round_trip_if_the_normalisation_keeps_them(model: Model, text: str) -> None:
     ids = french(model).encode(text)
     assert french(model).decode(ids) == normalize(text, "nfc-nbsp")
     assert all(piece >= NUM_SPECIAL for piece in ids)
@@ -79,7 +79,7 @@ def test_no_break_spaces_are_learned(model: Model) -> None:
 
 @EVERY_MODEL
 def test_without_byte_fallback_an_unseen_character_is_lost(model: Model) -> None:
-    """The control of the test above: it is byte fallback that keeps the promise."""
+    """The control of the test above: byte fallback makes the difference."""
     ids = tokenizer(model, byte_fallback=False).encode("Ж")
     assert UNK in ids
     assert tokenizer(model, byte_fallback=False).decode(ids) != "Ж"
@@ -87,7 +87,7 @@ def test_without_byte_fallback_an_unseen_character_is_lost(model: Model) -> None
 
 @EVERY_MODEL
 @pytest.mark.parametrize("literal", ["<s>", "</s>", "<pad>", "<unk>", "<0x41>"])
-def test_text_never_spells_a_special_id(model: Model, literal: str) -> None:
+def test_text_never_encodes_to_a_special_id(model: Model, literal: str) -> None:
     special = {"<s>": BOS, "</s>": EOS, "<pad>": PAD, "<unk>": UNK}
     if literal in special:
         assert tokenizer(model).pieces([special[literal]]) == [literal]  # the piece is there, only text cannot reach it
@@ -98,7 +98,7 @@ def test_text_never_spells_a_special_id(model: Model, literal: str) -> None:
 
 
 @EVERY_MODEL
-def test_a_batch_is_its_texts_one_by_one(model: Model) -> None:
+def test_encoding_a_batch_equals_encoding_each_text(model: Model) -> None:
     texts = ["", *LINES, " \u2028 "]
     rows = tokenizer(model).encode_batch(texts)
     assert rows == [tokenizer(model).encode(text) for text in texts]
@@ -122,7 +122,7 @@ def test_padding_and_sentence_marks_decode_to_nothing(model: Model) -> None:
     assert tokenizer(model).decode(padded) == "Bälle für 日本"
 
 
-def test_bytes_that_are_no_text_decode_to_one_line_all_the_same() -> None:
+def test_invalid_bytes_decode_to_one_line() -> None:
     def byte(value: int) -> int:
         return NUM_SPECIAL + value
 
@@ -132,7 +132,7 @@ def test_bytes_that_are_no_text_decode_to_one_line_all_the_same() -> None:
 
 
 @EVERY_MODEL
-def test_training_is_deterministic_and_bytes_hold_all_of_it(model: Model) -> None:
+def test_training_is_deterministic_and_bytes_round_trip(model: Model) -> None:
     config = TextConfig(model=model, vocab_size=400)
     again = Tokenizer.train(iter(LINES), config)
     assert again.to_bytes() == tokenizer(model).to_bytes()
@@ -152,7 +152,7 @@ def test_a_vocabulary_larger_than_the_text_supports_shrinks(model: Model) -> Non
 
 
 @EVERY_MODEL
-def test_a_vocabulary_below_bytes_and_alphabet_is_refused_with_the_least_that_works(model: Model) -> None:
+def test_too_small_vocabulary_is_refused_with_the_smallest_that_works(model: Model) -> None:
     with pytest.raises(ConfigError) as raised:
         Tokenizer.train(LINES, TextConfig(model=model, vocab_size=100))
     start, end = "text.vocab_size: 100 is too small for this text; use at least ", " or set text.byte_fallback = false"
@@ -166,19 +166,19 @@ def test_a_vocabulary_below_bytes_and_alphabet_is_refused_with_the_least_that_wo
             Tokenizer.train(LINES, TextConfig(model=model), vocab_size=least - 1)
 
 
-def test_without_byte_fallback_the_advice_leaves_it_out() -> None:
+def test_without_byte_fallback_the_message_does_not_mention_it() -> None:
     with pytest.raises(ConfigError, match=r"^text\.vocab_size: 8 is too small for this text; use at least \d+$"):
         Tokenizer.train(LINES, TextConfig(vocab_size=8, byte_fallback=False))
 
 
 @pytest.mark.parametrize("lines", [[], ["", " \u2028\t", "\0"]])
-def test_a_blank_text_teaches_nothing(lines: list[str]) -> None:
+def test_blank_training_text_is_refused(lines: list[str]) -> None:
     with pytest.raises(DataError, match=r"^text: nothing to learn a vocabulary from; give lines that are not blank$"):
         Tokenizer.train(lines, TextConfig())
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", tokenizer("bpe").to_bytes()[:-50]], ids=["empty", "garbage", "cut"])
-def test_a_broken_model_says_what_to_do(data: bytes) -> None:
+def test_damaged_model_error_names_the_remedy(data: bytes) -> None:
     with pytest.raises(ModelError) as raised:
         Tokenizer.from_bytes(data)
     assert str(raised.value) == (
@@ -186,20 +186,20 @@ def test_a_broken_model_says_what_to_do(data: bytes) -> None:
     )
 
 
-def test_long_lines_are_learned_from_to_their_end() -> None:
+def test_long_lines_are_used_completely_in_training() -> None:
     """The BPE trainer aborts the process on one word of 65,536 characters, and skips lines over a limit."""
     line = "a" * 70_000 + "ж" * LONGEST_STRETCH
     trained = Tokenizer.train([line], TextConfig(vocab_size=300))
     assert "ж" in "".join(trained.pieces(trained.encode("жжж")))
 
 
-def test_a_character_the_trainer_keeps_for_itself_costs_its_line_nothing() -> None:
+def test_line_with_a_reserved_character_is_still_learned() -> None:
     trained = Tokenizer.train(["▅ horse horse"], TextConfig(model="word", vocab_size=300))
     assert trained.pieces(trained.encode("horse")) == ["▁horse"]
     assert trained.decode(trained.encode("▅ horse")) == "▅ horse"
 
 
-def test_training_lines_are_drawn_from_the_whole_text_and_the_same_each_time() -> None:
+def test_training_lines_are_sampled_from_the_whole_text_deterministically() -> None:
     lines = ["a"] * 500 + ["b"] * 500
     config = TextConfig(model="char", vocab_size=300, training_lines=100)
     first, second = (Tokenizer.train(lines, config) for _ in range(2))

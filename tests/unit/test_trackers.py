@@ -1,7 +1,7 @@
-"""Trackers: what reaches TensorBoard, Weights & Biases and MLflow, what is not sent twice, and what not at all.
+"""Trackers: what TensorBoard, Weights & Biases and MLflow receive, and that nothing is sent twice.
 
-Weights & Biases and MLflow are small fakes with the signatures of the real ones; where these are installed, they are
-compared with the fakes and run for real, offline.
+Weights & Biases and MLflow are small fakes with the signatures of the real ones; if these are installed, they are
+compared with the fakes and used offline.
 """
 
 import inspect
@@ -32,7 +32,7 @@ ENVIRONMENT = (
 
 @pytest.fixture(autouse=True)
 def plain_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine that never heard of any tracker; what a test sets is unset after it."""
+    """An environment without tracker variables, restored after the test."""
     for name in ENVIRONMENT:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -52,7 +52,7 @@ def train(names: Sequence[str], run: Path, steps: Sequence[int], resume: int, lo
     log.close()
 
 
-def test_only_numbers_are_scalars_each_under_its_kind() -> None:
+def test_only_finite_numbers_are_scalars_named_by_kind() -> None:
     record = {
         "kind": "valid",
         "step": 3,
@@ -86,7 +86,7 @@ def test_tensorboard_holds_every_step_once(tmp_path: Path, resume: int) -> None:
     assert not (tmp_path / "trackers.json").exists()
 
 
-def test_without_tensorboard_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorboard_is_silently_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     assert open_trackers(["tensorboard"], tmp_path, CONFIG, 0) == []
     assert list(tmp_path.iterdir()) == []
@@ -96,7 +96,7 @@ def test_without_tensorboard_nothing_is_said(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_others_not_installed_are_an_error_with_the_command(
+def test_missing_tracker_package_is_an_error_with_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
@@ -106,14 +106,14 @@ def test_others_not_installed_are_an_error_with_the_command(
         open_trackers([name], tmp_path, CONFIG, 0)
 
 
-def test_an_unknown_tracker_is_refused_with_the_one_meant(tmp_path: Path) -> None:
+def test_unknown_tracker_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"^train.trackers: 'tensorbord' is not a tracker; did you mean tensorboard\?"
     ):
         open_trackers(["tensorbord"], tmp_path, CONFIG, 0)
 
 
-def test_a_damaged_list_of_runs_is_named(tmp_path: Path, wandb: "FakeWandb") -> None:
+def test_damaged_list_of_runs_is_reported(tmp_path: Path, wandb: "FakeWandb") -> None:
     (tmp_path / "trackers.json").write_text("[")
     with pytest.raises(ConfigError, match=r"trackers\.json: not a JSON object; remove it"):
         open_trackers(["wandb"], tmp_path, CONFIG, 0)
@@ -128,7 +128,7 @@ def test_a_tracker_that_does_not_start_is_an_error_and_the_others_are_closed(
     assert [run.finished for run in wandb.runs] == [True]
 
 
-def test_a_tracker_that_fails_later_is_told_of_once_and_training_goes_on(tmp_path: Path, mlflow: "FakeMLflow") -> None:
+def test_failing_tracker_is_reported_once_and_training_continues(tmp_path: Path, mlflow: "FakeMLflow") -> None:
     notes: list[str] = []
     log = RunLog(tmp_path, 0, open_trackers(["mlflow"], tmp_path, CONFIG, 0, notes.append))
     log.write(step(1))
@@ -203,7 +203,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
 
 @pytest.mark.parametrize("mode", ["offline", "online"])
 @pytest.mark.parametrize("resume", [0, 5])
-def test_a_resumed_run_is_one_run_with_every_step_once(
+def test_resumed_wandb_run_is_one_run_with_every_step_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandb: FakeWandb, mode: str, resume: int
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", mode)
@@ -218,7 +218,7 @@ def test_a_resumed_run_is_one_run_with_every_step_once(
     assert second.finished
 
 
-def test_a_validation_that_a_kill_cut_off_is_told_after_it(tmp_path: Path, wandb: FakeWandb) -> None:
+def test_validation_interrupted_by_a_kill_is_logged_on_resume(tmp_path: Path, wandb: FakeWandb) -> None:
     train(["wandb"], tmp_path, range(1, 6), 0)
     log = RunLog(tmp_path, 5, open_trackers(["wandb"], tmp_path, CONFIG, 5))
     log.write({"kind": "valid", "step": 5, "loss": 2.0})
@@ -228,7 +228,7 @@ def test_a_validation_that_a_kill_cut_off_is_told_after_it(tmp_path: Path, wandb
     assert told == [(5, "valid/loss"), (6, "step/loss", "step/epoch")]
 
 
-def test_it_is_told_the_settings_and_stays_in_the_directory(tmp_path: Path, wandb: FakeWandb) -> None:
+def test_wandb_gets_the_settings_and_writes_to_the_run_directory(tmp_path: Path, wandb: FakeWandb) -> None:
     train(["wandb"], tmp_path / "en-de", [1], 0)
     told = wandb.runs[0].told
     assert (told["project"], told["name"], told["dir"]) == ("dragoman", "en-de", str(tmp_path / "en-de"))
@@ -249,7 +249,7 @@ def test_it_is_told_the_settings_and_stays_in_the_directory(tmp_path: Path, wand
         ({"WANDB_MODE": "disabled"}, "", None),
     ],
 )
-def test_offline_unless_the_environment_has_a_key_or_a_mode(
+def test_wandb_is_offline_unless_the_environment_has_a_key_or_a_mode(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     wandb: FakeWandb,
@@ -389,7 +389,7 @@ def test_mlflow_has_one_run_with_every_step_once(tmp_path: Path, mlflow: FakeMLf
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
 
 
-def test_the_server_of_the_environment_is_used_and_a_new_one_gets_a_new_run(
+def test_each_mlflow_server_of_the_environment_gets_its_own_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow: FakeMLflow
 ) -> None:
     for server in ("https://one", "https://two"):
@@ -400,7 +400,7 @@ def test_the_server_of_the_environment_is_used_and_a_new_one_gets_a_new_run(
     assert not (tmp_path / "mlflow").exists()
 
 
-def test_a_run_deleted_there_is_begun_anew(tmp_path: Path, mlflow: FakeMLflow) -> None:
+def test_deleted_mlflow_run_is_replaced_by_a_new_one(tmp_path: Path, mlflow: FakeMLflow) -> None:
     train(["mlflow"], tmp_path, [1], 0)
     (runs,) = mlflow.stores.values()
     runs["run0"].lifecycle_stage = "deleted"
@@ -417,7 +417,7 @@ def names_of(function: Any) -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_fakes_take_what_the_real_ones_take() -> None:
+def test_fakes_have_the_signatures_of_the_real_packages() -> None:
     wandb, mlflow = pytest.importorskip("wandb"), pytest.importorskip("mlflow")
     from mlflow.entities import Metric, Param
 
@@ -434,7 +434,7 @@ def test_the_fakes_take_what_the_real_ones_take() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_itself(tmp_path: Path) -> None:
+def test_real_mlflow_has_one_run_with_every_step_once(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     run = tmp_path / "a run"
     train(["mlflow"], run, range(1, 9), 0)
@@ -449,7 +449,7 @@ def test_mlflow_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_weights_and_biases_itself_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_wandb_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     train(["wandb"], tmp_path, range(1, 9), 0)

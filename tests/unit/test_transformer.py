@@ -1,4 +1,4 @@
-"""The whole model: what may influence what, and that it is the Transformer that torch.nn has too."""
+"""The whole model: masking, caching, and agreement with torch.nn.Transformer."""
 
 import copy
 from collections.abc import Callable, Iterable
@@ -74,7 +74,7 @@ def future_influence(model: Transformer) -> float:
     changed = target_ids.clone()
     changed[:, 3] = (changed[:, 3] + 1) % 40
     before, after = model(source_ids, target_ids, allowed), model(source_ids, changed, allowed)
-    assert largest(after[:, 3:] - before[:, 3:]) > 1e-6, "it must change something"
+    assert largest(after[:, 3:] - before[:, 3:]) > 1e-6, "token 3 must change its own logits"
     return largest(after[:, :3] - before[:, :3])
 
 
@@ -100,13 +100,17 @@ RELATIONS = [future_influence, padding_influence, batch_influence]
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
-def test_nothing_flows_where_it_should_not(relation: Callable[[Transformer], float], variant: dict[str, Any]) -> None:
+def test_future_tokens_padding_and_batch_neighbours_do_not_change_logits(
+    relation: Callable[[Transformer], float], variant: dict[str, Any]
+) -> None:
     assert relation(small_model(**variant)) < 1e-12
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.usefixtures("no_masks")
-def test_without_masks_it_does(relation: Callable[[Transformer], float]) -> None:
+def test_without_masks_future_tokens_padding_and_neighbours_change_logits(
+    relation: Callable[[Transformer], float],
+) -> None:
     assert relation(small_model()) > 1e-3
 
 
@@ -183,7 +187,7 @@ def test_a_masked_head_contributes_nothing(variant: dict[str, Any], need_weights
         assert head is None or largest(row - plain) > 1e-6, "the control: each head contributes something"
 
 
-def test_a_mask_of_all_heads_changes_no_bit() -> None:
+def test_head_mask_that_keeps_all_heads_changes_no_bit() -> None:
     model = small_model()
     assert torch.equal(model(*some_ids(), head_mask=some_head_mask(model, [None] * 3)), model(*some_ids()))
 
@@ -217,7 +221,7 @@ def test_cached_decoding_equals_recomputation(variant: dict[str, Any]) -> None:
     assert cache.length == target_ids.size(1)
 
 
-def test_a_prefix_may_be_fed_at_once() -> None:
+def test_prefix_can_be_decoded_in_one_call() -> None:
     model = small_model(positions="rotary")
     source_ids, target_ids, allowed = some_ids()
     cache = model.start(model.encode(source_ids, allowed), allowed)
@@ -225,7 +229,7 @@ def test_a_prefix_may_be_fed_at_once() -> None:
     assert largest(torch.cat(parts, dim=1) - model(source_ids, target_ids, allowed)) < 1e-12
 
 
-def test_a_cache_follows_its_rows_and_a_stale_one_does_not() -> None:
+def test_selecting_rows_selects_their_cache() -> None:
     model = small_model()
     source_ids, target_ids, allowed = some_ids()
     order = torch.tensor([2, 0, 0])
@@ -243,11 +247,11 @@ def test_a_cache_follows_its_rows_and_a_stale_one_does_not() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
-def test_weights_of_every_layer_and_head_come_on_request(variant: dict[str, Any]) -> None:
+def test_weights_of_every_layer_and_head_are_returned_on_request(variant: dict[str, Any]) -> None:
     model = small_model(**variant)
     source_ids, target_ids, allowed = some_ids()
     logits, weights = model(source_ids, target_ids, allowed, need_weights=True)
-    assert largest(logits - model(source_ids, target_ids, allowed)) < 1e-12, "seeing changes nothing"
+    assert largest(logits - model(source_ids, target_ids, allowed)) < 1e-12, "returning weights changes nothing"
     config = model.config
     for layers, size, queries, keys in (
         (weights.encoder, config.encoder, 8, 8),
@@ -261,7 +265,7 @@ def test_weights_of_every_layer_and_head_come_on_request(variant: dict[str, Any]
     assert all((layer.triu(1) == 0).all() for layer in weights.decoder)
 
 
-def test_nothing_is_kept_on_the_modules() -> None:
+def test_forward_stores_nothing_on_the_modules() -> None:
     model = small_model()
     before = {name: set(vars(module)) for name, module in model.named_modules()}
     model(*some_ids(), need_weights=True)
@@ -282,7 +286,7 @@ def test_without_positions_the_encoder_is_permutation_equivariant(positions: str
     assert difference < 1e-12 if equivariant else difference > 1e-3
 
 
-def test_sinusoids_are_those_of_the_paper() -> None:
+def test_sinusoids_match_the_paper() -> None:
     table = sinusoids(torch.arange(50), 16)
     assert table.shape == (50, 16)
     for position in (0, 1, 7, 49):
@@ -294,7 +298,7 @@ def test_sinusoids_are_those_of_the_paper() -> None:
 
 @pytest.mark.parametrize("distance", [1, 5, 40])
 def test_a_shift_of_sinusoids_is_one_linear_map(distance: int) -> None:
-    """The same map at every position: it is made of the sines and cosines of the distance alone."""
+    """The same map at every position: it depends only on the distance."""
     table = sinusoids(torch.arange(200), 16).double()
 
     def shift(distance: int) -> Tensor:
@@ -341,7 +345,7 @@ def test_rotations_in_half_precision_lose_no_more_than_the_rounding_of_their_res
         assert rotation_error(careless, x, turns) > 10
 
 
-def test_rotations_in_float32_are_what_they_were() -> None:
+def test_rotations_in_float32_match_the_plain_formula_bit_for_bit() -> None:
     """To the bit: seeded runs with rotary positions stay the same."""
     x, turns = torch.randn(2, 4, 100, 32), rotation(50, 100, 32, torch.device("cpu"))
     cos, sin = turns.float()
@@ -350,7 +354,7 @@ def test_rotations_in_float32_are_what_they_were() -> None:
     assert torch.equal(rotate(x, turns), before)
 
 
-def test_learned_positions_end_with_a_clear_error() -> None:
+def test_exceeding_learned_positions_raises_a_clear_error() -> None:
     model = small_model(positions="learned", max_positions=7)
     with pytest.raises(ValueError, match="length=8 is over max_positions=7; split the text or train with more"):
         model(*some_ids())
@@ -393,7 +397,7 @@ def torch_twin(model: Transformer) -> nn.Transformer:
 
 
 def randomise(model: Transformer) -> None:
-    """Scales and biases that do something: at 1 and 0 a model without them would agree too."""
+    """Random scales and biases: at 1 and 0 a model without them would agree too."""
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             nn.init.normal_(module.weight, mean=1.0, std=0.2)
@@ -404,7 +408,7 @@ def randomise(model: Transformer) -> None:
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("masked", [True, False])
-def test_it_is_the_transformer_of_torch(norm: str, masked: bool) -> None:
+def test_model_matches_torch_transformer(norm: str, masked: bool) -> None:
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.base(vocab_size=50, num_layers=3, norm=norm, positions="none")).eval()
     randomise(model)
@@ -457,13 +461,13 @@ def test_a_gain_scales_the_matrices_and_not_the_embeddings() -> None:
 
 @pytest.mark.parametrize("share_source_target", [True, False])
 @pytest.mark.parametrize("share_target_output", [True, False])
-def test_each_sharing_is_separable(share_source_target: bool, share_target_output: bool) -> None:
+def test_embedding_and_output_sharing_are_independent(share_source_target: bool, share_target_output: bool) -> None:
     model = small_model(share_source_target=share_source_target, share_target_output=share_target_output)
     assert (model.source_embedding.weight is model.target_embedding.weight) == share_source_target
     assert (model.output.weight is model.target_embedding.weight) == share_target_output
 
 
-def test_initialisation_is_the_papers() -> None:
+def test_initialisation_matches_the_paper() -> None:
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.base(vocab_size=5_000))
     assert float(model.output.weight.detach().std()) == pytest.approx(512**-0.5, rel=0.02)

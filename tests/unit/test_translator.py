@@ -32,7 +32,7 @@ def translator(quick_run: Path) -> Translator:
     return dragoman.load(str(quick_run), device="cpu")
 
 
-def test_one_string_in_one_translation_out_list_in_list_out(translator: Translator) -> None:
+def test_string_gives_one_translation_and_list_gives_a_list(translator: Translator) -> None:
     one = translator.translate("a b c")
     assert one.text == translator.translate(["a b c"])[0].text
     assert one.source == "a b c"
@@ -41,7 +41,7 @@ def test_one_string_in_one_translation_out_list_in_list_out(translator: Translat
     assert [result.text for result in translator.translate(line for line in ["a b c"])] == [one.text]
 
 
-def test_as_many_out_as_in_in_order_with_a_status_each(translator: Translator) -> None:
+def test_every_input_has_one_result_with_a_status_in_order(translator: Translator) -> None:
     results = translator.translate(LINES)
     assert [result.source for result in results] == LINES
     assert [result.status for result in results] == [
@@ -90,7 +90,7 @@ def test_n_best_is_sorted_and_distinct(translator: Translator) -> None:
         translator.translate("a", beam=5, n_best=6)
 
 
-def test_an_unknown_option_is_suggested(translator: Translator) -> None:
+def test_unknown_option_is_refused_with_a_suggestion(translator: Translator) -> None:
     with pytest.raises(ConfigError, match=r"beem: unknown option; did you mean beam\?"):
         translator.translate("a", beem=5)  # type: ignore[call-overload]
 
@@ -103,7 +103,7 @@ def test_an_unknown_option_is_suggested(translator: Translator) -> None:
         (["a b", 3], " 2: is int"),
     ],
 )
-def test_what_is_not_text_is_refused(translator: Translator, given: Any, message: str) -> None:
+def test_non_text_input_is_refused(translator: Translator, given: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^text{message}; give a list of strings$"):
         translator.translate(given)
     with pytest.raises(ConfigError, match=f"^targets{message}; give a list of strings$"):
@@ -119,7 +119,7 @@ def test_sampling_is_reproducible_and_depends_on_its_seed(translator: Translator
     assert draw(LINES, top_k=1) == [result.text for result in translator.translate(LINES, beam=1)]
 
 
-def test_a_sample_is_drawn_by_the_number_of_its_line_in_whatever_window(translator: Translator) -> None:
+def test_samples_depend_on_line_numbers_not_on_windows(translator: Translator) -> None:
     options = translator.options(sampling=True, seed=5)
     lines = ["a b c d"] * 12
 
@@ -127,12 +127,12 @@ def test_a_sample_is_drawn_by_the_number_of_its_line_in_whatever_window(translat
         return [result.text for result in translator.stream(windows, options=options)]
 
     together = draw(lines)
-    assert len(set(together)) > 3, "lines are drawn for separately"
+    assert len(set(together)) > 3, "lines are sampled separately"
     assert draw(*([line] for line in lines)) == together
     assert draw(lines[:5], lines[5:6], lines[6:]) == together
 
 
-def test_equal_sentences_of_a_line_are_drawn_for_separately(translator: Translator) -> None:
+def test_equal_sentences_of_a_line_are_sampled_separately(translator: Translator) -> None:
     found = translator.translate("A b c d! " * 12, split="sentences", sampling=True, seed=5)
     drawn = " ".join(found.tokens).split("</s>")[:-1]
     assert len(drawn) == 12
@@ -214,7 +214,7 @@ def test_over_long_input_is_split_never_cut(translator: Translator) -> None:
     assert [token for token in result.source_tokens if token != "</s>"] == [f"▁{word}" for word in words.split()]
 
 
-def test_sentences_are_translated_one_by_one_where_asked_for(translator: Translator) -> None:
+def test_sentences_are_translated_one_by_one_on_request(translator: Translator) -> None:
     line, parts = "a b c! D e? F g", ["a b c! ", "D e? ", "F g"]
     whole, apart = (translator.translate(line, split=split) for split in ("long", "sentences"))
     assert whole.source_tokens.count("</s>") == 1
@@ -229,7 +229,7 @@ def test_sentences_are_translated_one_by_one_where_asked_for(translator: Transla
         translator.translate(line, split="words")  # type: ignore[call-overload]
 
 
-def test_a_line_that_cannot_be_done_fails_alone(translator: Translator) -> None:
+def test_invalid_line_fails_alone(translator: Translator) -> None:
     bad = Line(2, "", "invalid UTF-8 at byte 31")
     results = list(translator.stream([["a b", bad, "broken \ud800", "c d"]]))
     assert [result.status for result in results] == ["translated", "failed", "failed", "translated"]
@@ -239,7 +239,7 @@ def test_a_line_that_cannot_be_done_fails_alone(translator: Translator) -> None:
     assert results[0].text == translator.translate("a b").text
 
 
-def test_a_byte_order_mark_at_the_start_of_a_text_goes(translator: Translator) -> None:
+def test_byte_order_mark_at_the_start_of_a_text_is_dropped(translator: Translator) -> None:
     assert translator.translate("\ufeffa b c") == translator.translate("a b c")
     assert translator.translate(["d", "\ufeffa b c"]) == translator.translate(["d", "a b c"])
     assert translator.translate("\ufeff") == translator.translate("")
@@ -250,7 +250,7 @@ def test_a_byte_order_mark_at_the_start_of_a_text_goes(translator: Translator) -
     assert later.source == "\ufeffa b c", "as in a line that is not the first of its file"
 
 
-def test_nul_is_not_text_wherever_it_comes_from(translator: Translator, tmp_path: Path) -> None:
+def test_nul_is_refused_in_files_and_strings(translator: Translator, tmp_path: Path) -> None:
     text = "a b\0 c"
     (tmp_path / "file").write_bytes(text.encode() + b"\n")
     (read,) = translator.stream([list(read_lines(tmp_path / "file"))])
@@ -262,7 +262,7 @@ def test_nul_is_not_text_wherever_it_comes_from(translator: Translator, tmp_path
     assert translator.translate("ก\0\ud800").reason == "NUL at character 2"
 
 
-def test_out_of_memory_halves_the_batch_and_the_output_stays(
+def test_out_of_memory_halves_the_batch_and_keeps_the_output(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = translator.translate(LINES)
@@ -329,10 +329,10 @@ def test_a_failed_decoding_is_freed_before_its_halves_start(
     assert [result.text for result in results] == [result.text for result in expected]
 
 
-def test_a_decoding_that_something_holds_is_seen(
+def test_leaked_decoding_is_detected(
     translator: Translator, live_decodings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: an exception that is kept holds its traceback, and with it the decoding."""
+    """The control: a stored exception holds its traceback, and with it the decoding."""
     step = engine.EngineDecoding.step
     kept: list[Exception] = []
 
@@ -349,7 +349,7 @@ def test_a_decoding_that_something_holds_is_seen(
     kept.clear()
 
 
-def test_halves_are_tried_once_cached_memory_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_memory_is_released_before_halves_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Any] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("release"))
 
@@ -374,15 +374,15 @@ def test_other_errors_are_not_taken_for_out_of_memory() -> None:
         in_halves(work, [1, 2], lambda item: -item, torch.device("cpu"))
 
 
-def test_attention_leaves_a_line_of_several_sentences_whole(translator: Translator) -> None:
+def test_line_of_several_sentences_is_not_split_with_attention(translator: Translator) -> None:
     line = "one two. Three four."
     found = translator.translate(line, attention=True)
     assert found.attention is not None
     assert found.text == translator.translate(line, split="long").text
-    assert translator.translate(line, attention=True, split="sentences").attention is None, "as asked for"
+    assert translator.translate(line, attention=True, split="sentences").attention is None, "as requested"
 
 
-def test_attention_of_every_layer_and_head(translator: Translator) -> None:
+def test_attention_covers_every_layer_and_head(translator: Translator) -> None:
     result = translator.translate("a b c", beam=3, attention=True)
     attention = result.attention
     assert attention is not None
@@ -402,7 +402,7 @@ def test_attention_of_every_layer_and_head(translator: Translator) -> None:
     assert plain.text == result.text
 
 
-def test_json_has_what_the_interface_promises(translator: Translator) -> None:
+def test_json_has_the_documented_fields(translator: Translator) -> None:
     record = json.loads(json.dumps(translator.translate("a b").to_dict()))
     assert {"source", "translation", "score", "normalized_score", "status"} <= record.keys()
     many = translator.translate("a b", n_best=2, attention=True).to_dict()
@@ -411,7 +411,7 @@ def test_json_has_what_the_interface_promises(translator: Translator) -> None:
 
 
 def skewed(size: int) -> str:
-    """Cut again and again just after an eighth of what is left."""
+    """Split repeatedly after an eighth of the rest."""
     line = ""
     while (left := size - len(line)) > 16:
         line += "a" * (left // 8 - 1) + ". "
@@ -463,7 +463,7 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
     assert max(depths) <= (3 if make is skewed else 1) * levels
 
 
-def test_pieces_are_joined_by_what_stood_between_them(translator: Translator) -> None:
+def test_pieces_are_joined_by_their_original_separators(translator: Translator) -> None:
     longest = translator.config.text.max_length
     spaced = translator._split(" ".join(["a"] * 2 * longest))
     assert [glue for _, glue in spaced] == ["", *[" "] * (len(spaced) - 1)]

@@ -1,4 +1,4 @@
-"""The numbers of a validation: the loss by its definition, the metric that decides."""
+"""Validation: the loss by its definition, and the chosen metric."""
 
 import math
 from dataclasses import replace
@@ -42,14 +42,14 @@ def test_the_loss_is_the_mean_over_all_tokens_without_smoothing_or_dropout(prepa
         losses += [-log_p[place][token] for place, token in enumerate([*target, EOS])]
     assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     lengths = prepared.valid.target_lengths
-    assert len(set(lengths)) > 1, "of several lengths, else a mean of means would do"
+    assert len(set(lengths)) > 1, "of several lengths, otherwise a mean of means would pass"
 
 
 RECORD = {"loss": 2.5, "chrf": 40.0, "bleu": 20.0, "exact_match": 10.0}
 
 
 @pytest.mark.parametrize(("name", "value"), [("chrf", 40.0), ("bleu", 20.0), ("exact_match", 10.0), ("loss", -2.5)])
-def test_the_metric_is_the_one_asked_for_and_more_is_better(prepared: PreparedData, name: str, value: float) -> None:
+def test_chosen_metric_is_used_and_higher_is_better(prepared: PreparedData, name: str, value: float) -> None:
     train = replace(prepared.config.train, valid_metric=name)  # type: ignore[arg-type]
     validation = Validation(replace(prepared, config=replace(prepared.config, train=train)), CPU, torch.float32)
     assert validation.metric(RECORD) == value
@@ -58,7 +58,7 @@ def test_the_metric_is_the_one_asked_for_and_more_is_better(prepared: PreparedDa
         assert validation.metric({**RECORD, name: broken}) == -math.inf
 
 
-def test_no_more_sentences_are_decoded_than_asked_for(prepared: PreparedData, tmp_path: Path) -> None:
+def test_at_most_valid_sentences_are_decoded(prepared: PreparedData, tmp_path: Path) -> None:
     train = replace(prepared.config.train, valid_sentences=3)
     assert len(prepared.valid) > 3
     again = prepare_data(replace(prepared.config, train=train), tmp_path, SilentReporter())

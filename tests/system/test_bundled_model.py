@@ -1,4 +1,4 @@
-"""The model that comes with dragoman: it translates, from a checkout and from the built wheel; it is small enough."""
+"""The bundled model: it translates from a checkout and from the built wheel, and its size is limited."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from dragoman.cli.train import build_config
 from dragoman.errors import ConfigError
 from dragoman.text.sentences import sentences
 from dragoman.training.loop import train
-from tests.forked import the_server
+from tests.forked import shared_server
 from tests.hostile import digest
 
 ROOT = Path(__file__).parents[2]
@@ -24,27 +24,27 @@ MOST_BYTES = 40_000_000
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return the_server().run(words)
+    return shared_server().run(words)
 
 
-def test_it_is_the_only_one_and_within_its_size() -> None:
+def test_only_one_model_is_bundled_and_its_size_is_limited() -> None:
     assert bundled_models() == ["en-de"]
     assert sum(path.stat().st_size for path in BUNDLED_MODELS.rglob("*") if path.is_file()) <= MOST_BYTES
 
 
-def test_its_manifest_has_the_hashes_of_its_weights_and_tokenizer() -> None:
+def test_manifest_has_hashes_of_weights_and_tokenizer() -> None:
     model = BUNDLED_MODELS / "en-de"
     manifest = json.loads((model / "manifest.json").read_bytes())
     assert manifest == {name: [digest(model / name)] for name in ("tokenizer.model", "weights.safetensors")}
 
 
-def test_it_translates_by_its_name() -> None:
+def test_bundled_model_loads_by_name_and_translates() -> None:
     translator = dragoman.load("en-de", device="cpu")
     assert translator.translate("Good morning!").text == "Guten Morgen!"
     assert [each.text for each in translator.translate(["Thank you very much.", ""])] == ["Vielen Dank.", ""]
 
 
-def test_of_several_sentences_in_a_line_none_is_lost() -> None:
+def test_every_sentence_of_a_line_is_translated() -> None:
     text = (
         "Good morning! Where is the nearest train station? I would like a cup of coffee, please. Thank you very much."
     )
@@ -55,13 +55,13 @@ def test_of_several_sentences_in_a_line_none_is_lost() -> None:
     assert alone[-1] not in translator.translate(text, split="long").text, "the control"
 
 
-def test_it_is_what_translate_and_inspect_take_where_no_model_is_named() -> None:
+def test_translate_and_inspect_default_to_the_bundled_model() -> None:
     done = run("translate", "Good morning!")
     assert (done.returncode, done.stdout) == (0, "Guten Morgen!\n")
     assert "Guten" in run("inspect", "Good morning!").stdout
 
 
-def test_the_demo_translates_and_names_the_training_one() -> None:
+def test_demo_translates_and_mentions_the_training_demo() -> None:
     done = run("demo")
     assert done.returncode == 0, done.stderr
     assert "  Where is the nearest train station?\n  Wo ist der nächste Bahnhof?\n" in done.stdout
@@ -69,7 +69,7 @@ def test_the_demo_translates_and_names_the_training_one() -> None:
 
 
 @pytest.mark.slow
-def test_the_training_demo_trains_translates_and_keeps(
+def test_training_demo_trains_translates_and_saves_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = ("train.max_steps=4", "train.save_every=4", "train.warmup_steps=2", "data.generated_size=300")
@@ -85,7 +85,7 @@ def test_the_training_demo_trains_translates_and_keeps(
 
 
 @pytest.mark.slow
-def test_it_can_be_trained_further(tmp_path: Path) -> None:
+def test_bundled_model_can_be_fine_tuned(tmp_path: Path) -> None:
     (tmp_path / "source").write_text("Good morning!\nThank you very much.\n")
     (tmp_path / "target").write_text("Moin!\nDanke auch.\n")
     sides = {"source": [str(tmp_path / "source")], "target": [str(tmp_path / "target")]}
@@ -98,7 +98,7 @@ def test_it_can_be_trained_further(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_built_wheel_has_it(tmp_path: Path) -> None:
+def test_built_wheel_contains_the_bundled_model(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--no-input"]
     subprocess.run([*pip, "wheel", str(ROOT), "--no-deps", "-w", str(tmp_path)], check=True)
     (wheel,) = tmp_path.glob("*.whl")
