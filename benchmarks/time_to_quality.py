@@ -1,6 +1,6 @@
 """BLEU against training time: dragoman and Hugging Face Marian on the same batches, one after the other, one device.
 
-    python -m benchmarks.time_to_quality --data FOLDER [--minutes 4] [--looks 12]
+    python -m benchmarks.time_to_quality --data FOLDER [--minutes 4] [--validations 12]
         [--recipe recipes/tatoeba-en-de.toml] [--set SECTION.KEY=VALUE ...] [--svg FILE] [--json]
 
 Both have the recipe's sizes, vocabulary, loss and Adam, and the paper's schedule, which has no end: one that decays
@@ -125,7 +125,7 @@ class Peer:
 
 
 def race(
-    name: str, racer: Racer, prepared: PreparedData, device: torch.device, minutes: float, looks: int
+    name: str, racer: Racer, prepared: PreparedData, device: torch.device, minutes: float, validations: int
 ) -> list[Any]:
     """(minutes of training, BLEU, steps, target tokens) at each validation."""
     settings, store = prepared.config.train, prepared.train
@@ -139,7 +139,7 @@ def race(
     batches = _batches(prepared)
     while clock < 60 * minutes:
         racer.model.train()
-        started, until = time.perf_counter(), 60 * minutes * (len(curve) + 1) / looks
+        started, until = time.perf_counter(), 60 * minutes * (len(curve) + 1) / validations
         while clock + time.perf_counter() - started < until:
             rows = next(batches)
             step += 1
@@ -186,7 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--data", type=Path, help="the folder of the corpora; the variable DRAGOMAN_DATA serves too")
     parser.add_argument("--minutes", type=float, default=4.0)
-    parser.add_argument("--looks", type=int, default=12)
+    parser.add_argument("--validations", type=int, default=12, help="how often BLEU is measured, evenly spaced")
     parser.add_argument("--recipe", type=Path, default=Path("recipes/tatoeba-en-de.toml"))
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--svg", type=Path)
@@ -209,7 +209,7 @@ def main() -> None:
                 racer = Ours(prepared, device, precision, _plan(prepared).epoch(0))
             else:
                 racer = Peer(prepared, device, precision)
-            curves[name] = race(name, racer, prepared, device, options.minutes, options.looks)
+            curves[name] = race(name, racer, prepared, device, options.minutes, options.validations)
     goal = max(point["bleu"] for point in curves[PEER])
     ours, theirs = reached(curves[OURS], goal), reached(curves[PEER], goal)
     ratios = {f"time to the peer's best, BLEU {goal:.1f}": theirs / ours} if ours and theirs else {}
@@ -223,7 +223,7 @@ def main() -> None:
             "recipe": str(options.recipe),
             "data_key": prepared.train.key,
             "minutes": options.minutes,
-            "looks": options.looks,
+            "validations": options.validations,
             **{name: made_by[name] for name in ("seed", "git_commit", "versions", "machine", "configuration")},
         }
         print(json.dumps({"curves": curves, "ratios": ratios, **origin}))
