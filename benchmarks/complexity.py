@@ -2,11 +2,11 @@
 
     python benchmarks/complexity.py [--quick] [--out docs/images] [--json]
 
-Over length n and width d, one sequence at a time: the time of forward and backward, the bytes saved for backward, the
-longest chain of dependent operations, and the number of steps between the first input and the last output. Then whole
-models: training speed of a Transformer and of an LSTM with attention, of similar size, as sentences grow: at a constant
-number of tokens per batch, and one sentence at a time. "ratios" are the Transformer's target tokens per second over the
-LSTM's.
+For single layers, by length n and width d, one sequence at a time: the time of forward and backward, the bytes saved
+for backward, the longest chain of dependent operations, and the number of steps between the first input and the last
+output. For whole models: the training speed of a Transformer and of an LSTM with attention, of similar size, by
+sentence length, with a constant number of tokens per batch and with one sentence per batch. "ratios" are the
+Transformer's target tokens per second divided by the LSTM's.
 
 Shapes: B sequences, N positions, D width.
 """
@@ -113,7 +113,7 @@ def sequential_steps(name: str, length: int, width: int = 8) -> int:
 
 
 def longest_chain(last: Node | None) -> int:
-    """Nodes on the longest path down from here. Not recursive: a long sentence is deeper than Python allows."""
+    """Nodes on the longest path from here. Not recursive: a long sentence exceeds Python's recursion limit."""
     lengths: dict[Node | None, int] = {None: 0}
     waiting = [last]
     while waiting:
@@ -132,7 +132,7 @@ def longest_chain(last: Node | None) -> int:
 
 
 def path_length(name: str, length: int) -> int:
-    """Steps until the last position has a gradient by the first: layers, or applied cells for the recurrent one."""
+    """Steps until the last position has a gradient with respect to the first: layers, or cells if recurrent."""
     x_ND = torch.full((length, 1), 0.01, dtype=torch.float64, requires_grad=True)  # float64: 3^-128 is not 0
     h_ND = torch.zeros_like(x_ND) if name == "recurrent" else x_ND
     for step in range(length):

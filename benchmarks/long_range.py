@@ -3,9 +3,8 @@
     python benchmarks/long_range.py [--quick] [--steps 400] [--seeds 1] [--out docs/images] [--json]
 
 An RNN, an LSTM, an LSTM with attention and a Transformer, of similar parameter counts, are trained for the same number
-of steps at each distance and tested on held-out sequences. The other symbols are drawn from the same alphabet, so a
-model has to know which came first, not only what it looks like. "ratios" are accuracies over chance, at the largest
-distance.
+of steps at each distance and tested on held-out sequences. The other symbols are from the same alphabet, so a model
+must know which one came first. "ratios" are accuracies divided by chance, at the largest distance.
 
 Shapes: B sequences, S source positions.
 """
@@ -107,7 +106,7 @@ def measure(distances: list[int], steps: int, seeds: int) -> dict[str, Any]:
 
 
 def report(results: Mapping[str, Any]) -> None:
-    print(f"Held-out accuracy after {results['steps']} steps, by distance (one number a seed)")
+    print(f"Held-out accuracy after {results['steps']} steps, by distance (one number per seed)")
     for name, by_distance in results["accuracy"].items():
         cells = (f"{d}: {'/'.join(f'{value:.2f}' for value in values)}" for d, values in by_distance.items())
         print(f"  {name:<18}{results['parameters'][name]:>7,} parameters   " + "   ".join(cells))

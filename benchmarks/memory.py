@@ -3,9 +3,9 @@
     python -m benchmarks.memory [--presets tiny small base] [--tokens 2048 8192] [--layouts padded packed]
         [--precision auto|float32|bfloat16] [--json]
 
-Each row is a separate process: steps over WMT-like sentences, including Adam, then the peak that the operating system
-(CPU) or PyTorch (CUDA) counted; two steps over a packed batch, which has one shape, or over 16 groups of padded ones.
-The ratio is predicted / measured.
+Each row is a separate process that runs training steps, including Adam, on WMT-like sentences, and reads the peak
+memory from the operating system (CPU) or PyTorch (CUDA). It takes two steps over a packed batch, which has one shape,
+or over 16 groups of padded ones. The ratio is predicted / measured.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--tokens", nargs="*", type=int, default=[2_048, 8_192])
     parser.add_argument("--layouts", nargs="*", default=["padded", "packed"])
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--one", action="store_true", help="one row, in this process")
+    parser.add_argument("--one", action="store_true", help="measure one row in this process")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.one:

@@ -8,14 +8,14 @@ fused Adam. Two measures:
     same global batch    one process does both batches of a step (train.accumulate=2), two ranks one each
     same batch a rank    one process steps after every batch, two ranks after two: twice the global batch
 
-The measure is real target tokens per second of wall-clock time. All systems take turns of one step, and the best of
-many rounds counts, the one least disturbed by other programs; medians are given too. The ideal is 2. The limit of the
-machine itself is measured in the same run: the same two processes, each on its own, sending nothing ("two apart"). The
-gap between that and 2 is due to the machine; the gap below it is communication and waiting for the slower rank.
+Speed is real target tokens per second of wall-clock time. The systems take turns, one step each. The best of many
+rounds counts, the one least disturbed by other programs; medians are printed too. The ideal is 2. The limit of the
+machine is measured in the same run: the same two processes without communication ("two apart"). The gap between that
+and 2 is due to the machine; the rest is communication and waiting for the slower rank.
 
-"By CPU time" is the same from the CPU time that each process used, including its communication threads: other programs
-do not count in it. A step takes as long as its busiest rank; waiting for a message costs nothing. The gradients'
-all-reduce is also timed alone, with nothing to overlap it.
+"By CPU time" uses the CPU time of each process, including its communication threads, which does not count other
+programs. A step takes as long as its busiest rank, and waiting for a message is free. The all-reduce of the gradients
+is also timed alone, without overlap.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def make_batches(options: Options) -> list[Batch]:
 
 
 def no_store(epoch: int) -> Store:
-    raise AssertionError("the batches are made already")
+    raise AssertionError("the batches already exist")
 
 
 class Worker:

@@ -3,7 +3,7 @@
     python -m benchmarks.threads [--cores 2] [--json]
 
 Each measurement is a separate process, since OpenMP reads its settings once. The other job keeps every core busy.
-"Ratios" are relative to OpenMP's defaults in the same run: idle_passive_train_tiny of 1.02 means 2 % faster.
+"Ratios" are relative to OpenMP's defaults in the same run: 1.02 means 2 % faster.
 """
 
 import argparse
@@ -91,10 +91,14 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--work", nargs="*", default=list(WORK), choices=list(WORK))
     parser.add_argument(
-        "--setting", action="append", default=[], metavar="NAME:VARIABLE=VALUE", help="one more setting"
+        "--setting",
+        action="append",
+        default=[],
+        metavar="NAME:VARIABLE=VALUE",
+        help="an additional setting; repeatable",
     )
     parser.add_argument("--load", nargs="*", default=["idle", "busy"], choices=["idle", "busy"])
-    parser.add_argument("--json", action="store_true", help="print one object last")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--measure", choices=list(WORK), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

@@ -1,13 +1,13 @@
 """BLEU against training time: dragoman and Hugging Face Marian on the same batches, one after the other, one device.
 
-    python -m benchmarks.time_to_quality --data FOLDER [--minutes 4] [--looks 12]
+    python -m benchmarks.time_to_quality --data FOLDER [--minutes 4] [--validations 12]
         [--recipe recipes/tatoeba-en-de.toml] [--set SECTION.KEY=VALUE ...] [--svg FILE] [--json]
 
-Both have the recipe's sizes, vocabulary, loss and Adam, and the paper's schedule, which has no end: one that decays
-towards a last step would favour whichever gets closer to it in the time. They take the same pairs in the same order, in
-batches bucketed by length, which leave a padded model hardly any padding. Ours runs them packed where the kernels run;
-the peer runs as its library does, eager, in the same precision. The clock stops while BLEU is measured (greedy, on the
-first validation sentences), and runs while ours compiles.
+Both have the recipe's sizes, vocabulary, loss and Adam. The schedule is the paper's, because one that decays towards a
+last step would favour the system that gets closer to it. Both take the same pairs in the same order, in batches
+bucketed by length, so a padded model has hardly any padding. dragoman packs them if its kernels are available; the peer
+runs eagerly, as its library does, in the same precision. The clock stops while BLEU is measured (greedy search, on the
+first validation sentences), and runs while dragoman compiles.
 """
 
 import argparse
@@ -125,9 +125,9 @@ class Peer:
 
 
 def race(
-    name: str, racer: Racer, prepared: PreparedData, device: torch.device, minutes: float, looks: int
+    name: str, racer: Racer, prepared: PreparedData, device: torch.device, minutes: float, validations: int
 ) -> list[Any]:
-    """(minutes of training, BLEU, steps, target tokens) at each validation."""
+    """Train, and return minutes of training, BLEU, steps and target tokens at each validation."""
     settings, store = prepared.config.train, prepared.train
     optimizer = torch.optim.Adam(
         racer.model.parameters(), lr=0.0, betas=(settings.adam_beta1, settings.adam_beta2), eps=settings.adam_epsilon,
@@ -139,7 +139,7 @@ def race(
     batches = _batches(prepared)
     while clock < 60 * minutes:
         racer.model.train()
-        started, until = time.perf_counter(), 60 * minutes * (len(curve) + 1) / looks
+        started, until = time.perf_counter(), 60 * minutes * (len(curve) + 1) / validations
         while clock + time.perf_counter() - started < until:
             rows = next(batches)
             step += 1
@@ -178,15 +178,17 @@ def _batches(prepared: PreparedData) -> Iterator[Ids]:
 
 
 def reached(curve: list[Any], bleu: float) -> float | None:
-    """The first minute at which a curve reached this BLEU."""
+    """Return the time in minutes at which a curve first reached this BLEU."""
     return next((point["minutes"] for point in curve if point["bleu"] >= bleu), None)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--data", type=Path, help="the folder of the corpora; the variable DRAGOMAN_DATA serves too")
+    parser.add_argument(
+        "--data", type=Path, help="the folder of the corpora; default: the environment variable DRAGOMAN_DATA"
+    )
     parser.add_argument("--minutes", type=float, default=4.0)
-    parser.add_argument("--looks", type=int, default=12)
+    parser.add_argument("--validations", type=int, default=12, help="how often BLEU is measured, evenly spaced")
     parser.add_argument("--recipe", type=Path, default=Path("recipes/tatoeba-en-de.toml"))
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--svg", type=Path)
@@ -209,7 +211,7 @@ def main() -> None:
                 racer = Ours(prepared, device, precision, _plan(prepared).epoch(0))
             else:
                 racer = Peer(prepared, device, precision)
-            curves[name] = race(name, racer, prepared, device, options.minutes, options.looks)
+            curves[name] = race(name, racer, prepared, device, options.minutes, options.validations)
     goal = max(point["bleu"] for point in curves[PEER])
     ours, theirs = reached(curves[OURS], goal), reached(curves[PEER], goal)
     ratios = {f"time to the peer's best, BLEU {goal:.1f}": theirs / ours} if ours and theirs else {}
@@ -223,7 +225,7 @@ def main() -> None:
             "recipe": str(options.recipe),
             "data_key": prepared.train.key,
             "minutes": options.minutes,
-            "looks": options.looks,
+            "validations": options.validations,
             **{name: made_by[name] for name in ("seed", "git_commit", "versions", "machine", "configuration")},
         }
         print(json.dumps({"curves": curves, "ratios": ratios, **origin}))

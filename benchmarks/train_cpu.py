@@ -1,21 +1,21 @@
-"""Training speed on the CPU: the paper's base model here and in other libraries; same sentences, loss and optimiser.
+"""Training speed on the CPU: the paper's base model in dragoman and other libraries; same data, loss and optimiser.
 
     OMP_NUM_THREADS=2 python -m benchmarks.train_cpu [--preset base] [--tokens 2000] [--steps 4] [--rounds 3]
         [--precision float32|bfloat16] [--peers-keep-memory] [--only NAME ...] [--json]
 
-The sentences: 10,000 of WMT-like lengths, sorted by length and cut where the real target tokens reach the budget;
-`--steps` of these batches, one from the middle of each equal part of the tokens. Padded systems get these batches,
-which have hardly any padding; "packed" gets the same sentences shuffled and cut by the same budget, as in the training
-loop; "packed, like lengths" gets the same batches as the padded systems. Compiled systems see each batch's shape during
-warm-up: as many shapes as steps, compiled exactly, with no padding added.
+10,000 sentences of WMT-like lengths are sorted by length and split into batches of about `--tokens` real target tokens.
+`--steps` of these batches are used, spread over all lengths. Padded systems get these batches, which have hardly any
+padding. "packed" gets the same sentences shuffled and split by the same budget, as in the training loop. "packed, like
+lengths" gets the same batches as the padded systems. Compiled systems see the shape of each batch during warm-up: as
+many shapes as steps, compiled exactly, with no padding added.
 
-Systems take turns, one at a time, each turn in a separate process: a round runs the matrix product and every system
-once, through all sentences, first as a warm-up and then measured. The measure is real target tokens per second, the
-median of the rounds. Model FLOPs: six for every parameter that a real token meets, and attention's products; their
-share is of the best rate of a large matrix product in the same run, precision and number of threads. The same by CPU
-time (of all threads) is given too: with one thread, other programs affect it less than wall-clock time. Peak memory is
-that of the whole process (the kernel's high-water mark), including Python and its libraries. Our systems run as in the
-training loop, which keeps freed memory (`keep_freed_memory`); `--peers-keep-memory` gives the others the same.
+Systems take turns, each turn in a separate process. A round runs the matrix product and every system once: all batches
+as a warm-up, then all batches measured. Speed is real target tokens per second, the median of the rounds. Model FLOPs
+are six per parameter that a real token uses, plus the products of attention. Their share is relative to the best rate
+of a large matrix product in the same run, precision and number of threads. Speed by CPU time (of all threads) is
+printed too; with one thread, other programs affect it less than wall-clock time. Peak memory is that of the whole
+process, including Python and its libraries. dragoman runs as in its training loop, which keeps freed memory
+(`keep_freed_memory`); `--peers-keep-memory` does the same for the other systems.
 """
 
 import argparse
@@ -246,7 +246,7 @@ def take_turn(name: str, options: Options) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = line.recv()
     except EOFError:
-        answer = {"error": "the process was ended"}
+        answer = {"error": "the process ended unexpectedly"}
     process.join()
     return answer
 
@@ -316,13 +316,15 @@ def summary(turns: dict[str, list[dict[str, Any]]], options: Options) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="base")
-    parser.add_argument("--tokens", type=int, default=2_000, help="real target tokens per step, about")
-    parser.add_argument("--steps", type=int, default=4, help="in each round")
+    parser.add_argument("--tokens", type=int, default=2_000, help="approximate number of real target tokens per step")
+    parser.add_argument("--steps", type=int, default=4, help="steps in each round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--only", nargs="*", help="names that start so")
+    parser.add_argument("--only", nargs="*", help="only systems whose name starts with one of these")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--peers-keep-memory", action="store_true", help="as dragoman's training loop does")
+    parser.add_argument(
+        "--peers-keep-memory", action="store_true", help="keep freed memory, as dragoman's training loop does"
+    )
     arguments = parser.parse_args()
     options = Options(
         arguments.preset, arguments.tokens, arguments.steps, arguments.precision, arguments.peers_keep_memory

@@ -1,12 +1,12 @@
-"""Training speed on one GPU: the paper's base model here, in torch.nn.Transformer and in Hugging Face Marian.
+"""Training speed on one GPU: the paper's base model in dragoman, torch.nn.Transformer and Hugging Face Marian.
 
     python benchmarks/train_gpu.py [--preset base] [--tokens 25600] [--steps 40] [--only NAME ...] [--json]
 
-The same loss, fused Adam, bfloat16 autocast. Ours takes sentences of WMT-like lengths (generated here) as they come.
-Peers get the same sentences, padded in batches bucketed by length: eager, and compiled for any shape. They also get
-their best case: compiled for a single shape, sentences of 25 to 31 tokens padded to 32, hardly any waste. The best of
-all these counts. The measure is real target tokens per second, after a warm-up; also model FLOP/s as a share of the
-matrix rate measured in the same run, and peak memory.
+All systems use the same loss, fused Adam and bfloat16 autocast. dragoman packs generated sentences of WMT-like lengths
+in random order. Peers get the same sentences, padded in batches bucketed by length, both eager and compiled for any
+shape. They also get their best case: compiled for a single shape, with sentences of 25 to 31 tokens padded to 32. The
+best of these counts. Speed is real target tokens per second after a warm-up. Model FLOP/s as a share of the matrix rate
+in the same run and peak memory are printed too.
 """
 
 import argparse
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--preset", default="base")
     parser.add_argument("--tokens", type=int, default=25_600)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--only", nargs="*", help="nothing but these, by their names in the table")
+    parser.add_argument("--only", nargs="*", help="only these systems, by their names in the table")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     config = TransformerConfig.preset(arguments.preset, vocab_size=VOCABULARY)

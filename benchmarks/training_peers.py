@@ -1,7 +1,7 @@
-"""What the training benchmarks share: generated sentences, batches of them, and the same model in other libraries.
+"""Shared by the training benchmarks: generated sentences, batches of them, and the same model in other libraries.
 
-Every peer is a module (source [B, S], target [B, T], allowed [B, S]) -> logits [B, T, V], its library imported when it
-is built. JoeyNMT and OpenNMT-py are optional: a benchmark that lacks a library says so and continues.
+Every peer is a module (source [B, S], target [B, T], allowed [B, S]) -> logits [B, T, V]. Its library is imported when
+it is built. JoeyNMT and OpenNMT-py are optional: if a library is missing, a benchmark says so and continues.
 """
 
 from dataclasses import dataclass
@@ -194,7 +194,7 @@ def drop_as_the_paper(model: nn.Module) -> nn.Module:
 
 
 def flops_per_token(config: TransformerConfig) -> float:
-    """Six for each parameter that a target token (and likewise a source token) meets, without attention itself."""
+    """Six per parameter that is used for a target token (and as many for a source token), without attention itself."""
     counts = parameter_counts(config)
     layers = sum(count for part, count in counts.items() if part.startswith(("encoder", "decoder")))
     return 6.0 * (layers + config.target_vocabulary * config.decoder.d_model)

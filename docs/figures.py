@@ -19,7 +19,7 @@ PANEL, HEIGHT = 440, 380
 
 
 def saturation() -> dict[str, dict[str, list[float]]]:
-    """Softmax over dot products of unit-variance vectors: by d_k, how evenly it looks and how much flows back."""
+    """Softmax over dot products of unit-variance vectors, by d_k: evenness of the weights, norm of the Jacobian."""
     random = np.random.default_rng(0)
     curves: dict[str, dict[str, list[float]]] = {kind: {"entropy": [], "jacobian": []} for kind in ("scaled", "plain")}
     for d_k in WIDTHS:
@@ -44,7 +44,7 @@ def softmax_saturation() -> str:
     formulas = {"scaled": "softmax(q·k / √d_k)", "plain": "softmax(q·k)"}
     panels = (
         ("jacobian", "Gradient that passes the softmax", "‖∂p/∂s‖", True),
-        ("entropy", "How evenly it looks", "entropy of p, 1 = all keys alike", False),
+        ("entropy", "How evenly attention is spread", "entropy of p, 1 = all keys alike", False),
     )
     plots = [
         svg_plot(

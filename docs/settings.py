@@ -1,6 +1,6 @@
 """Writes docs/settings.md from src/dragoman/config.py: python docs/settings.py [--check].
 
-Keys, types and defaults are the dataclasses' own; meanings are the comments beside them.
+Keys, types and defaults come from the dataclasses, meanings from the comments beside them.
 """
 
 import ast

@@ -1,12 +1,16 @@
 """Writes the tables of the documentation: python docs/tables.py [--check]. Every figure comes from results/.
 
-A table stands between `<!-- table KIND RECIPE ... -->` (none: all of them) and `<!-- end -->`; the text around it is
-written by hand. The result.json that `dragoman train` left of a recipe belongs in results/RECIPE.json, one of
-recipes/ablations.py in results/ablations/ROW.json (of another seed: ROW.seed-N.json), of a variant of a recipe that was
-not taken in results/tried/RECIPE.WHAT.json, what `dragoman evaluate --paper --json` says of the bundled model in
-results/box/TEST.json, the last line of `python -m benchmarks.time_to_quality --json` in results/races/RECIPE.json. All
-of them record the commit of the source and the configuration; where an older one did not, its `note` says how they were
-established.
+A table goes between `<!-- table KIND RECIPE ... -->` and `<!-- end -->`; without a recipe it has all of them. The text
+around it is written by hand. Results come from these files:
+
+    results/RECIPE.json             result.json of `dragoman train` with a recipe
+    results/ablations/ROW.json      result.json of a row of recipes/ablations.py; with another seed ROW.seed-N.json
+    results/tried/RECIPE.WHAT.json  result.json of a variant of a recipe that was not adopted
+    results/bundled/TEST.json       output of `dragoman evaluate --paper --json` for the bundled model
+    results/races/RECIPE.json       last line of `python -m benchmarks.time_to_quality --json`
+
+Every file records the commit of the source and the configuration. If an older one did not, its `note` says how they
+were established.
 """
 
 import itertools
@@ -21,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGES, RESULTS = ROOT / "docs", ROOT / "results"
 CARDS = ROOT / "src" / "dragoman" / "models"
-OWN_FOLDER = ("ablations", "box", "races", "tried")  # tables whose results are not of recipes as they are
+OWN_FOLDER = ("ablations", "bundled", "races", "tried")  # kinds whose results are in results/KIND
 _TABLE = re.compile(r"(<!-- table (\w+)((?: [\w-]+)*) -->\n)((?!<!-- table).)*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
@@ -32,7 +36,7 @@ def read(folder: Path) -> dict[str, Result]:
 
 
 def scores_table(results: dict[str, Result]) -> Iterable[str]:
-    """One row for every test set of every recipe."""
+    """One row per test set of each recipe."""
     yield from head("recipe", "test set", "sentences", "BLEU [95 %]", "tokenised BLEU", "chrF [95 %]", "exact match")
     for name, result in results.items():
         for test, found in result["tests"].items():
@@ -48,7 +52,7 @@ def scores_table(results: dict[str, Result]) -> Iterable[str]:
 
 
 def origins_table(results: dict[str, Result]) -> Iterable[str]:
-    """What made each of them."""
+    """How each result was produced."""
     yield from head(
         "recipe",
         "command",
@@ -59,7 +63,7 @@ def origins_table(results: dict[str, Result]) -> Iterable[str]:
         "steps",
         "target tokens",
         "minutes",
-        "on",
+        "device",
         "source",
     )
     for name, result in results.items():
@@ -99,13 +103,13 @@ def ablations_table(results: dict[str, Result]) -> Iterable[str]:
 
 
 def tried_table(results: dict[str, Result]) -> Iterable[str]:
-    """A recipe's own run and what else was tried, by what each chose its weights by and by its scores on test sets."""
+    """A recipe's own run and its variants: the validation score that selected the weights, and the test scores."""
     yield from head(
         "command",
         "steps",
         "target tokens",
         "minutes",
-        "on validation",
+        "validation",
         "test set",
         "BLEU [95 %]",
         "tokenised BLEU",
@@ -131,8 +135,8 @@ def tried_table(results: dict[str, Result]) -> Iterable[str]:
             )
 
 
-def box_table(results: dict[str, Result]) -> Iterable[str]:
-    """The weights as they come with dragoman, which are not quite those that the training measured."""
+def bundled_table(results: dict[str, Result]) -> Iterable[str]:
+    """Scores of the bundled model. Its weights are compressed, so they differ slightly from those of the training."""
     metrics = {
         "bleu": "BLEU",
         "chrf": "chrF",
@@ -150,7 +154,7 @@ def box_table(results: dict[str, Result]) -> Iterable[str]:
 
 
 def races_table(results: dict[str, Result]) -> Iterable[str]:
-    """What each system had learned at each look, side by side."""
+    """The BLEU of each system at each validation, side by side."""
     for result in results.values():
         curves = result["curves"]
         yield from head(*(f"{name}: {what}" for name in curves for what in ("minutes", "steps", "BLEU")))
@@ -158,12 +162,14 @@ def races_table(results: dict[str, Result]) -> Iterable[str]:
             cells = ((f"{at['minutes']:.2f}", f"{at['steps']:,}", f"{at['bleu']:.2f}") for at in points)
             yield row(*itertools.chain.from_iterable(cells))
         yield ""
-        yield from (f"- {name}: {ratio:.2f} times as fast, by the looks" for name, ratio in result["ratios"].items())
+        yield from (
+            f"- {name}: {ratio:.2f} times as fast, measured at validations" for name, ratio in result["ratios"].items()
+        )
         yield ""
 
 
 def signatures(results: dict[str, Result]) -> Iterable[str]:
-    """How the scores were computed, each way once."""
+    """The signatures of all scores, each listed once."""
     found = {
         f"{label}: `{scores[metric]['signature']}`"
         for result in results.values()
@@ -192,7 +198,7 @@ def tokenized(found: Result) -> str:
 
 
 def judged(chosen: Result) -> str:
-    """By what a run chose its weights, and how well they did."""
+    """The metric that selected a run's weights, and its value."""
     metric, value = chosen["judge"].split()[0], abs(float(chosen["metric"]))
     return f"{metric} {value:.1f}%" if metric == "exact_match" else f"{metric} {value:.2f}"
 
@@ -202,7 +208,7 @@ def millions(count: int) -> str:
 
 
 def command(result: Result) -> str:
-    """As it was given, without where its files lay."""
+    """The command as it was run, without the options that name local folders."""
     words, kept = iter(result["command"][1:]), ["dragoman"]
     for word in words:
         if word in ("--out", "--data"):
@@ -226,14 +232,14 @@ TABLES: dict[str, Callable[[dict[str, Result]], Iterable[str]]] = {
     "origins": origins_table,
     "signatures": signatures,
     "ablations": ablations_table,
-    "box": box_table,
+    "bundled": bundled_table,
     "races": races_table,
     "tried": tried_table,
 }
 
 
 def filled(page: str) -> str:
-    """The same page with what results/ says now in its tables."""
+    """Return the page with its tables filled in from results/."""
 
     def fill(match: re.Match[str]) -> str:
         kind, names = match[2], match[3].split()
@@ -260,7 +266,7 @@ def filled(page: str) -> str:
 
 
 def _place(row: str) -> tuple[bool, bool, list[str]]:
-    """The base first, rows with a letter before those without, numbers by their size, seeds in order."""
+    """Sort key: base first, rows with a letter before those without, numbers by value, then seeds."""
     parts = [part.zfill(9) if part.isdigit() else part for part in re.split("[-.]", row)]
     return parts[0] != "base", not row[0].isupper(), parts
 

@@ -1,10 +1,9 @@
-"""Table 3 of the paper at a smaller scale: variants of a small Transformer, and its recurrent ancestors.
+"""Table 3 of the paper at a smaller scale: variants of a small Transformer, and recurrent models.
 
     python recipes/ablations.py --data FOLDER [--out runs/ablations] [--only NAME ...] [--jobs N] [--set KEY=VALUE ...]
 
-Every row is a separate `dragoman train recipes/ablations.toml` with the settings of its row, and has its run in
-OUT/NAME; `--jobs` of them run in parallel. The same command resumes where it stopped. docs/lab/results.md has the
-results.
+Every row is a separate `dragoman train recipes/ablations.toml` with its own settings, which trains into OUT/NAME.
+`--jobs` of them run in parallel. Run the same command again to resume. The results are in docs/lab/results.md.
 """
 
 import json
@@ -57,12 +56,14 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 def ablations(
     data: Annotated[Path, typer.Option(metavar="FOLDER", envvar="DRAGOMAN_DATA", help="The folder of the corpora.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A run for each row goes here.")] = Path("runs/ablations"),
-    only: Annotated[list[str] | None, typer.Option(help="These rows; may be given several times.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Rows trained side by side.")] = 1,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory for the runs, one per row.")] = Path(
+        "runs/ablations"
+    ),
+    only: Annotated[list[str] | None, typer.Option(help="Train only this row; repeatable.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Rows trained in parallel.")] = 1,
     settings: Settings = None,
 ) -> None:
-    """Train one model for every row of the table and print their scores."""
+    """Train one model per row of the table and print the scores."""
     for name in only or ():
         if name not in VARIANTS:
             raise ConfigError(f"--only {name}: no such row; {suggestion(name, tuple(VARIANTS))}")
@@ -87,13 +88,13 @@ def ablations(
 
 
 def _train(name: str, data: Path, run: Path, settings: list[str]) -> int:
-    """Train in a separate process, whose output goes to NAME.log."""
+    """Train in a separate process that writes its output to NAME.log."""
     here = Path.cwd()
     recipe = RECIPE.relative_to(here) if RECIPE.is_relative_to(here) else RECIPE  # the command is kept with its result
     chosen = [word for setting in (*VARIANTS[name], *settings) for word in ("--set", setting)]
     command = [sys.executable, "-m", "dragoman", "train", str(recipe), "--data", str(data), "--out", str(run), *chosen]
     log = run.with_name(f"{name}.log")
-    say(f"{name}: started; how it goes: {log}")
+    say(f"{name}: started; log: {log}")
     run.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as stream:
         code = subprocess.run(command, stdout=stream, stderr=stream, check=False).returncode

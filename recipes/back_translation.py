@@ -1,12 +1,11 @@
-"""Back-translation: text in the target language alone becomes training pairs (Sennrich et al. 2016).
+"""Back-translation: makes training pairs from text in the target language alone (Sennrich et al. 2016).
 
     python recipes/back_translation.py --source F --target F --valid-source F --valid-target F --monolingual F --out DIR
         [--preset small] [--set train.max_steps=500 ...] [--repeat N] [--sample]
 
 1. DIR/reverse: a model from the target language to the source language, trained on the real pairs reversed.
-2. DIR/synthetic: its translation of the monolingual text. Together they form pairs: a machine's source, a person's
-   target.
-3. DIR/model: the final model, trained on the real pairs and these.
+2. DIR/synthetic: synthetic pairs, with the monolingual text as target and its translation by that model as source.
+3. DIR/model: the final model, trained on the real and the synthetic pairs.
 """
 
 from pathlib import Path
@@ -24,26 +23,24 @@ def command(
     target: steps.Target,
     valid_source: steps.ValidSource,
     valid_target: steps.ValidTarget,
-    monolingual: Annotated[
-        list[str], typer.Option(help="Text in the target language alone; may be given several times.")
-    ],
+    monolingual: Annotated[list[str], typer.Option(help="Text in the target language alone; repeatable.")],
     out: steps.Out,
-    preset: Annotated[str, typer.Option(help="Of both models: tiny, small, base or big.")] = "small",
+    preset: Annotated[str, typer.Option(help="The preset of both models: tiny, small, base or big.")] = "small",
     settings: steps.Settings = None,
     reverse: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A model from target to source, in place of training one.")
+        Path | None, typer.Option(metavar="DIR", help="An existing model from target to source.")
     ] = None,
     reverse_settings: Annotated[
         list[str] | None,
-        typer.Option("--reverse-set", metavar="SECTION.KEY=VALUE", help="Settings of the reverse model."),
+        typer.Option("--reverse-set", metavar="SECTION.KEY=VALUE", help="A setting of the reverse model only."),
     ] = None,
     beam: steps.Beam = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw translations in place of beam search.")] = False,
-    top_k: Annotated[int | None, typer.Option(min=1, help="With --sample: among the k likeliest.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample translations instead of beam search.")] = False,
+    top_k: Annotated[int | None, typer.Option(min=1, help="With --sample: from the k most likely tokens.")] = None,
     max_ratio: steps.MaxRatio = 4.0,
-    repeat: Annotated[int, typer.Option(min=1, help="How many times the real pairs count.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, help="How many times to repeat the real pairs.")] = 1,
 ) -> None:
-    """Train a model on real pairs and on back-translated monolingual text of the target language."""
+    """Train a model on real pairs and on back-translated text of the target language."""
     if sample and beam is not None:
         raise ConfigError("--beam: --sample draws in place of beam search; give one or the other")
     if top_k is not None and not sample:

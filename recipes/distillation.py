@@ -3,9 +3,9 @@
     python recipes/distillation.py --source F --target F --valid-source F --valid-target F --out DIR
         [--teacher DIR | --teacher-preset small] [--student-preset tiny] [--set train.max_steps=500 ...] [--keep-real]
 
-1. DIR/teacher: the teacher, unless --teacher names one.
+1. DIR/teacher: the teacher, unless --teacher gives one.
 2. DIR/distilled: the training source and its translation by the teacher with beam search.
-3. DIR/student: the student, trained on these pairs; with --keep-real on the real ones too.
+3. DIR/student: the student, trained on these pairs, and with --keep-real also on the real ones.
 """
 
 from pathlib import Path
@@ -26,25 +26,23 @@ def command(
     valid_target: steps.ValidTarget,
     out: steps.Out,
     target: Annotated[
-        list[str] | None, typer.Option(help="Its translation; may be left out with --teacher and without --keep-real.")
+        list[str] | None, typer.Option(help="Its translation; not needed with --teacher and without --keep-real.")
     ] = None,
-    teacher: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A trained model, in place of training one.")
-    ] = None,
+    teacher: Annotated[Path | None, typer.Option(metavar="DIR", help="An existing model as teacher.")] = None,
     teacher_preset: Annotated[
-        str | None, typer.Option(help=f"The teacher to train.  [default: {DEFAULT_TEACHER}]")
+        str | None, typer.Option(help=f"The preset of the teacher to train.  [default: {DEFAULT_TEACHER}]")
     ] = None,
-    student_preset: Annotated[str, typer.Option(help="The student: tiny, small, base or big.")] = "tiny",
+    student_preset: Annotated[str, typer.Option(help="The preset of the student: tiny, small, base or big.")] = "tiny",
     settings: steps.Settings = None,
     teacher_settings: Annotated[
-        list[str] | None, typer.Option("--teacher-set", metavar="SECTION.KEY=VALUE", help="Settings of the teacher.")
+        list[str] | None,
+        typer.Option("--teacher-set", metavar="SECTION.KEY=VALUE", help="A setting of the teacher only."),
     ] = None,
     student_settings: Annotated[
-        list[str] | None, typer.Option("--student-set", metavar="SECTION.KEY=VALUE", help="Settings of the student.")
+        list[str] | None,
+        typer.Option("--student-set", metavar="SECTION.KEY=VALUE", help="A setting of the student only."),
     ] = None,
-    keep_real: Annotated[
-        bool, typer.Option("--keep-real", help="The student learns from the real translations too.")
-    ] = False,
+    keep_real: Annotated[bool, typer.Option("--keep-real", help="Train the student on the real pairs too.")] = False,
     beam: steps.Beam = None,
     max_ratio: steps.MaxRatio = 4.0,
 ) -> None:

@@ -1,7 +1,7 @@
-"""What the recipe scripts share: options, training, translating a text in parts, choosing pairs, errors as one line.
+"""Shared by the recipe scripts: options, training, translating a text in parts, filtering pairs, one-line errors.
 
-Every step can be restarted. Existing output is reused if it is what the step would produce, judged by its content:
-a run by its own checkpoints, a part of a translation by its SHA-256 and by the model, settings and lines it came from.
+Every step can be restarted. Existing output is reused if it is what the step would produce: a run is checked by its
+checkpoints, a part of a translation by its SHA-256 and by the model, settings and lines it was made from.
 """
 
 import functools
@@ -32,16 +32,18 @@ FORMAT = 1  # of a part; included in its key
 PART_LINES = 1024  # translated at a time; at most this many are lost when a run is killed
 
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, of every training.")
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, for every training.")
 ]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes; run the same command to resume there.")]
-Source = Annotated[list[str], typer.Option(help="Training text, one sentence per line; may be given several times.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="The output directory; run the same command again to resume.")]
+Source = Annotated[list[str], typer.Option(help="Training text, one sentence per line; repeatable.")]
 Target = Annotated[list[str], typer.Option(help="Its translation, line by line.")]
 ValidSource = Annotated[list[str], typer.Option(help="Held-out text for validation.")]
 ValidTarget = Annotated[list[str], typer.Option(help="Its translation.")]
-Beam = Annotated[int | None, typer.Option(min=1, help="Of the search; 1 is greedy.  [default: the model's, 4]")]
+Beam = Annotated[
+    int | None, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.  [default: the model's, 4]")
+]
 MaxRatio = Annotated[
-    float, typer.Option(min=1.0, help="Pairs with more than so many times the pieces on one side are left out.")
+    float, typer.Option(min=1.0, help="Drop pairs with more than this many times the pieces on one side.")
 ]
 
 
@@ -66,7 +68,7 @@ def run_command(command: Callable[..., None]) -> None:
                 print(f"{name}: {error}", file=sys.stderr)
                 sys.exit(error.exit_code)
             kind = type(error).__name__
-            print(f"{name}: a fault of ours: {kind}: {error}; DRAGOMAN_DEBUG=1 shows where", file=sys.stderr)
+            print(f"{name}: internal error: {kind}: {error}; DRAGOMAN_DEBUG=1 shows the traceback", file=sys.stderr)
             sys.exit(1)
 
     app = typer.Typer(
@@ -119,7 +121,7 @@ def train_model(config: Config, run: Path) -> None:
 
 
 def provide_model(what: str, given: Path | None, config: Config, place: Path) -> Path:
-    """The model directory of the first step: the given one, else `place`, after training."""
+    """Return the model directory of the first step: the given one, or `place` after training there."""
     if given is None:
         say(f"1/3 training {what} in {place}")
         train_model(config, place)
@@ -133,7 +135,7 @@ def provide_model(what: str, given: Path | None, config: Config, place: Path) ->
 
 
 def check_text(paths: Sequence[str], config: Config) -> int:
-    """Count the lines to translate in all files; what cannot be read is rejected before hours of work."""
+    """Count the lines to translate in all files; reject unreadable ones before hours of work."""
     lines = blank = 0
     for path in paths:
         for line in read_lines(Path(path)):
@@ -232,11 +234,11 @@ def _read_part(path: Path, key: str, lines: Sequence[Line]) -> list[Translated] 
     return translated
 
 
-# Choosing
+# Filtering
 
 
 def fault(line: Translated, max_ratio: float) -> str:
-    """Why a line and its translation are not a pair to learn from; empty if they are."""
+    """Return why a line and its translation are not a usable pair; empty if they are."""
     if line.status == "empty":
         return "blank"
     if line.status in ("failed", "truncated"):
@@ -249,7 +251,7 @@ def fault(line: Translated, max_ratio: float) -> str:
 
 
 def write_pairs(lines: Iterable[Translated], sources: Path, translations: Path, max_ratio: float) -> None:
-    """Write the lines that can be learned from and their translations to two files; count the others."""
+    """Write the usable lines and their translations to two files; count the others."""
     left_out: Counter[str] = Counter()
     kept = 0
     with ExitStack() as stack:
@@ -270,7 +272,7 @@ def write_pairs(lines: Iterable[Translated], sources: Path, translations: Path, 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """A file that gets its name once it is complete: a failure or a kill leaves the old file."""
+    """Open a file that replaces `path` once it is complete; a failure or a kill leaves the old file."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

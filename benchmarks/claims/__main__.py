@@ -1,8 +1,8 @@
-"""The smaller claims about the Transformer, one short experiment each; docs/why-attention.md says what they show.
+"""Tests smaller claims about the Transformer, one short experiment each; docs/why-attention.md has the results.
 
     python -m benchmarks.claims [--quick] [--out docs/images] [--json]
 
-"ratios" are the gradient norm below 24 layers over that above them, for each way to build the layers.
+"ratios" are the gradient norm below 24 layers divided by the norm above them, for each variant of the layers.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def draw(results: Mapping[str, Any], folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="hardly trained models, a few seconds")
+    parser.add_argument("--quick", action="store_true", help="barely trained models, a few seconds")
     parser.add_argument("--out", type=Path, help="write the plot into this folder")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

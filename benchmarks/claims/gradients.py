@@ -58,8 +58,8 @@ def without(module: nn.Module, left_out: tuple[str, ...]) -> nn.Module:
 
 
 def gradients(quick: bool) -> dict[str, Any]:
-    """At initialisation: the gradient norm below each layer, relative to that above the last; and how similar the
-    tokens of a sentence have become after six layers (mean cosine of two of them, drawn independently).
+    """At initialisation: the gradient norm below each layer, relative to that above the last; and the similarity of the
+    tokens of a sentence after six layers (mean cosine of two of them, drawn independently).
     """
     width = 64 if quick else 256
     config = TransformerConfig(num_layers=DEPTH, d_model=width, d_ff=4 * width, num_heads=4, dropout=0.0)

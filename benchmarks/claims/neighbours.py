@@ -1,4 +1,4 @@
-"""Neighbours in a learned embedding: are words of one kind close to each other?
+"""Neighbours in a learned embedding: are words of the same kind close to each other?
 
 Shapes: N words, M width.
 """
@@ -46,7 +46,7 @@ def neighbours(model: Transformer, source: Tokenizer, target: Tokenizer) -> dict
 
 
 def kinship(tokenizer: Tokenizer, kinds: Sequence[Sequence[str]], table: Tensor) -> dict[str, Any]:
-    """The nearest word by cosine of every number word and name that is one piece; how often both are of one kind."""
+    """The nearest word by cosine of every listed word that is a single piece; how often both are of the same kind."""
     pieces = tokenizer.pieces(range(tokenizer.size))
     kind_of = {f"▁{word}": kind for kind, words in enumerate(kinds) for word in words}
     known = [index for index, piece in enumerate(pieces) if piece in kind_of]

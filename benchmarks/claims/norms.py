@@ -46,7 +46,7 @@ def numbers(size: int) -> tuple[tuple[Tokenizer, Tokenizer], list[Ids], list[Ids
 
 
 def seen_ahead(model: nn.Module, pairs: Sequence[Ids]) -> float:
-    """How far the first position's logits move when the last target token changes. With a mask: not at all."""
+    """The change of the first position's logits when the last target token changes; 0 if the mask works."""
     source, fed, _ = batch_of(pairs)
     other = fed.clone()
     other[:, -1] = NUM_SPECIAL

@@ -1,4 +1,4 @@
-"""How a model can know a token's position: sinusoids, learned vectors, the raw index, nothing.
+"""Ways to encode a token's position: sinusoids, learned vectors, the raw index, nothing.
 
 Shapes: B sentences, T positions, M width.
 """

@@ -1,4 +1,4 @@
-"""The roles of query, key and value: each is moved in turn in a trained model.
+"""The roles of query, key and value: each is shifted in turn in a trained model.
 
 Shapes: B sentences, S source positions, T target positions.
 """
@@ -19,7 +19,7 @@ LENGTH = 8  # letters in the sentences used
 
 @torch.no_grad()
 def query_key_value(model: Transformer, valid: Sequence[Ids]) -> dict[str, Any]:
-    """The decoder's one cross-attention on `reverse`, with values, keys, both or queries moved by three places.
+    """The decoder's one cross-attention on `reverse`, with values, keys, both or queries shifted by three places.
 
     For each: the share of positions with the same output as before and with the right output, how much of the weights
     moved, and the shares that attend to the letter to output or three places after it, and that output the letter three

@@ -68,7 +68,7 @@ def mean_loss(model: nn.Module, pairs: Sequence[Ids], rows: int = BATCH) -> floa
 
 @torch.no_grad()
 def exact_match(model: nn.Module, pairs: Sequence[Ids]) -> float:
-    """Per cent of sentences with every token right. Teacher forcing: the same sentences as greedy search gets right."""
+    """Percentage of sentences with every token correct, by teacher forcing: the same sentences as in greedy search."""
     source, fed, goal = batch_of(pairs)
     right = (model(source, fed, source != PAD).argmax(-1) == goal) | (goal == PAD)
     return 100 * float(right.all(dim=1).float().mean())

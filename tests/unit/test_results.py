@@ -43,7 +43,7 @@ def problems(result: dict[str, Any]) -> list[str]:
 
 def test_results_of_every_kind_exist() -> None:
     kinds = {path.parent.name for path in FILES}
-    assert kinds == {"results", "ablations", "box", "races", "tried"}
+    assert kinds == {"results", "ablations", "bundled", "races", "tried"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(RESULTS)))
@@ -51,7 +51,7 @@ def test_every_result_records_its_commit_and_configuration(path: Path) -> None:
     assert problems(json.loads(path.read_bytes())) == []
 
 
-@pytest.mark.parametrize("path", sorted((RESULTS / "box").glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((RESULTS / "bundled").glob("*.json")), ids=lambda path: path.stem)
 def test_scores_of_the_bundled_model_name_one_commit(path: Path) -> None:
     """A note is no excuse here: these scores are quoted in README and can be measured again in minutes."""
     assert re.fullmatch("[0-9a-f]{40}", json.loads(path.read_bytes())["git_commit"])
@@ -76,12 +76,12 @@ def test_time_to_quality_records_its_commit_and_configuration(
         monkeypatch.setattr(time_to_quality, racer, lambda *_: None)
     settings = ("data.generated=copy", "data.generated_size=200", "text.model=word", "train.device=cpu")
     words = ["--recipe", "recipes/copy.toml", *(word for setting in settings for word in ("--set", setting))]
-    monkeypatch.setattr(sys, "argv", ["time_to_quality", *words, "--minutes", "0.5", "--looks", "2", "--json"])
+    monkeypatch.setattr(sys, "argv", ["time_to_quality", *words, "--minutes", "0.5", "--validations", "2", "--json"])
     monkeypatch.chdir(RESULTS.parent)
     time_to_quality.main()
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert problems({**result, "git_commit": result["git_commit"] or "0" * 40}) == []
-    assert (result["git_commit"], result["minutes"], result["looks"]) == (source_commit(), 0.5, 2)
+    assert (result["git_commit"], result["minutes"], result["validations"]) == (source_commit(), 0.5, 2)
     configuration = tomllib.loads(result["configuration"])
     assert configuration["train"]["schedule"] == "inverse-sqrt"
     assert configuration["data"]["generated_size"] == 200
