@@ -25,7 +25,7 @@ from dragoman import bundle, files
 from dragoman.cli import progress
 from dragoman.data import store
 from dragoman.decode import translator
-from dragoman.decode.engine import Engine
+from dragoman.decode.engines.plain import Engine
 from dragoman.errors import Stopped
 from dragoman.text import tokenizer
 from dragoman.training import checkpoint, distributed, gradients, saving, signals, step, validation

@@ -18,7 +18,8 @@ from torch import Tensor
 import dragoman
 from dragoman.data.batching import pad_rows
 from dragoman.data.generated import generate
-from dragoman.decode import engine, quantized
+from dragoman.decode import quantized
+from dragoman.decode.engines import plain as engine
 from dragoman.decode.translator import Translation, Translator
 from dragoman.int8 import LEVELS
 

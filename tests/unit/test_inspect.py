@@ -17,7 +17,7 @@ import torch
 import dragoman
 from dragoman.config import Config, DecodeConfig
 from dragoman.data.batching import Batch
-from dragoman.decode.engine import PRECISIONS, Engine, EngineDecoding
+from dragoman.decode.engines.plain import PRECISIONS, Engine, EngineDecoding
 from dragoman.decode.search import BeamStep, beam_search
 from dragoman.decode.translator import Attention, Translator
 from dragoman.errors import ConfigError, DataError

@@ -14,9 +14,9 @@ import dragoman
 from dragoman import int8
 from dragoman.cli.app import app
 from dragoman.config import RecurrentConfig, TransformerConfig
-from dragoman.decode import engine
 from dragoman.decode import quantized as module
-from dragoman.decode.engine import PRECISIONS, in_precision
+from dragoman.decode.engines import plain as engine
+from dragoman.decode.engines.plain import PRECISIONS, in_precision
 from dragoman.decode.quantized import QuantizedLinear, integer_product, quantized
 from dragoman.errors import ConfigError
 from dragoman.int8 import LEVELS, quantize_rows

@@ -17,8 +17,8 @@ from dragoman.bundle import Bundle, Tokenizers
 from dragoman.cli import score as score_command
 from dragoman.config import Config, TextConfig
 from dragoman.data.batching import Batch, teacher_forcing
-from dragoman.decode import engine
 from dragoman.decode import translator as translator_module
+from dragoman.decode.engines import plain as engine
 from dragoman.decode.translator import PairError, Translator
 from dragoman.errors import ConfigError, DataError
 from dragoman.model.build import build_model

@@ -15,7 +15,7 @@ import torch
 
 import dragoman
 from dragoman import DecodeOptions, Translator
-from dragoman.decode.engine import Engine
+from dragoman.decode.engines.plain import Engine
 from dragoman.device import GAINS_FROM_THREADS, choose_threads, cpu_threads
 from dragoman.inspect.capture import inspect_sentence
 from dragoman.inspect.heads import rank_heads

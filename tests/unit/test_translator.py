@@ -14,8 +14,8 @@ import torch
 
 import dragoman
 from dragoman.data.corpus import Line, read_lines
-from dragoman.decode import engine
 from dragoman.decode import translator as translator_module
+from dragoman.decode.engines import plain as engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError

@@ -6,6 +6,7 @@ sentences of padding, which nothing attends to and no loss counts.
 Shapes: N packed tokens, B sentences, L longest sentence, G blocks, P places of all rows.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -66,20 +67,9 @@ class PackedBatch:
         return self._map(lambda part: part.pin_memory())
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
-        def table(rows: Rows) -> Rows:
-            return Rows(tuple(map(change, rows.tokens)), tuple(map(change, rows.reals)), change(rows.places_N))
-
-        def segments(each: Segments) -> Segments:
-            return Segments(
-                change(each.positions_N),
-                change(each.starts),
-                blocks=None if each.blocks is None else change(each.blocks),
-                rows=None if each.rows is None else table(each.rows),
-            )
-
         return PackedBatch(
             self.rows, change(self.source_ids_N), change(self.target_input_N), change(self.target_output_N),
-            segments(self.source), segments(self.target), self.num_tokens,
+            self.source.map(change), self.target.map(change), self.num_tokens,
         )  # fmt: skip
 
 
@@ -152,6 +142,18 @@ def _pack(
         _segments(sides[1], sides[0], shape, len(rows)),
         int(target_lengths.sum()) + len(rows),
     )
+
+
+def pack_sources(sources: Sequence[Sequence[int]], tile: tuple[int, int] | None) -> tuple[Tensor, Segments]:
+    """The ids of sentences end to end, and where each lies.
+
+    `tile`: for the kernels, the longest sentence that they process whole, and the tokens per block of a longer one.
+    """
+    lengths = np.array(list(map(len, sources)), dtype=np.int64)
+    tokens = int(lengths.sum())
+    shape = None if tile is None else Shape(tokens, tokens, len(sources), *tile)
+    ids = np.fromiter(itertools.chain.from_iterable(sources), dtype=np.int64, count=tokens)
+    return torch.from_numpy(ids), _segments(lengths, lengths, shape, len(sources))
 
 
 def _padding_sentences(fills: tuple[int, int], shape: Shape | None, count: int) -> list[Ids]:

@@ -34,6 +34,8 @@ def best_combinations(choices: Sequence[Sequence[Hypothesis]], count: int) -> li
     The choices are in the same order. For two pieces, the combination of choices i and j (from 0) therefore has at
     least (i + 1) * (j + 1) - 1 others before it: of n * n, only about n log n can be among the n best.
     """
+    if len(choices) == 1:
+        return [[hypothesis] for hypothesis in choices[0][:count]]
     chains = [_Chain(0, 0.0)]
     for hypotheses in choices:
         longer = (

@@ -20,13 +20,15 @@ from dragoman.config import Config, DataConfig, DecodeConfig
 from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
-from dragoman.decode.engine import Engine
+from dragoman.decode.engines.cuda import CudaSearch, is_available, supports
+from dragoman.decode.engines.plain import Engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.search import Hypothesis, search
 from dragoman.device import choose_device, choose_threads, cpu_threads
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.model.footprint import parameter_counts
+from dragoman.model.transformer import Transformer
 from dragoman.pictures import svg_heatmap
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
@@ -41,6 +43,7 @@ def no_progress(_lines: int) -> None:
     """Ignore progress."""
 
 
+CUDA_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
 
@@ -166,6 +169,15 @@ class _Piece:
     cut: bool  # part of a sentence that was too long
 
 
+@dataclass(frozen=True)
+class _Window:
+    """Lines that are translated together."""
+
+    texts: list[str]
+    results: dict[int, Translation]  # of lines that need no translation, by their number
+    pieces: list[_Piece]  # of the others
+
+
 Outcome = list[Hypothesis] | str  # a string is the reason why there are none
 
 
@@ -193,8 +205,10 @@ class Translator:
         self.tokenizers: Tokenizers = bundle.tokenizers
         chosen = choose_device(device) if isinstance(device, str) else device
         self.engine = Engine(bundle.model.eval(), chosen, precision)
+        self.bundle_model = bundle.model  # in float32
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
         self._name, self._precision = "", precision
+        self._cuda: CudaSearch | None = None
 
     def __repr__(self) -> str:
         parts = [
@@ -362,31 +376,55 @@ class Translator:
         advance: Advance = no_progress,
     ) -> list[Translation]:
         """Translate one window of lines; `start` is the number of its first line within the job."""
-        results: dict[int, Translation] = {}
-        pieces: list[_Piece] = []
-        texts: list[str] = []
+        window = self._prepare(lines, options)
+        advance(len(window.results))
+        with self.inference(options.threads):
+            outcomes = self._search_all(window.pieces, options, start, advance)
+        return self._assemble_all(window, outcomes, attention, options)
+
+    def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> _Window:
+        """Decide which lines there is nothing to translate in; cut the others into pieces."""
+        window = _Window([], {}, [])
+        sentences_of: dict[int, list[str]] = {}
         for number, given in enumerate(lines):
             line = given if isinstance(given, Line) else text_line(given)
-            texts.append(line.text)
+            window.texts.append(line.text)
             if line.problem:
                 source = line.text if isinstance(given, Line) else given
-                results[number] = Translation(source, "", "failed", reason=line.problem)
+                window.results[number] = Translation(source, "", "failed", reason=line.problem)
             elif is_blank(line.text):
-                results[number] = Translation(line.text, "", "empty")
+                window.results[number] = Translation(line.text, "", "empty")
             else:
-                pieces += self._pieces(number, line.text, options)
+                sentences_of[number] = sentences(line.text) if options.split == "sentences" else [line.text]
+        ids = iter(self.tokenizers.source.encode_batch([part for parts in sentences_of.values() for part in parts]))
+        for number, parts in sentences_of.items():
+            window.pieces.extend(self._pieces(number, [(part, next(ids)) for part in parts]))
+        return window
 
+    def _assemble_all(
+        self, window: _Window, outcomes: list[Outcome], attention: bool, options: DecodeConfig
+    ) -> list[Translation]:
+        """Put the lines together again, in order."""
+        hypotheses = [each for outcome in outcomes if not isinstance(outcome, str) for each in outcome]
+        texts = self.tokenizers.target.decode_batch([hypothesis.ids for hypothesis in hypotheses])
+        text_of = {id(hypothesis): text for hypothesis, text in zip(hypotheses, texts, strict=True)}
         parts: dict[int, list[tuple[_Piece, Outcome]]] = {}
-        advance(len(results))
-        for piece, outcome in zip(pieces, self._search_all(pieces, options, start, advance), strict=True):
+        for piece, outcome in zip(window.pieces, outcomes, strict=True):
             parts.setdefault(piece.line, []).append((piece, outcome))
-        results |= {number: self._assemble(texts[number], found, attention, options) for number, found in parts.items()}
-        return [results[number] for number in range(len(lines))]
+        results = window.results
+        results |= {
+            number: self._assemble(window.texts[number], found, text_of, attention, options)
+            for number, found in parts.items()
+        }
+        return [results[number] for number in range(len(window.texts))]
 
     def _search_all(
         self, pieces: list[_Piece], options: DecodeConfig, start: int, advance: Advance = no_progress
     ) -> list[Outcome]:
         """Search in batches bucketed by length; return outcomes in the order of the pieces."""
+        fast = self._cuda_search(options)
+        if fast is not None:
+            return self._search_on_cuda(fast, pieces, options, advance)
         by_length = sorted(range(len(pieces)), key=lambda index: len(pieces[index].ids))
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
@@ -399,18 +437,45 @@ class Translator:
             advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
         return [outcomes[index] for index in range(len(pieces))]
 
-    def _pieces(self, number: int, line: str, options: DecodeConfig) -> list[_Piece]:
-        """Split a line into the model's inputs: whole or by sentence, with anything too long cut into parts."""
+    def _cuda_search(self, options: DecodeConfig) -> CudaSearch | None:
+        """The engine for CUDA if it can run this model with these options."""
+        if self._precision not in CUDA_PRECISIONS or self.engine.is_masked or not is_available(self.engine.device):
+            return None
+        model = self.bundle_model
+        if not isinstance(model, Transformer) or not supports(model, options):
+            return None
+        if self._cuda is None:
+            self._cuda = CudaSearch(model, self.engine.device, CUDA_PRECISIONS[self._precision])
+        return self._cuda
+
+    def _search_on_cuda(
+        self, engine: CudaSearch, pieces: list[_Piece], options: DecodeConfig, advance: Advance
+    ) -> list[Outcome]:
+        ids = self.tokenizers.target.vocabulary
+        limits = [self.limit(len(piece.ids), options) for piece in pieces]
+        left = Counter(piece.line for piece in pieces)
+        outcomes: dict[int, Outcome] = {}
+        special = {"start": ids.bos, "end": ids.eos, "forbidden": ids.never_predicted}
+        for index, found in engine.search([piece.ids for piece in pieces], limits, options, **special):
+            piece = pieces[index]
+            outcomes[index] = _too_big(piece.ids) if found is None else found
+            left[piece.line] -= 1
+            if not left[piece.line]:
+                advance(1)
+        return [outcomes[index] for index in range(len(pieces))]
+
+    def _pieces(self, number: int, sentences: list[tuple[str, list[int]]]) -> list[_Piece]:
+        """The model's inputs of a line, given its sentences and their ids; anything too long is cut into parts."""
         pieces: list[_Piece] = []
-        for sentence in sentences(line) if options.split == "sentences" else [line]:
-            (first, _), *rest = self._split(sentence)
+        for sentence, sentence_ids in sentences:
+            (first, _), *rest = self._split(sentence, sentence_ids)
             for ids, glue in [(first, " "), *rest]:
                 pieces.append(_Piece(number, len(pieces), ids, glue, cut=bool(rest)))
         return pieces
 
-    def _split(self, line: str) -> list[tuple[list[int], str]]:
+    def _split(self, line: str, ids: list[int] | None = None) -> list[tuple[list[int], str]]:
         """Split a line into as many pieces as the model's longest input requires: their ids, and what joins them."""
-        ids = self.tokenizers.source.encode(line)
+        ids = self.tokenizers.source.encode(line) if ids is None else ids
         if len(ids) < self._longest_source or len(line) < 2:
             return [([*ids, self.tokenizers.source.vocabulary.eos], "")]
         middle = _middle(line)
@@ -428,14 +493,11 @@ class Translator:
             limits = [self.limit(len(source), options) for source, _ in jobs]
             keys = [key for _, key in jobs]
             ids = self.tokenizers.target.vocabulary
-            with self.inference(options.threads):
-                decoding = self.engine.start([source for source, _ in jobs])
-                return [
-                    *search(decoding, limits, options, keys, start=ids.bos, end=ids.eos, forbidden=ids.never_predicted)
-                ]
+            decoding = self.engine.start([source for source, _ in jobs])
+            return [*search(decoding, limits, options, keys, start=ids.bos, end=ids.eos, forbidden=ids.never_predicted)]
 
         def too_big(job: tuple[list[int], int]) -> Outcome:
-            return f"out of memory at {len(job[0])} tokens"
+            return _too_big(job[0])
 
         return in_halves(found, list(zip(sources, keys, strict=True)), too_big, self.engine.device)
 
@@ -444,8 +506,14 @@ class Translator:
         return min(source_length - 1 + options.max_extra, (self.config.model.longest or sys.maxsize) - 1)
 
     def _assemble(
-        self, line: str, parts: list[tuple[_Piece, Outcome]], attention: bool, options: DecodeConfig
+        self,
+        line: str,
+        parts: list[tuple[_Piece, Outcome]],
+        text_of: dict[int, str],
+        attention: bool,
+        options: DecodeConfig,
     ) -> Translation:
+        """One line from its pieces; `text_of` has the text of each hypothesis by its identity."""
         choices: list[list[Hypothesis]] = []
         for _, outcome in parts:
             if isinstance(outcome, str):
@@ -456,7 +524,7 @@ class Translator:
             combinations = [[*samples] for samples in zip(*choices, strict=True)]
         else:
             combinations = best_combinations(choices, options.n_best)
-        alternatives = [self._alternative(pieces, combination) for combination in combinations]
+        alternatives = [self._alternative(pieces, combination, text_of) for combination in combinations]
         best, chosen = alternatives[0], combinations[0]
         truncated = any(not hypothesis.finished for hypothesis in chosen)
         source_ids = [token for piece in pieces for token in piece.ids]
@@ -474,22 +542,16 @@ class Translator:
             else None,
         )
 
-    def _alternative(self, pieces: list[_Piece], hypotheses: list[Hypothesis]) -> Alternative:
+    def _alternative(self, pieces: list[_Piece], hypotheses: list[Hypothesis], text_of: dict[int, str]) -> Alternative:
         """Join one hypothesis per piece."""
         target = self.tokenizers.target
-        texts = (
-            piece.glue + target.decode(list(hypothesis.ids))
-            for piece, hypothesis in zip(pieces, hypotheses, strict=True)
-        )
+        texts = [piece.glue + text_of[id(each)] for piece, each in zip(pieces, hypotheses, strict=True)]
+        ids = [token for hypothesis in hypotheses for token in produced(hypothesis, target.vocabulary.eos)]
         return Alternative(
             text="".join(texts).strip(),
-            score=sum(hypothesis.score for hypothesis in hypotheses),
-            normalized_score=sum(hypothesis.normalized_score for hypothesis in hypotheses) / len(hypotheses),
-            tokens=tuple(
-                token
-                for hypothesis in hypotheses
-                for token in target.pieces(produced(hypothesis, target.vocabulary.eos))
-            ),
+            score=sum([hypothesis.score for hypothesis in hypotheses]),
+            normalized_score=sum([hypothesis.normalized_score for hypothesis in hypotheses]) / len(hypotheses),
+            tokens=tuple(target.pieces(ids)),
         )
 
     def attention(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> Attention:
@@ -505,6 +567,10 @@ class Translator:
             tuple(self.tokenizers.target.pieces(target_input)),
             tuple(self.tokenizers.target.pieces(target_ids)),
         )
+
+
+def _too_big(ids: list[int]) -> Outcome:
+    return f"out of memory at {len(ids)} tokens"
 
 
 def _stacked(layers: Sequence[torch.Tensor]) -> Array:

@@ -16,7 +16,7 @@ from torch import nn
 from dragoman.config import DecodeConfig
 from dragoman.data.batching import Batch
 from dragoman.data.corpus import text_line
-from dragoman.decode.engine import Engine
+from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import BeamStep, Hypothesis, beam_search
 from dragoman.decode.translator import Attention, Translator, produced
 from dragoman.errors import ConfigError, DataError

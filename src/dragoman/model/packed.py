@@ -8,6 +8,7 @@ C all heads side by side, G blocks of long sentences.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -39,6 +40,9 @@ class Rows(NamedTuple):
     reals: tuple[Tensor, ...]  # [B, L] each: which places are real
     places_N: Tensor  # where each token is, counting the places of all tables in order
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Rows":
+        return Rows(tuple(map(change, self.tokens)), tuple(map(change, self.reals)), change(self.places_N))
+
 
 class Segments(NamedTuple):
     """Where sentences lie in a packed row of tokens. Every token belongs to one; the filling of a batch is one more."""
@@ -47,6 +51,12 @@ class Segments(NamedTuple):
     starts: Tensor  # [B + 1]: sentence b is tokens starts[b] to starts[b + 1]
     blocks: Tensor | None = None  # [G, 2], of long sentences, for the kernel: the sentence and its block; -1: none
     rows: Rows | None = None  # for attention without the kernel
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Segments":
+        """The same with every tensor changed: moved to a device, pinned."""
+        blocks = None if self.blocks is None else change(self.blocks)
+        rows = None if self.rows is None else self.rows.map(change)
+        return Segments(change(self.positions_N), change(self.starts), blocks, rows)
 
 
 def kernels_fit(config: TransformerConfig, device: torch.device) -> bool:
@@ -77,17 +87,24 @@ class PackedTransformer(nn.Module):
 
     def forward(self, source_ids_N: Tensor, target_ids_N: Tensor, source: Segments, target: Segments) -> Tensor:
         """The input of the output projection, for every target token: [N, M]."""
-        encoder, decoder = self.model.encoder, self.model.decoder
+        decoder = self.model.decoder
         join = _Join(fused=target.blocks is not None, device=target_ids_N.device)
-        x_NM, turns = _place(encoder, self.source_table, embed(self.model.source_embedding, source_ids_N), source)
-        for layer in encoder.layers:
-            x_NM = _encoder_layer(layer, join, x_NM, source, turns)  # type: ignore[arg-type]
-        memory_NM = encoder.finish(x_NM)
-
+        memory_NM = self._encode(source_ids_N, source, join)
         x_NM, turns = _place(decoder, self.target_table, embed(self.model.target_embedding, target_ids_N), target)
         for layer in decoder.layers:
             x_NM = _decoder_layer(layer, join, x_NM, memory_NM, source, target, turns)  # type: ignore[arg-type]
         return decoder.finish(x_NM)
+
+    def encode(self, source_ids_N: Tensor, source: Segments) -> Tensor:
+        """The encoder's output for every source token: [N, M]."""
+        return self._encode(source_ids_N, source, _Join(fused=source.blocks is not None, device=source_ids_N.device))
+
+    def _encode(self, source_ids_N: Tensor, source: Segments, join: "_Join") -> Tensor:
+        encoder = self.model.encoder
+        x_NM, turns = _place(encoder, self.source_table, embed(self.model.source_embedding, source_ids_N), source)
+        for layer in encoder.layers:
+            x_NM = _encoder_layer(layer, join, x_NM, source, turns)  # type: ignore[arg-type]
+        return encoder.finish(x_NM)
 
 
 def _place(

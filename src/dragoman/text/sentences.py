@@ -8,6 +8,7 @@ The scan is linear in the length of the line, whatever its content.
 """
 
 import itertools
+import re
 from collections.abc import Iterator, Set
 
 ABBREVIATIONS = frozenset((
@@ -21,10 +22,13 @@ _WIDE_STOPS, _WIDE_CLOSING = frozenset("。！？"), frozenset("”’」』）"
 _OPENING = frozenset("\"'“‘„«»([¿¡")
 _OPENING_OR_SPACE = _OPENING | {" "}
 _BEFORE_WORD = _OPENING - set("¿¡")
+_MAY_END = re.compile(r"""[.!?…"'”’»)\]]\s|[。！？]""")  # whatever ends a sentence within a line contains this
 
 
 def sentences(line: str) -> list[str]:
     """Split a line into sentences; joined, they are the line again."""
+    if isinstance(line, str) and _MAY_END.search(line) is None:  # most lines hold one sentence
+        return [line] if line else []
     starts = [0, *_ends(line), len(line)]
     return [line[start:end] for start, end in itertools.pairwise(starts) if start < end]
 

@@ -4,6 +4,7 @@ With byte fallback, `decode(encode(text)) == normalize(text)` for any Unicode te
 encodes to a special id. Whatever the ids, `decode` returns one normalised line.
 """
 
+import functools
 import hashlib
 import io
 import random
@@ -89,13 +90,25 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return one line of text; bytes that are not UTF-8 become U+FFFD."""
-        text: str = self._processor.decode([piece for piece in map(int, ids) if piece not in self.vocabulary.textless])
+        return self.decode_batch([[int(piece) for piece in ids]])[0]
+
+    def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Decode each row of ids, on all cores."""
+        textless = self.vocabulary.textless
+        plain = [
+            list(ids) if textless.isdisjoint(ids) else [piece for piece in ids if piece not in textless] for ids in rows
+        ]
+        texts: list[str] = self._processor.decode(plain) if plain else []
         # A word model spells the mark as bytes, and a model may emit the bytes of a line break.
-        return normalize(text.replace(SPACE_MARK, " "), self.normalization)
+        return [normalize(text.replace(SPACE_MARK, " "), self.normalization) for text in texts]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The pieces as sentencepiece writes them: `▁` for a preceding space, `<0xE2>` for a byte, `</s>` for EOS."""
-        return [str(self._processor.id_to_piece(int(piece))) for piece in ids]
+        return [self._piece_names[piece] for piece in ids]
+
+    @functools.cached_property
+    def _piece_names(self) -> list[str]:
+        return [str(self._processor.id_to_piece(index)) for index in range(self.size)]
 
     @property
     def kind(self) -> Kind:

@@ -63,6 +63,11 @@ class Engine:
         engine._head_mask = head_mask
         return engine
 
+    @property
+    def is_masked(self) -> bool:
+        """Whether some heads are switched off."""
+        return self._head_mask is not None
+
     def _masking(self, rows: int) -> dict[str, HeadMask]:
         """Extra arguments for a batch's passes; empty without a mask, because a recurrent model does not accept one."""
         if self._head_mask is None:

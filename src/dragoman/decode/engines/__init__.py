@@ -1,0 +1,1 @@
+"""What runs the search: plain (any device; defines what is correct) and CUDA."""
