@@ -164,7 +164,7 @@ def _draw(
     with counting("inspecting sentences", len(sentences), show=True) as advance:
         for pair in sentences:
             inspected.append(inspect_sentence(translator, *pair))
-            advance()
+            advance(1)
     for folder, kind in ((svg, "svg"), (png, "png")):
         if folder is not None:
             _write_pictures(folder, kind, inspected)
