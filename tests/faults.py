@@ -407,8 +407,8 @@ def nan_losses(steps: list[int]) -> None:
         current[0] = self.run.progress.step + 1
         real_step(self, plan, batches)
 
-    def loss(logits: torch.Tensor, target: torch.Tensor, smoothing: float) -> torch.Tensor:
-        return real_loss(logits, target, smoothing) * (float("nan") if current[0] in steps else 1.0)
+    def loss(logits: torch.Tensor, target: torch.Tensor, smoothing: float, pad: int) -> torch.Tensor:
+        return real_loss(logits, target, smoothing, pad) * (float("nan") if current[0] in steps else 1.0)
 
     _put(Stepper, "step", step)
     _put(gradients, "smoothed_cross_entropy", loss)

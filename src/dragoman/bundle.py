@@ -255,12 +255,12 @@ def bundled_models() -> list[str]:
 def load_config(directory: Path) -> Config:
     _require_directory(directory)
     path = directory / CONFIG
-    lines = _read(directory, CONFIG, MAX_TEXT).splitlines()
-    keys = (line.partition(b"=")[0] for line in lines if b"=" in line or line.lstrip().startswith(b"["))
+    content = _read(directory, CONFIG, MAX_TEXT)
+    keys = (line.partition(b"=")[0] for line in content.splitlines() if b"=" in line or line.lstrip().startswith(b"["))
     if any(key.count(b".") > MAX_DOTS for key in keys):
         raise ModelError(f"{path}: not valid TOML: nested too deeply; {RESTORE}")
     try:
-        return Config.build(file=path, saved=True)
+        return Config.from_toml(content, path)
     except ConfigError as error:  # its message names the file
         raise ModelError(str(error)) from None
 

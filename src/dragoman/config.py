@@ -486,12 +486,13 @@ class Config:
         try:
             return cls._from_layers(preset, document, asked, saved)
         except ConfigError as error:
-            if str(error) == cls._fault(preset, document, saved):  # the file alone is at fault
+            if file is not None and str(error) == cls._fault(preset, document, saved):
                 raise ConfigError(f"{file}: {error}") from None
             raise
 
     @classmethod
     def _fault(cls, preset: str | None, document: Mapping[str, Any], saved: bool) -> str | None:
+        """The error of the file alone, without the settings beside it, which may be at fault or correct it."""
         try:
             cls._from_layers(preset, document, [], saved)
         except ConfigError as error:
@@ -525,6 +526,15 @@ class Config:
             entries = {key: value for key, value in entries.items() if key in kinds[name].__dataclass_fields__}
             values[name] = {**entries, **values[name]}
         return cls(**{name: _section(name, kinds[name], entries) for name, entries in values.items()})
+
+    @classmethod
+    def from_toml(cls, content: bytes, path: Path) -> Self:
+        """Build from the config.toml of a model directory, as `to_toml` writes it; `path` is only used in errors."""
+        document = _parse_toml(content, path)
+        try:
+            return cls._from_layers(None, document, [], saved=True)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
 
     def with_vocabulary(self, source_size: int, target_size: int) -> Self:
         """Return the configuration with the vocabulary sizes, once the tokenizers exist."""
@@ -562,11 +572,17 @@ def _toml(value: Any) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        content = path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a TOML file or the --source ... options") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    return _parse_toml(content, path)
+
+
+def _parse_toml(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML; or thousands of digits or brackets
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 

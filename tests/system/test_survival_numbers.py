@@ -90,8 +90,8 @@ def check_report(run: Run, lines: list[str], what: str, began: str) -> None:
 
 @VALUES
 def test_non_finite_loss_changes_no_weights(run: Run, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    def broken(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
-        return smoothed_cross_entropy(logits, target, smoothing) * float(value)
+    def broken(logits: Tensor, target: Tensor, smoothing: float, pad: int) -> Tensor:
+        return smoothed_cross_entropy(logits, target, smoothing, pad) * float(value)
 
     with monkeypatch.context() as patch:
         patch.setattr(gradients, "smoothed_cross_entropy", broken)

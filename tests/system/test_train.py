@@ -260,8 +260,8 @@ def test_run_stops_after_patience_validations_without_improvement(tmp_path: Path
 def broken_loss(real: Any, broken_steps: set[int]) -> Any:
     calls = iter(range(1, 10_000))
 
-    def loss(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
-        total: Tensor = real(logits, target, smoothing)
+    def loss(logits: Tensor, target: Tensor, smoothing: float, pad: int) -> Tensor:
+        total: Tensor = real(logits, target, smoothing, pad)
         return total * float("nan") if logits.requires_grad and next(calls) in broken_steps else total
 
     return loss

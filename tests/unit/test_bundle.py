@@ -143,6 +143,19 @@ def test_deeply_nested_config_keys_are_refused(copied: Path) -> None:
             bundle.load_config(copied)
 
 
+def test_parsed_config_is_the_one_that_was_checked(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, read = bundle.load_config(copied), bundle._read
+
+    def read_then_replace(directory: Path, name: str, max_bytes: float) -> bytes:
+        content = read(directory, name, max_bytes)
+        (directory / name).write_text("[decode]\nbeam = 9\n")
+        return content
+
+    monkeypatch.setattr(bundle, "_read", read_then_replace)
+    assert bundle.load_config(copied) == expected
+    assert bundle.load_config(copied).decode.beam == 9, "the control: the file was replaced"
+
+
 def test_only_one_process_holds_the_lock(tmp_path: Path) -> None:
     refused = pytest.raises(ModelError, match="another run is training here")
     with files.lock_directory(tmp_path), refused, files.lock_directory(tmp_path):

@@ -4,7 +4,7 @@ import base64
 import copy
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from dragoman.inspect.gallery import labels, pictures_of
 from dragoman.inspect.heads import HeadTally, rank_heads
 from dragoman.inspect.payload import inspect_many, sentence_payload
 from dragoman.model.positions import sinusoids
+from dragoman.progress import Advance
 from dragoman.training.loop import train
 from tests.conftest import QUICK
 
@@ -286,8 +287,8 @@ def test_batch_size_does_not_change_the_ranking(
         return run(self, batch)
 
     monkeypatch.setattr(Engine, "token_log_probs", counted)
-    advanced: list[None] = []
-    costs = {head.name: head.cost for head in rank_heads(translator, inspected, lambda: advanced.append(None))}
+    advanced: list[int] = []
+    costs = {head.name: head.cost for head in rank_heads(translator, inspected, advanced.append)}
     assert sizes == [1, 12], "all heads at once, where there is room"
     longer = max(len(inspected.source_ids), len(inspected.target_ids))
     for limit, expected in ((5 * longer, [5, 5, 2]), (1, [1] * 12)):
@@ -296,7 +297,7 @@ def test_batch_size_does_not_change_the_ranking(
         small = {head.name: head.cost for head in rank_heads(translator, inspected)}
         assert sizes == [1, *expected]
         assert small == pytest.approx(costs, abs=1e-4)
-    assert len(advanced) == 12
+    assert sum(advanced) == 12
 
 
 def test_heads_of_a_truncated_translation_can_be_ranked(translator: Translator, inspected: Inspection) -> None:
@@ -413,11 +414,11 @@ def test_progress_counts_sentences_then_heads(translator: Translator) -> None:
     counted: list[list[Any]] = []
 
     @contextmanager
-    def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
+    def counting(what: str, total: int) -> Iterator[Advance]:
         counted.append([what, total, 0])
 
-        def advance() -> None:
-            counted[-1][2] += 1
+        def advance(count: int) -> None:
+            counted[-1][2] += count
 
         yield advance
 

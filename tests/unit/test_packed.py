@@ -1,5 +1,6 @@
 """Packed batches: the same loss and gradients as padded ones, every pair once, fixed shapes."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from dragoman.model.build import build_model
 from dragoman.model.packed import PackedTransformer, Rows, Segments, _kept, _PaddedAttention
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import Tokenizer
-from dragoman.text.vocabulary import VOCABULARY
+from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 from dragoman.training.distributed import Ranks
-from dragoman.training.gradients import Packed, PackedLoss, Padded, packing_pays
+from dragoman.training.gradients import Packed, PackedLoss, Padded, PaddedLoss, packing_pays
 from dragoman.training.loss import projected_cross_entropy, smoothed_cross_entropy
 from tests.conftest import quick_config
 
@@ -206,6 +207,35 @@ def test_fixed_shape_is_constant_and_its_blocks_cover_long_sentences(store: Stor
             assert sorted(covered) == [token for start, end in bounds for token in range(start, end)]
     assert len(sizes) == 1
     assert short > 20, "the control: not all were long"
+
+
+def test_other_special_ids_with_their_embeddings_give_the_same_loss(store: Store) -> None:
+    torch.manual_seed(0)
+    config = TransformerConfig.tiny(vocab_size=310, d_model=32, d_ff=48, share_source_target=False)
+    model, rows = Transformer(config).double().eval(), np.arange(7, 27)
+    shape = Shape(source_tokens=600, target_tokens=600, sentences=30, whole=64, block=16)
+    other = copy.copy(store)
+    other.source_vocabulary = Vocabulary(pad=301, unk=1, bos=302, eos=303)
+    other.target_vocabulary = Vocabulary(pad=304, unk=1, bos=305, eos=306)
+
+    def losses(of: Store) -> list[float]:
+        batch, packed, filled = collate(of, rows), pack(of, rows), pack(of, rows, shape)
+        assert int((filled.target_output_N != filled.pad).sum()) == batch.num_tokens < 600
+        assert set(filled.source_ids_N[-5:].tolist()) == {of.source_vocabulary.pad}
+        batch.target_output[0, 0] = packed.target_output_N[0] = of.target_vocabulary.pad  # nothing to predict there
+        fast = PackedLoss(model, PackedTransformer(model, 64), torch.float32, 0.1)
+        return [PaddedLoss(model, torch.float32, 0.1)(batch).item(), fast(packed).item()]
+
+    before, control = losses(store), losses(other)
+    assert abs(control[0] - before[0]) > 1.0, "the control: other embeddings"
+    with torch.no_grad():
+        for table, special in (
+            (model.source_embedding, other.source_vocabulary),
+            (model.target_embedding, other.target_vocabulary),
+        ):
+            usual, new = ([ids.pad, ids.bos, ids.eos] for ids in (VOCABULARY, special))
+            table.weight[usual + new] = table.weight[new + usual]
+    assert losses(other) == pytest.approx(before, rel=1e-12)
 
 
 def test_gathered_rows_match_single_rows(store: Store) -> None:

@@ -132,6 +132,28 @@ def test_best_weights_by_the_chosen_metric_are_published(
     assert largest_difference(kept.weights, kept.shown[best - 1]) == 0
 
 
+def test_another_metric_measures_the_published_weights_again(train_with_scores: TrainWithScores) -> None:
+    first = train_with_scores([1, 9, 2])
+    kept = train_with_scores([7, 3, 4], "train.max_steps=5", metric="bleu")
+    assert largest_difference(kept.shown[0], first.shown[1]) == 0, "the published weights are measured again"
+    assert kept.published == ("valid", 2)
+    assert (kept.result.best_step, kept.result.kept) == (2, 7)
+    assert largest_difference(kept.weights, first.shown[1]) == 0
+    better = train_with_scores([5, 6], "train.max_steps=6", metric="loss")  # the control
+    assert better.published == ("valid", 2), "a loss of 6 is not below 5"
+    better = train_with_scores([4], "train.max_steps=7", metric="loss")
+    assert better.published == ("valid", 7)
+
+
+def test_damaged_published_weights_are_replaced_under_another_metric(train_with_scores: TrainWithScores) -> None:
+    first = train_with_scores([1, 9, 2])
+    weights = first.directory / bundle.WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1])
+    kept = train_with_scores([3], "train.max_steps=4", metric="bleu")
+    assert kept.published == ("valid", 4)
+    assert largest_difference(kept.weights, kept.shown[0]) == 0
+
+
 # When
 
 

@@ -162,7 +162,7 @@ class _Texts:
             for result in translator.stream(windows(sources, options.batch_size), options=options):
                 self.hypotheses.append(result.text)
                 self.failed += result.status == "failed"
-                advance()
+                advance(1)
 
     def cautions(self, lowercase: bool) -> list[str]:
         from dragoman.text.normalize import is_lowercase
@@ -276,11 +276,11 @@ def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
             by_length=by_length(mine, theirs, texts.sources, tokenize=tokenize, lowercase=lowercase),
             notes=[*blank, *bleu_cautions(theirs, tokenize), *texts.cautions(lowercase)],
         )
-        advance()
+        advance(1)
         if wanted.paper_language is not None:
             report.tokenized = tokenized_bleu(mine, theirs, wanted.paper_language, lowercase=lowercase)
             report.paper = paper_bleu(mine, theirs, wanted.paper_language, lowercase=lowercase)
-            advance()
+            advance(1)
         if texts.against:
             compared = compare(
                 mine, list(texts.against.values()), theirs, tokenize=tokenize, lowercase=lowercase, advance=advance

@@ -16,6 +16,7 @@ from dragoman.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from dragoman.decode.translator import Translator
     from dragoman.inspect.capture import Inspection
+    from dragoman.inspect.payload import Payload
 
 BAR = 20  # columns of a probability's bar
 
@@ -41,19 +42,12 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Inspect a translation: attention of every head, probabilities, the beam. Without --out, print to the terminal."""
-    if text and source:
-        raise ConfigError("--source: sentences were given as arguments too; give one or the other")
-    if not text and not source:
-        raise ConfigError("inspect: give sentences as arguments, or a file with --source")
-    if target is not None and (source or len(text or ()) != 1):
-        raise ConfigError("--target: is the translation of one sentence; give exactly one as an argument")
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
-        raise ConfigError(f"--out {out}: is a directory, or lies in none; give a file in a directory that exists")
+    _check_arguments(text, source, target, out)
 
     import dragoman
     from dragoman.bundle import resolve_model
     from dragoman.cli.progress import counting
-    from dragoman.inspect.capture import inspect_sentence, without_heads
+    from dragoman.inspect.capture import without_heads
     from dragoman.inspect.payload import inspect_many
 
     translator = dragoman.load(model, device, precision, threads)
@@ -62,14 +56,7 @@ def command(
     masked = mask_head or []
     used = without_heads(translator, masked)
     if svg is not None or png is not None:
-        inspected = []
-        with counting("inspecting sentences", len(sentences[:most]), show=True) as advance:
-            for pair in sentences[:most]:
-                inspected.append(inspect_sentence(used, *pair))
-                advance()
-        for folder, kind in ((svg, "svg"), (png, "png")):
-            if folder is not None:
-                _write_pictures(folder, kind, inspected)
+        _draw(used, sentences[:most], svg, png)
     if out is None and not as_json:
         if svg is None and png is None:
             _print(translator, sentences[:most], masked)
@@ -86,12 +73,20 @@ def command(
     if as_json:
         print(json.dumps(payload, ensure_ascii=False))
     if out is not None:
-        from dragoman.files import write_file
-        from dragoman.inspect.page import page
-
-        write_file(out, page(f"{payload['model']['name']}: {sentences[0][0]}", payload).encode())
+        _write_page(out, sentences[0][0], payload)
         told = f"{out}: {len(payload['sentences'])} of {len(sentences)} sentences; open it in a browser"
         print(told, file=sys.stderr if as_json else sys.stdout)
+
+
+def _check_arguments(text: list[str] | None, source: Path | None, target: str | None, out: Path | None) -> None:
+    if text and source:
+        raise ConfigError("--source: sentences were given as arguments too; give one or the other")
+    if not text and not source:
+        raise ConfigError("inspect: give sentences as arguments, or a file with --source")
+    if target is not None and (source or len(text or ()) != 1):
+        raise ConfigError("--target: is the translation of one sentence; give exactly one as an argument")
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+        raise ConfigError(f"--out {out}: is a directory, or lies in none; give a file in a directory that exists")
 
 
 def _lines(path: Path | None, translator: "Translator") -> list[str]:
@@ -159,6 +154,22 @@ def _heatmap(found: "Inspection") -> str:
     return terminal_heatmap(looks, found.tokens, found.source_tokens, color=sys.stdout.isatty(), width=width)
 
 
+def _draw(
+    translator: "Translator", sentences: list[tuple[str, str | None]], svg: Path | None, png: Path | None
+) -> None:
+    from dragoman.cli.progress import counting
+    from dragoman.inspect.capture import inspect_sentence
+
+    inspected = []
+    with counting("inspecting sentences", len(sentences), show=True) as advance:
+        for pair in sentences:
+            inspected.append(inspect_sentence(translator, *pair))
+            advance(1)
+    for folder, kind in ((svg, "svg"), (png, "png")):
+        if folder is not None:
+            _write_pictures(folder, kind, inspected)
+
+
 def _write_pictures(folder: Path, kind: str, inspected: "list[Inspection]") -> None:
     from dragoman.files import make_directory, write_file
     from dragoman.inspect.gallery import pictures_of
@@ -170,3 +181,10 @@ def _write_pictures(folder: Path, kind: str, inspected: "list[Inspection]") -> N
             path = folder / f"{number}-{name}.{kind}"
             write_file(path, picture.encode() if kind == "svg" else png_of(picture))
             print(path)
+
+
+def _write_page(path: Path, sentence: str, payload: "Payload") -> None:
+    from dragoman.files import write_file
+    from dragoman.inspect.page import page
+
+    write_file(path, page(f"{payload['model']['name']}: {sentence}", payload).encode())

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from dragoman.progress import Advance
+
 SECONDS_BETWEEN_LINES = 10.0  # without a terminal to redraw
 SECONDS_BETWEEN_COUNTS = 30.0  # the same, for a job over lines
 
@@ -133,12 +135,12 @@ class LineProgress:
 
 
 @contextmanager
-def counting(what: str, total: int | None, show: bool) -> Iterator[Any]:
-    """A bar for a job that counts lines; each call of the yielded function advances it by one."""
+def counting(what: str, total: int | None, show: bool) -> Iterator[Advance]:
+    """A bar for a job that counts; the yielded function advances it."""
     console = Console(stderr=True)
     with Progress(
         TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
         disable=not (show and console.is_terminal), transient=True,
     ) as progress:  # fmt: skip
         task = progress.add_task("", total=total)
-        yield lambda: progress.advance(task)
+        yield lambda count: progress.advance(task, count)

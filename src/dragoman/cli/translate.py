@@ -18,11 +18,12 @@ import typer
 from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Split, Threads
 from dragoman.errors import ConfigError, DataError, DiskError
+from dragoman.progress import Advance, no_progress
 
 if TYPE_CHECKING:
     from dragoman.config import DecodeConfig
     from dragoman.data.corpus import Line
-    from dragoman.decode.translator import Advance, Translation, Translator
+    from dragoman.decode.translator import Translation, Translator
 
 WINDOW_LINES = 1024
 READ_AHEAD = 1 << 20  # bytes of standard input
@@ -99,7 +100,7 @@ class _Job:
     attention: bool
 
     def write(
-        self, windows: "Iterable[Sequence[str | Line]]", output: Path | None, advance: "Advance" = lambda _: None
+        self, windows: "Iterable[Sequence[str | Line]]", output: Path | None, advance: Advance = no_progress
     ) -> "_Tally":
         tally = _Tally()
         with opened(output) as stream:

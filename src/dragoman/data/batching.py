@@ -76,9 +76,8 @@ def teacher_forcing(
 
 
 def collate(store: Store, rows: Ids) -> Batch:
-    return teacher_forcing(
-        rows, [store.source(row).tolist() for row in rows], [store.target(row).tolist() for row in rows]
-    )
+    sources, targets = ([side(row).tolist() for row in rows] for side in (store.source, store.target))
+    return teacher_forcing(rows, sources, targets, store.source_vocabulary, store.target_vocabulary)
 
 
 def padding_only(batch: Batch) -> Batch:

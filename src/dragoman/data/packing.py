@@ -18,7 +18,7 @@ from torch import Tensor
 from dragoman.data.batching import part_generator
 from dragoman.data.store import Store
 from dragoman.model.packed import Rows, Segments
-from dragoman.text.vocabulary import VOCABULARY
+from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 
 Ids = npt.NDArray[np.int64]
 
@@ -52,6 +52,7 @@ class PackedBatch:
     source: Segments
     target: Segments
     num_tokens: int
+    pad: int
 
     def tensors(self) -> list[Tensor]:
         """All inputs of a CUDA graph, always in the same order."""
@@ -69,7 +70,7 @@ class PackedBatch:
     def _map(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
         return PackedBatch(
             self.rows, change(self.source_ids_N), change(self.target_input_N), change(self.target_output_N),
-            self.source.map(change), self.target.map(change), self.num_tokens,
+            self.source.map(change), self.target.map(change), self.num_tokens, self.pad,
         )  # fmt: skip
 
 
@@ -107,21 +108,23 @@ class PackingPlan:
 
 def pack(store: Store, rows: Ids, shape: Shape | None = None) -> PackedBatch:
     """Pack the pairs of one batch; with `shape`, filled up to it and with the kernel's blocks."""
-    return _pack(rows, *store.gather_source(rows), *store.gather_target(rows), shape)
+    vocabularies = store.source_vocabulary, store.target_vocabulary
+    return _pack(rows, *store.gather_source(rows), *store.gather_target(rows), shape, *vocabularies)
 
 
 def pack_sentences(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], shape: Shape | None
 ) -> PackedBatch:
-    """Like `pack`, from lists of ids."""
+    """Like `pack`, from lists of ids of tokenizers trained by dragoman."""
     flat = [np.array([token for ids in side for token in ids], dtype=np.int64) for side in (sources, targets)]
     lengths = [np.array(list(map(len, side)), dtype=np.int64) for side in (sources, targets)]
-    return _pack(np.arange(len(sources)), flat[0], lengths[0], flat[1], lengths[1], shape)
+    return _pack(np.arange(len(sources)), flat[0], lengths[0], flat[1], lengths[1], shape, VOCABULARY, VOCABULARY)
 
 
 def _pack(
-    rows: Ids, source: Ids, source_lengths: Ids, target: Ids, target_lengths: Ids, shape: Shape | None
-) -> PackedBatch:
+    rows: Ids, source: Ids, source_lengths: Ids, target: Ids, target_lengths: Ids, shape: Shape | None,
+    source_special: Vocabulary, target_special: Vocabulary,
+) -> PackedBatch:  # fmt: skip
     fills = (0, 0)
     if shape is not None:
         fills = (
@@ -130,9 +133,10 @@ def _pack(
         )
     padding = _padding_sentences(fills, shape, len(rows))
     sides = [np.concatenate(both) for both in zip((source_lengths + 1, target_lengths + 1), padding, strict=True)]
-    source_ids = _interleave(source, source_lengths, VOCABULARY.eos, fills[0], at_end=True)
-    target_input = _interleave(target, target_lengths, VOCABULARY.bos, fills[1], at_end=False)
-    target_output = _interleave(target, target_lengths, VOCABULARY.eos, fills[1], at_end=True)
+    pads = (source_special.pad, target_special.pad)
+    source_ids = _interleave(source, source_lengths, source_special.eos, pads[0], fills[0], at_end=True)
+    target_input = _interleave(target, target_lengths, target_special.bos, pads[1], fills[1], at_end=False)
+    target_output = _interleave(target, target_lengths, target_special.eos, pads[1], fills[1], at_end=True)
     return PackedBatch(
         rows,
         torch.from_numpy(source_ids),
@@ -141,6 +145,7 @@ def _pack(
         _segments(sides[0], sides[1], shape, len(rows)),
         _segments(sides[1], sides[0], shape, len(rows)),
         int(target_lengths.sum()) + len(rows),
+        pads[1],
     )
 
 
@@ -165,11 +170,11 @@ def _padding_sentences(fills: tuple[int, int], shape: Shape | None, count: int) 
     return [(fill + np.arange(pieces)) // pieces for fill in fills]  # as even as possible; they sum to `fill`
 
 
-def _interleave(ids: Ids, lengths: Ids, extra: int, fill: int, *, at_end: bool) -> Ids:
+def _interleave(ids: Ids, lengths: Ids, extra: int, pad: int, fill: int, *, at_end: bool) -> Ids:
     """Add one id at the end or start of each sentence, then padding."""
     starts = np.cumsum(lengths) - lengths
     places = starts + lengths if at_end else starts
-    return np.concatenate((np.insert(ids, places, extra), np.full(fill, VOCABULARY.pad, dtype=np.int64)))
+    return np.concatenate((np.insert(ids, places, extra), np.full(fill, pad, dtype=np.int64)))
 
 
 def _segments(lengths: Ids, other_lengths: Ids, shape: Shape | None, count: int) -> Segments:

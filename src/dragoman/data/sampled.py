@@ -90,9 +90,10 @@ def sampled_store(
                     progress(end)
         return store.report
 
-    meta = find_or_fill(place, key, (source_tokenizer, target_tokenizer), fill)
+    tokenizers = (source_tokenizer, target_tokenizer)
+    meta = find_or_fill(place, key, tokenizers, fill)
     _remove_others(place)
-    return Store(place, {**meta, "key": store.key}, [Path(name) for name in store.report.files])
+    return Store(place, {**meta, "key": store.key}, [Path(name) for name in store.report.files], tokenizers)
 
 
 def _key(store: Store, recipe: Recipe) -> str:

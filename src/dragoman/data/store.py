@@ -34,10 +34,13 @@ Row = Sequence[int]
 
 
 class Store:
-    """Pairs of ids without BOS or EOS. Create one with `build_store`."""
+    """Pairs of ids without BOS or EOS, and the vocabularies they belong to. Create one with `build_store`."""
 
-    def __init__(self, directory: Path, meta: dict[str, Any], files: Sequence[Path]) -> None:
+    def __init__(
+        self, directory: Path, meta: dict[str, Any], files: Sequence[Path], tokenizers: tuple[Tokenizer, Tokenizer]
+    ) -> None:
         self.key: str = meta["key"]
+        self.source_vocabulary, self.target_vocabulary = (tokenizer.vocabulary for tokenizer in tokenizers)
         self.report = _report(meta["report"], files)
         self._ids = [_map(directory / f"{side}.ids", meta["dtypes"][side]) for side in SIDES]
         self._offsets = [np.load(directory / f"{side}.offsets.npy", mmap_mode="r") for side in SIDES]
@@ -119,7 +122,7 @@ def build_store(
         return report
 
     meta = find_or_fill(directory / key[:16], key, tokenizers, fill)
-    return Store(directory / key[:16], meta, source_paths)
+    return Store(directory / key[:16], meta, source_paths, tokenizers)
 
 
 def _add_encoded(

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,19 +30,13 @@ from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.model.footprint import parameter_counts
 from dragoman.model.transformer import Transformer
 from dragoman.pictures import svg_heatmap
+from dragoman.progress import Advance, no_progress
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
 
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
-Advance = Callable[[int], None]  # called with the number of lines completed since the last call
-
-
-def no_progress(_lines: int) -> None:
-    """Ignore progress."""
-
-
 CUDA_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
@@ -455,8 +449,11 @@ class Translator:
         limits = [self.limit(len(piece.ids), options) for piece in pieces]
         left = Counter(piece.line for piece in pieces)
         outcomes: dict[int, Outcome] = {}
-        special = {"start": ids.bos, "end": ids.eos, "forbidden": ids.never_predicted}
-        for index, found in engine.search([piece.ids for piece in pieces], limits, options, **special):
+        found_all = engine.search(
+            [piece.ids for piece in pieces], limits, options,
+            start=ids.bos, end=ids.eos, forbidden=ids.never_predicted,
+        )  # fmt: skip
+        for index, found in found_all:
             piece = pieces[index]
             outcomes[index] = _too_big(piece.ids) if found is None else found
             left[piece.line] -= 1

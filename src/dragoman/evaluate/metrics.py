@@ -7,6 +7,7 @@ from typing import Any
 
 from dragoman.config import require_choice
 from dragoman.errors import ConfigError, DataError
+from dragoman.progress import Advance, no_progress
 from dragoman.text.normalize import Normalization, normalize
 
 BOOTSTRAP_SAMPLES = 1_000
@@ -21,12 +22,6 @@ WITHOUT_SPACES = {
     "Japanese": "\u3040-\u30ff",
     "Chinese": "\u3400-\u4dbf\u4e00-\u9fff",
 }
-
-Advance = Callable[[], None]  # called after each step of a long job
-
-
-def no_progress() -> None:
-    """Ignore progress."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,7 @@ def evaluate(
     scores = {}
     for name, metric in corpus_metrics(tokenize, lowercase=lowercase, force=False).items():
         scores[name] = with_interval(metric, hypotheses, references, name)
-        advance()
+        advance(1)
     exact = exact_match(hypotheses, references, normalization, lowercase=lowercase)
     return Evaluation(**scores, exact_match=exact, sentences=len(references))
 

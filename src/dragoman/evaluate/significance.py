@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.evaluate.metrics import Advance, capped, check_lines, corpus_metrics, no_progress
+from dragoman.evaluate.metrics import capped, check_lines, corpus_metrics
+from dragoman.progress import Advance, no_progress
 
 TRIALS = 10_000
 MOST_SWAPS = 100_000_000  # trials x lines that sacrebleu holds at once, some ten bytes each: 1 GB
@@ -41,7 +42,7 @@ def compare(
     lowercase: bool = False,
     advance: Advance = no_progress,
 ) -> list[dict[str, Comparison]]:
-    """Compare ours with each of `others` by BLEU, chrF and TER. `advance` is called once per metric."""
+    """Compare ours with each of `others` by BLEU, chrF and TER. `advance` counts the metrics."""
     from sacrebleu.significance import PairedTest
 
     for system in (hypotheses, *others):
@@ -68,7 +69,7 @@ def compare(
             comparison[name] = Comparison(
                 capped(name, ours.score), capped(name, theirs.score), difference, p_value, verdict, str(signature)
             )
-        advance()
+        advance(1)
     return comparisons
 
 

@@ -3,7 +3,7 @@
 Shapes: H heads, Q query positions, K key positions; one sentence at a time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from dragoman.decode.translator import Attention, Translator
 from dragoman.inspect.capture import KINDS, Inspection, head_mask, head_names, score_of, scores_of
+from dragoman.progress import Advance, no_progress
 
 Array = npt.NDArray[np.float64]
 
@@ -97,12 +98,10 @@ def _statistics(name: str, total: Array) -> HeadStatistics:
     return HeadStatistics(name, entropy, even, distance, OFFSETS[best], offsets[best], max(ends), confidence)
 
 
-def rank_heads(
-    translator: Translator, inspection: Inspection, advance: Callable[[], None] = lambda: None
-) -> list[HeadCost]:
+def rank_heads(translator: Translator, inspection: Inspection, advance: Advance = no_progress) -> list[HeadCost]:
     """Rank every head by how much the translation's log-probability drops without it, the most important first.
 
-    The translation is scored without each head in turn, many in a batch; `advance` is called once per head.
+    The translation is scored without each head in turn, many in a batch; `advance` counts the heads.
     """
     engine, names = translator.engine, head_names(translator.engine.model)
     source_ids, target_ids = inspection.source_ids, inspection.target_ids
@@ -114,7 +113,7 @@ def rank_heads(
             scores = scores_of(masked, translator.tokenizers.target.vocabulary, source_ids, target_ids, len(some))
         for name, score in zip(some, scores, strict=True):
             costs.append(HeadCost(name, whole - score))
-            advance()
+            advance(1)
     return sorted(costs, key=lambda head: -head.cost)
 
 

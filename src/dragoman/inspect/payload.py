@@ -15,15 +15,16 @@ from dragoman.config import TransformerConfig
 from dragoman.decode.translator import Translator
 from dragoman.inspect.capture import KINDS, Inspection, head_names, inspect_sentence, score_of, without_heads
 from dragoman.inspect.heads import HeadStatistics, HeadTally, rank_heads
+from dragoman.progress import Advance, no_progress
 
 POSITIONS = 64  # drawn
 
 Payload = dict[str, Any]
-Counting = Callable[[str, int], AbstractContextManager[Callable[[], None]]]  # what is counted, and the total
+Counting = Callable[[str, int], AbstractContextManager[Advance]]  # what is counted, and the total
 
 
-def _no_progress(what: str, total: int) -> AbstractContextManager[Callable[[], None]]:
-    return nullcontext(lambda: None)
+def _no_counting(what: str, total: int) -> AbstractContextManager[Advance]:
+    return nullcontext(no_progress)
 
 
 class Masking(NamedTuple):
@@ -42,7 +43,7 @@ def inspect_many(
     masked: Sequence[str] = (),
     most: int = 100,
     ranked: int = 10,
-    counting: Counting = _no_progress,
+    counting: Counting = _no_counting,
 ) -> Payload:
     """All sentences count for the statistics; the first `most` are shown; heads are ranked on the first `ranked`."""
     used = without_heads(translator, masked)
@@ -61,7 +62,7 @@ def inspect_many(
                 shown.append(sentence_payload(found, masking))
                 if len(to_rank) < ranked:
                     to_rank.append(found)
-            advance()
+            advance(1)
     with counting("ranking heads", len(to_rank) * len(head_names(translator.engine.model))) as advance:
         for sentence, found in zip(shown, to_rank, strict=False):  # the first ones
             sentence["ranking"] = [[head.name, round(head.cost, 4)] for head in rank_heads(used, found, advance)]

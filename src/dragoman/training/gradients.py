@@ -201,7 +201,7 @@ class PaddedLoss(nn.Module):
         )
         with torch.autocast(source.device.type, self._precision, enabled=self._precision != torch.float32):
             logits_BTV = self.model(source, target, allowed)
-        loss = smoothed_cross_entropy(logits_BTV, goal, self._label_smoothing) / passes
+        loss = smoothed_cross_entropy(logits_BTV, goal, self._label_smoothing, batch.pad) / passes
         if self._r_drop:
             loss = loss + self._r_drop * divergence(logits_BTV, batch.target_real)
         return loss
@@ -278,7 +278,9 @@ class PackedLoss(nn.Module):
             hidden_NM = torch.stack((hidden_NM, self._pass(batch)), dim=1).flatten(0, 1)
             target_N = target_N.repeat_interleave(2)
         weight, bias = self.model.output.weight, self.model.output.bias
-        return projected_cross_entropy(hidden_NM, weight, bias, target_N, self._label_smoothing, self._r_drop)
+        return projected_cross_entropy(
+            hidden_NM, weight, bias, target_N, self._label_smoothing, self._r_drop, batch.pad
+        )
 
     def _pass(self, batch: PackedBatch) -> Tensor:
         device, half = batch.target_output_N.device.type, self._precision != torch.float32

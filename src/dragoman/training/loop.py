@@ -141,6 +141,7 @@ class Trainer:
         run, progress, settings = self.run, self.run.progress, self.run.settings
         started = time.perf_counter() - progress.seconds
         self.saver.publish_pending()
+        self.saver.measure_published_again()
         if (progress.step >= settings.max_steps or self._out_of_patience()) and run.finished:
             self._evaluate_test_sets()
             if not (run.directory / SUMMARY).exists():

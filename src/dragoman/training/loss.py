@@ -16,13 +16,18 @@ CUDA_CHUNK, CHUNK = 12_800, 2_048  # target tokens whose logits are held at once
 CPU_ROWS = 32  # rows that stay in the CPU's cache from logits to gradient
 
 
-def smoothed_cross_entropy(logits_BTV: Tensor, target_BT: Tensor, label_smoothing: float) -> Tensor:
-    """Summed over the real target tokens. The target is 1 - e on the right token plus e spread evenly over all."""
+def smoothed_cross_entropy(
+    logits_BTV: Tensor, target_BT: Tensor, label_smoothing: float, pad: int = VOCABULARY.pad
+) -> Tensor:
+    """Summed over the target tokens that are not `pad`.
+
+    The target is 1 - e on the right token plus e spread evenly over all.
+    """
     # fp32: a bf16 log-softmax loses the tail; the caller divides by the tokens of all batches in a step
     return F.cross_entropy(
         logits_BTV.flatten(0, 1).float() if logits_BTV.element_size() < 4 else logits_BTV.flatten(0, 1),
         target_BT.flatten(),
-        ignore_index=VOCABULARY.pad,
+        ignore_index=pad,
         label_smoothing=label_smoothing,
         reduction="sum",
     )
@@ -55,12 +60,13 @@ def projected_cross_entropy(
     target_N: Tensor,
     label_smoothing: float,
     r_drop: float = 0.0,
+    pad: int = VOCABULARY.pad,
 ) -> Tensor:
     """The same from the input of the output projection, some rows at a time, never holding all logits.
 
     With `r_drop`, rows 2n and 2n + 1 are a token's two passes: the mean of their losses, and their divergence.
     """
-    loss: Tensor = _ProjectedCrossEntropy.apply(hidden_NM, weight_VM, bias_V, target_N, label_smoothing, r_drop)  # type: ignore[no-untyped-call]
+    loss: Tensor = _ProjectedCrossEntropy.apply(hidden_NM, weight_VM, bias_V, target_N, label_smoothing, r_drop, pad)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -76,6 +82,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         target_N: Tensor,
         label_smoothing: float,
         r_drop: float,
+        pad: int,
     ) -> Tensor:
         weight = weight_VM.to(hidden_NM.dtype)
         bias = None if bias_V is None else bias_V.to(hidden_NM.dtype)
@@ -88,9 +95,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             rows = slice(start, start + count)
             logits = F.linear(hidden_NM[rows], weight, bias)
             if r_drop:
-                total += _loss_and_gradient_of_two_(logits, target_N[rows], label_smoothing, r_drop)
+                total += _loss_and_gradient_of_two_(logits, target_N[rows], label_smoothing, r_drop, pad)
             else:
-                total += _loss_and_gradient_(logits, target_N[rows], label_smoothing).sum()
+                total += _loss_and_gradient_(logits, target_N[rows], label_smoothing, pad).sum()
             torch.mm(logits, weight, out=d_hidden_NM[rows])
             d_weight_VM += logits.T @ hidden_NM[rows]
             if d_bias_V is not None:
@@ -105,43 +112,45 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         scaled = (
             None if part is None else (part.to(d_loss.dtype) * d_loss).to(part.dtype) for part in ctx.saved_tensors
         )
-        return *scaled, None, None, None
+        return *scaled, None, None, None, None
 
 
-def _loss_and_gradient_(logits_NV: Tensor, target_N: Tensor, label_smoothing: float) -> Tensor:
+def _loss_and_gradient_(logits_NV: Tensor, target_N: Tensor, label_smoothing: float, pad: int) -> Tensor:
     """The loss of each row; in place of the logits their gradient, p - q, zero in padding."""
     if logits_NV.is_cuda and kernels_run():
         from dragoman.model.kernels import loss_and_gradient_
 
-        return loss_and_gradient_(logits_NV, target_N, label_smoothing, VOCABULARY.pad)
+        return loss_and_gradient_(logits_NV, target_N, label_smoothing, pad)
     losses = [
-        _loss_and_gradient_of_rows_(*rows, label_smoothing)
+        _loss_and_gradient_of_rows_(*rows, label_smoothing, pad)
         for rows in zip(torch.split(logits_NV, CPU_ROWS), torch.split(target_N, CPU_ROWS), strict=True)
     ]
     return torch.cat(losses)
 
 
-def _loss_and_gradient_of_two_(logits_NV: Tensor, target_N: Tensor, label_smoothing: float, r_drop: float) -> Tensor:
+def _loss_and_gradient_of_two_(
+    logits_NV: Tensor, target_N: Tensor, label_smoothing: float, r_drop: float, pad: int
+) -> Tensor:
     """The mean loss of two passes with their divergence; in place of the logits their gradient, zero in padding."""
     if logits_NV.is_cuda and kernels_run():
         from dragoman.model.kernels import two_losses_and_gradients_
 
-        return two_losses_and_gradients_(logits_NV, target_N, label_smoothing, r_drop, VOCABULARY.pad).sum()
+        return two_losses_and_gradients_(logits_NV, target_N, label_smoothing, r_drop, pad).sum()
     log_p_N2V = logits_NV.view(-1, 2, logits_NV.size(1)).log_softmax(dim=-1, dtype=_at_least_float32(logits_NV))
     apart_N2V = log_p_N2V - log_p_N2V.flip(1)  # of either from the other
     p_N2V = log_p_N2V.exp_()
     kl_N21 = (p_N2V * apart_N2V).sum(dim=-1, keepdim=True)
     # of KL(p, q) towards the logits of p: p (log p - log q - KL); of KL(q, p): p - q
     d_apart_N2V = apart_N2V.sub_(kl_N21).mul_(p_N2V).add_(p_N2V).sub_(p_N2V.flip(1))
-    real_N = target_N != VOCABULARY.pad
-    loss = _loss_and_gradient_(logits_NV, target_N, label_smoothing).sum() / 2
+    real_N = target_N != pad
+    loss = _loss_and_gradient_(logits_NV, target_N, label_smoothing, pad).sum() / 2
     d_apart_NV = d_apart_N2V.view_as(logits_NV).mul_(real_N[:, None] * (r_drop / 4))
     logits_NV.copy_(d_apart_NV.add_(logits_NV, alpha=0.5))
     return loss + r_drop / 4 * (kl_N21.flatten() * real_N).sum()
 
 
-def _loss_and_gradient_of_rows_(logits_NV: Tensor, target_N: Tensor, label_smoothing: float) -> Tensor:
-    real_N, places_N1 = target_N != VOCABULARY.pad, target_N[:, None]
+def _loss_and_gradient_of_rows_(logits_NV: Tensor, target_N: Tensor, label_smoothing: float, pad: int) -> Tensor:
+    real_N, places_N1 = target_N != pad, target_N[:, None]
     log_p_NV = logits_NV.log_softmax(dim=-1, dtype=_at_least_float32(logits_NV))
     right_N = log_p_NV.gather(1, places_N1)[:, 0]
     losses_N = -(1 - label_smoothing) * right_N - label_smoothing * log_p_NV.mean(dim=-1)

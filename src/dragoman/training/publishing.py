@@ -34,6 +34,12 @@ class Publisher:
         if published and published["judge"] == self._judge and published["metric"] >= metric:
             return False
         self.publish(weights, progress, record)
+        self.record_score(record)
+        return True
+
+    def record_score(self, record: Mapping[str, Any]) -> None:
+        """Record in DIR/published.json what the published weights scored."""
+        metric = self._metric(record)
         score = {
             "judge": self._judge,
             "metric": metric,
@@ -41,7 +47,6 @@ class Publisher:
             "step": record["step"],
         }
         files.write_file(self._run / PUBLISHED, json.dumps(json_values(score), indent=1, allow_nan=False).encode())
-        return True
 
     def publish(
         self, weights: Mapping[str, Tensor], progress: Progress, scores: Mapping[str, Any] | None = None

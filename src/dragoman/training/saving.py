@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dragoman import bundle
-from dragoman.errors import Stopped
+from dragoman.errors import ModelError, Stopped
 from dragoman.model.build import Model
 from dragoman.training import checkpoint
 from dragoman.training.checkpoint_files import (
@@ -22,6 +22,7 @@ from dragoman.training.distributed import is_sharded
 from dragoman.training.publishing import Publisher, average_checkpoints
 from dragoman.training.reports.attention import write_snapshot
 from dragoman.training.reports.log import read_log
+from dragoman.training.reports.results import read_published
 from dragoman.training.run import Run
 from dragoman.training.signals import Stop
 
@@ -119,6 +120,24 @@ class Saver:
             for record in read_log(run.directory) if run.ranks.is_main else []:
                 if record["kind"] == "valid" and record["step"] == progress.step:
                     self._publisher.publish_if_better(record, weights, progress)
+
+    def measure_published_again(self) -> None:
+        """If another judge scored the published weights, let this one: only better weights may replace them."""
+        run, progress = self.run, self.run.progress
+        published = read_published(run.directory) if run.ranks.is_main else None
+        if published is None:
+            return
+        if published["judge"] != run.validation.judge:
+            try:
+                model = bundle.load_bundle(run.directory).model.to(run.device)
+            except ModelError as error:
+                run.reporter.note(f"{error}; the next validation replaces the published model")
+                return
+            self._publisher.record_score({**published, **run.validation.measure(model)})
+            run.reporter.note(f"the published model was scored by {published['judge']} and is measured again")
+            published = read_published(run.directory) or published
+        if progress.best_metric is None and published["kind"] == "valid":
+            progress.best_metric, progress.best_step = published["metric"], published["step"]
 
     def publish_average(self) -> None:
         """Publish the mean of the last checkpoints' weights if it scores higher than the published ones."""

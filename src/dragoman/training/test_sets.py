@@ -12,7 +12,8 @@ from dragoman.evaluate.metrics import evaluate, suitable_tokenization
 from dragoman.evaluate.paper import languages, tokenized_bleu
 from dragoman.model.footprint import parameter_counts
 from dragoman.text.normalize import is_lowercase, normalize
-from dragoman.training.reports.results import PUBLISHED, RESULT
+from dragoman.training.reports.log import json_values
+from dragoman.training.reports.results import RESULT, read_published, read_result
 from dragoman.training.run import Run
 
 MADE_BY = ("dragoman", "git_commit", "versions", "seed", "start_from", "machine", "command", "configuration")
@@ -21,8 +22,8 @@ TRANSLATIONS = "tests"
 
 def last_tested_step(directory: Path) -> int | None:
     """The step of the last evaluation, or None."""
-    path = directory / RESULT
-    return json.loads(path.read_bytes())["steps"] if path.exists() else None
+    result = read_result(directory)
+    return None if result is None else result["steps"]
 
 
 def evaluate_test_sets(run: Run) -> None:
@@ -41,7 +42,7 @@ def evaluate_test_sets(run: Run) -> None:
     result = {
         "tests": tests,
         "search": {"beam": run.config.decode.beam, "length_penalty": run.config.decode.length_penalty},
-        "weights": json.loads((run.directory / PUBLISHED).read_bytes()),
+        "weights": json_values(read_published(run.directory) or {}),
         "parameters": sum(parameter_counts(run.config.model).values()),
         "steps": progress.step,
         "target_tokens": progress.tokens,

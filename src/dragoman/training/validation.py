@@ -63,6 +63,6 @@ class Validation:
                 batch = collate(store, rows).to(self.device)
                 with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
                     logits_BTV = model(batch.source_ids, batch.target_input, batch.source_allowed)
-                total += float(smoothed_cross_entropy(logits_BTV, batch.target_output, 0.0))
+                total += float(smoothed_cross_entropy(logits_BTV, batch.target_output, 0.0, batch.pad))
                 tokens += batch.num_tokens
         return total / tokens

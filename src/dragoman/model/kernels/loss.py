@@ -43,18 +43,11 @@ def _loss_and_gradient(logits, targets, losses, units, smoothing, ignored, unit:
 
 
 @triton.jit
-def _two_losses_and_gradients(
-    logits, targets, losses, units, smoothing, r_drop, ignored, unit: tl.constexpr, size: tl.constexpr
-):
-    """Two rows of logits, p's and q's, from two passes of one token: their mean loss, and their divergence.
+def _lse_and_divergence(first, second, vocabulary, size: tl.constexpr):
+    """Of two rows of logits, p's and q's: the lse of each, KL(p, q), KL(q, p), and the sum of all logits.
 
     With d = log p - log q, the sum of p d is that of p (a - b), of the logits, minus the difference of their lse.
     """
-    pair = tl.program_id(0).to(tl.int64)
-    target = tl.load(targets + 2 * pair)
-    vocabulary = units * unit  # as above
-    first = logits + 2 * pair * vocabulary
-    second = first + vocabulary
     top_a = LOWEST
     top_b = LOWEST
     total_a = tl.zeros([size], tl.float32)
@@ -87,10 +80,24 @@ def _two_losses_and_gradients(
     lse_b = top_b + tl.log(sum_b)
     kl_a = tl.sum(apart_a, axis=0) / sum_a - (lse_a - lse_b)  # of q from p
     kl_b = (lse_a - lse_b) - tl.sum(apart_b, axis=0) / sum_b
+    return lse_a, lse_b, kl_a, kl_b, tl.sum(everything, axis=0)
+
+
+@triton.jit
+def _two_losses_and_gradients(
+    logits, targets, losses, units, smoothing, r_drop, ignored, unit: tl.constexpr, size: tl.constexpr
+):
+    """Two rows of logits, p's and q's, from two passes of one token: their mean loss, and their divergence."""
+    pair = tl.program_id(0).to(tl.int64)
+    target = tl.load(targets + 2 * pair)
+    vocabulary = units * unit  # as above
+    first = logits + 2 * pair * vocabulary
+    second = first + vocabulary
+    lse_a, lse_b, kl_a, kl_b, everything = _lse_and_divergence(first, second, vocabulary, size)
     right = tl.load(first + target).to(tl.float32) + tl.load(second + target).to(tl.float32)
     evenly = smoothing / vocabulary
     counted = target != ignored
-    both = lse_a + lse_b - (1.0 - smoothing) * right - evenly * tl.sum(everything, axis=0)
+    both = lse_a + lse_b - (1.0 - smoothing) * right - evenly * everything
     tl.store(losses + pair, tl.where(counted, 0.5 * both + 0.25 * r_drop * (kl_a + kl_b), 0.0))
     for start in range(0, vocabulary, size):
         columns = start + tl.arange(0, size)

@@ -17,7 +17,7 @@ from dragoman.training.checkpoint import PROVENANCE
 from dragoman.training.reports.attention import AttentionSnapshot, read_snapshots
 from dragoman.training.reports.curves import METRICS, best_of, curves
 from dragoman.training.reports.log import read_log
-from dragoman.training.reports.results import RESULT, SUMMARY
+from dragoman.training.reports.results import SUMMARY, read_result
 
 PAGE = "report.html"
 MAX_SAMPLES = 12  # translations of one sentence over time
@@ -80,9 +80,9 @@ def _facts(run: Path, records: Sequence[Record]) -> Iterator[str]:
 
 
 def _tests(run: Path) -> Iterator[str]:
-    if not (run / RESULT).exists():
+    result = read_result(run)
+    if result is None:
         return
-    result = json.loads((run / RESULT).read_bytes())
     rows = []
     for name, test in result["tests"].items():
         scores = [f"{test[metric]['score']:.1f}" for metric in ("bleu", "chrf", "ter")]

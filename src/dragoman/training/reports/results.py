@@ -26,3 +26,9 @@ def published_score(run: Path) -> tuple[str, float | None]:
     score = read_published(run)
     # a loss is stored as its negative, to be maximised
     return ("", None) if score is None else (score["kind"], abs(score["metric"]))
+
+
+def read_result(run: Path) -> dict[str, Any] | None:
+    """The content of DIR/result.json, or None."""
+    path = run / RESULT
+    return json.loads(path.read_bytes()) if path.exists() else None
