@@ -159,7 +159,7 @@ class _Texts:
             "split": options.split,
         }
         with counting("translating", len(sources), show=True) as advance:
-            for result in translator.stream(windows(sources, options.batch_size), options=options):
+            for result in translator.stream(windows(sources, translator.window_size(options)), options=options):
                 self.hypotheses.append(result.text)
                 self.failed += result.status == "failed"
                 advance(1)

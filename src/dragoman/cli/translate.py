@@ -156,7 +156,7 @@ class _Job:
     def _windows(self, lines: "Iterable[Line]") -> "Iterator[list[Line]]":
         from dragoman.decode.translator import windows
 
-        return windows(lines, self.options.batch_size)
+        return windows(lines, self.translator.window_size(self.options))
 
     def _translations(self, windows: "Iterable[Sequence[str | Line]]", **how: Any) -> "Iterator[Translation]":
         return self.translator.stream(windows, attention=self.attention, options=self.options, **how)

@@ -20,7 +20,7 @@ from dragoman.config import Config, DataConfig, DecodeConfig
 from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
-from dragoman.decode.engines.cuda import CudaSearch, is_available, supports
+from dragoman.decode.engines.cuda import CudaSearch, Search, is_available, supports
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
@@ -38,6 +38,7 @@ Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
 CUDA_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
 
@@ -263,7 +264,8 @@ class Translator:
         chosen = self.options(**options)
         if isinstance(text, str):
             return self._translate([text], chosen, attention)[0]
-        return list(self.stream(windows(_texts("text", text), chosen.batch_size), attention=attention, options=chosen))
+        lines = windows(_texts("text", text), self.window_size(chosen))
+        return list(self.stream(lines, attention=attention, options=chosen))
 
     def options(self, **options: Unpack[DecodeOptions]) -> DecodeConfig:
         """The model's own decoding settings with some replaced."""
@@ -271,6 +273,10 @@ class Translator:
         for name in unknown:
             raise ConfigError(f"{name}: unknown option; {suggestion(name, DecodeConfig.__dataclass_fields__)}")
         return replace(self.config.decode, **options)
+
+    def window_size(self, options: DecodeConfig) -> int:
+        """How many lines to translate together: enough to bucket well by length, few enough to show results early."""
+        return 16 * options.batch_size if self._cuda_search(options) is None else WINDOW_ON_CUDA
 
     def stream(
         self,
@@ -370,11 +376,14 @@ class Translator:
         advance: Advance = no_progress,
     ) -> list[Translation]:
         """Translate one window of lines; `start` is the number of its first line within the job."""
-        window = self._prepare(lines, options)
-        advance(len(window.results))
+        fast = self._cuda_search(options)
         with self.inference(options.threads):
+            if fast is not None:
+                return self._translate_on_cuda(fast, lines, options, attention, advance)
+            window = self._prepare(lines, options)
+            advance(len(window.results))
             outcomes = self._search_all(window.pieces, options, start, advance)
-        return self._assemble_all(window, outcomes, attention, options)
+            return self._assemble_all(window, outcomes, attention, options)
 
     def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> _Window:
         """Decide which lines there is nothing to translate in; cut the others into pieces."""
@@ -416,9 +425,6 @@ class Translator:
         self, pieces: list[_Piece], options: DecodeConfig, start: int, advance: Advance = no_progress
     ) -> list[Outcome]:
         """Search in batches bucketed by length; return outcomes in the order of the pieces."""
-        fast = self._cuda_search(options)
-        if fast is not None:
-            return self._search_on_cuda(fast, pieces, options, advance)
         by_length = sorted(range(len(pieces)), key=lambda index: len(pieces[index].ids))
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
@@ -442,24 +448,38 @@ class Translator:
             self._cuda = CudaSearch(model, self.engine.device, CUDA_PRECISIONS[self._precision])
         return self._cuda
 
-    def _search_on_cuda(
-        self, engine: CudaSearch, pieces: list[_Piece], options: DecodeConfig, advance: Advance
-    ) -> list[Outcome]:
+    def _translate_on_cuda(
+        self, engine: CudaSearch, lines: Sequence[str | Line], options: DecodeConfig, attention: bool, advance: Advance
+    ) -> list[Translation]:
+        """Part by part: while the device searches, the host tokenizes the next part and detokenizes the last one."""
+        size = max(PART_ON_CUDA, 4 * options.batch_size)
+        parts = [lines[first : first + size] for first in range(0, len(lines), size)]
+        results: list[Translation] = []
+
+        def assemble(window: _Window, outcomes: list[Outcome]) -> None:
+            results.extend(self._assemble_all(window, outcomes, attention, options))
+            advance(len(window.texts))
+
+        window = self._prepare(parts[0] if parts else [], options)
+        last: tuple[_Window, list[Outcome]] | None = None
+        for following in [*parts[1:], None]:
+            search = self._begin_on_cuda(engine, window, options)
+            if last is not None:
+                assemble(*last)
+            prepared = None if following is None else self._prepare(following, options)
+            found = dict(search.finish())
+            outcomes = [found[number] or _too_big(piece.ids) for number, piece in enumerate(window.pieces)]
+            last = (window, outcomes)
+            window = prepared or window
+        if last is not None:
+            assemble(*last)
+        return results
+
+    def _begin_on_cuda(self, engine: CudaSearch, window: _Window, options: DecodeConfig) -> Search:
         ids = self.tokenizers.target.vocabulary
-        limits = [self.limit(len(piece.ids), options) for piece in pieces]
-        left = Counter(piece.line for piece in pieces)
-        outcomes: dict[int, Outcome] = {}
-        found_all = engine.search(
-            [piece.ids for piece in pieces], limits, options,
-            start=ids.bos, end=ids.eos, forbidden=ids.never_predicted,
-        )  # fmt: skip
-        for index, found in found_all:
-            piece = pieces[index]
-            outcomes[index] = _too_big(piece.ids) if found is None else found
-            left[piece.line] -= 1
-            if not left[piece.line]:
-                advance(1)
-        return [outcomes[index] for index in range(len(pieces))]
+        sources = [piece.ids for piece in window.pieces]
+        limits = [self.limit(len(source), options) for source in sources]
+        return engine.begin(sources, limits, options, start=ids.bos, end=ids.eos, forbidden=ids.never_predicted)
 
     def _pieces(self, number: int, sentences: list[tuple[str, list[int]]]) -> list[_Piece]:
         """The model's inputs of a line, given its sentences and their ids; anything too long is cut into parts."""
@@ -598,10 +618,10 @@ def _texts(name: str, given: Iterable[str]) -> list[str]:
     return texts
 
 
-def windows(lines: Iterable[T], batch_size: int) -> Iterator[list[T]]:
-    """Group lines into windows long enough to bucket well by length, short enough to show results early."""
+def windows(lines: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Group lines into windows."""
     rest = iter(lines)
-    while window := list(itertools.islice(rest, 16 * batch_size)):
+    while window := list(itertools.islice(rest, size)):
         yield window
 
 

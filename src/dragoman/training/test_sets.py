@@ -70,7 +70,9 @@ def _test(run: Run, translator: Translator, name: str, source: Path, target: Pat
         run.reporter.note(f"test {name}: {note}")
     references = [normalize(pair.target, text.normalization) for pair in pairs]  # as translations are
     translations, failed = [], 0
-    for translation in translator.stream(windows([pair.source for pair in pairs], run.config.decode.batch_size)):
+    for translation in translator.stream(
+        windows([pair.source for pair in pairs], translator.window_size(run.config.decode))
+    ):
         translations.append(translation.text)
         failed += translation.status == "failed"
         run.reporter.working(f"translating {name}, {len(pairs):,} lines", len(translations))

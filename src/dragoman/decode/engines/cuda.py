@@ -9,6 +9,7 @@ positions, V vocabulary, Q sentences of the queue.
 """
 
 import copy
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from dragoman.model.transformer import DecoderLayer, Transformer
 
 MOST_HYPOTHESES = 16
 WIDEST_HEAD = 256
-STEPS = 8  # replays of the graph between two questions to the device
+STEPS = 8  # of a graph
 SOURCE_TOKENS = 1 << 17  # of a queue, at most
 ENCODED_TOKENS = 1 << 15  # of a pass of the encoder, at most
 SHORTEST = 64  # target positions of the smallest cache
@@ -112,7 +113,7 @@ class CudaSearch:
         self._longest = 0
         self._programs: dict[Shape, Program] = {}
 
-    def search(
+    def begin(
         self,
         sources: Sequence[Sequence[int]],
         limits: Sequence[int],
@@ -121,40 +122,26 @@ class CudaSearch:
         start: int,
         end: int,
         forbidden: Sequence[int],
-    ) -> Iterator[tuple[int, list[Hypothesis] | None]]:
-        """Yield the number of every source with its `n_best` hypotheses; None if it does not fit in memory."""
+    ) -> "Search":
+        """Start a search on the device. The host is free to do other work before it calls `finish`."""
         jobs = [Job(source, limit) for source, limit in zip(sources, limits, strict=True)]
-        # longest first: at the end of a queue the slots run empty, which takes least with short sentences
-        order = sorted(range(len(jobs)), key=lambda number: -jobs[number].limit)
-        special = (start, end, *forbidden)
-        for window in _windows(order, jobs):
-            results = self._search_halving([jobs[number] for number in window], options, special, options.batch_size)
-            yield from zip(window, results, strict=True)
+        return Search(self, jobs, options, (start, end, *forbidden))
 
-    def _search_halving(
+    def launch(
         self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int
-    ) -> list[list[Hypothesis] | None]:
-        """With half the slots and half the sentences if memory runs out."""
+    ) -> "Program | None":
+        """Encode the sentences and start to decode them; None if they do not fit in memory."""
         try:
-            return [*self._search(jobs, options, special, slots)]
+            return self._launch(jobs, options, special, slots)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         self._programs.clear()  # after the except clause, whose end frees the traceback
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        if len(jobs) == 1:
-            return [None]
-        half = len(jobs) // 2
-        return [
-            hypotheses
-            for part in (jobs[:half], jobs[half:])
-            for hypotheses in self._search_halving(part, options, special, max(1, slots // 2))
-        ]
+        return None
 
-    def _search(
-        self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int
-    ) -> list[list[Hypothesis]]:
+    def _launch(self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int) -> "Program":
         program = self._program(jobs, options, special, slots)
         first = 0
         for batch in _batches([job.source for job in jobs]):
@@ -163,8 +150,7 @@ class CudaSearch:
                 kv[first : first + len(memory_SM)] = layer.cross_memory(memory_SM)
             first += len(memory_SM)
         program.start(jobs, options)
-        program.run(len(jobs))
-        return program.results(len(jobs), options)
+        return program
 
     def _program(self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int) -> "Program":
         positions = _power(max(SHORTEST, max(job.limit for job in jobs) + 2))
@@ -311,6 +297,42 @@ class CudaSearch:
         return positions.vectors(torch.arange(count, device=self._device), torch.float32)
 
 
+class Search:
+    """A search under way. The device works on its first queue; `finish` waits for it and runs the others."""
+
+    def __init__(
+        self, engine: CudaSearch, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...]
+    ) -> None:
+        self._engine, self._options, self._special = engine, options, special
+        # longest first: at the end of a queue the slots run empty, which takes least with short sentences
+        order = sorted(range(len(jobs)), key=lambda number: -jobs[number].limit)
+        self._queues = [(numbers, [jobs[number] for number in numbers]) for numbers in _queues(order, jobs)]
+        self._first = self._launch(self._queues[0][1], options.batch_size) if self._queues else None
+
+    def finish(self) -> Iterator[tuple[int, list[Hypothesis] | None]]:
+        """Yield the number of every source with its `n_best` hypotheses; None if it does not fit in memory."""
+        for place, (numbers, jobs) in enumerate(self._queues):
+            program = self._first if place == 0 else self._launch(jobs, self._options.batch_size)
+            yield from zip(numbers, self._results(program, jobs, self._options.batch_size), strict=True)
+
+    def _launch(self, jobs: Sequence[Job], slots: int) -> "Program | None":
+        return self._engine.launch(jobs, self._options, self._special, slots)
+
+    def _results(self, program: "Program | None", jobs: Sequence[Job], slots: int) -> Sequence[list[Hypothesis] | None]:
+        """Those of a program; without one, with half the slots and half the sentences at a time."""
+        if program is not None:
+            program.run(len(jobs))
+            return program.results(len(jobs), self._options)
+        if len(jobs) == 1:
+            return [None]
+        half, slots = len(jobs) // 2, max(1, slots // 2)
+        return [
+            hypotheses
+            for part in (jobs[:half], jobs[half:])
+            for hypotheses in self._results(self._launch(part, slots), part, slots)
+        ]
+
+
 class Program:
     """The tensors of a search of one shape, and its step as a CUDA graph."""
 
@@ -358,11 +380,12 @@ class Program:
         torch.cuda.current_stream(self._device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._search.step(self)
+            for _ in range(STEPS):
+                self._search.step(self)
         return graph
 
     def start(self, jobs: Sequence[Job], options: DecodeConfig) -> None:
-        """Queue the sentences and give the first ones to the slots."""
+        """Queue the sentences, give the first ones to the slots, and start most of the steps they will take."""
         count, slots, queue = len(jobs), self.slots, self.queue
         starts = np.cumsum([0, *(len(job.source) for job in jobs)], dtype=np.int32)
         sentences = np.arange(self.shape.slots, dtype=np.int32)
@@ -381,6 +404,10 @@ class Program:
         slots.tokens[:, 0] = self.shape.special[0]
         slots.scores.fill_(-math.inf)[:, 0] = 0.0
         slots.finished_order.fill_(-1)
+        if self._graph is not None:
+            # a translation is about as long as its source; the last steps are left to `run`
+            for _ in range(int(starts[-1]) // (self.shape.slots * STEPS)):
+                self._graph.replay()
 
     def _set(self, target: Tensor, values: np.ndarray[Any, Any]) -> None:
         target[: len(values)].copy_(torch.from_numpy(values))
@@ -395,17 +422,15 @@ class Program:
         # the answer to a question is read while the next steps run
         hosts = [torch.zeros((), dtype=torch.int32, pin_memory=True) for _ in range(2)]
         events = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
-        for number in range(sum(self.queue.limits[:count].tolist()) + 2):
-            for _ in range(STEPS):
-                self._graph.replay()
+        for number in itertools.count():
             hosts[number % 2].copy_(done, non_blocking=True)
             events[number % 2].record()
+            self._graph.replay()
             before = (number + 1) % 2
             if number:
                 events[before].synchronize()
                 if int(hosts[before]) >= count:
                     return
-        raise AssertionError("unreachable: every sentence stops at its limit")
 
     def results(self, count: int, options: DecodeConfig) -> list[list[Hypothesis]]:
         """The hypotheses of the first `count` sentences, best first."""
@@ -444,7 +469,7 @@ def is_available(device: torch.device) -> bool:
     return device.type == "cuda" and kernels_run() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _windows(order: Sequence[int], jobs: Sequence[Job]) -> Iterator[list[int]]:
+def _queues(order: Sequence[int], jobs: Sequence[Job]) -> Iterator[list[int]]:
     """Cut a job into queues: long enough that running empty at the end matters little, within memory."""
     window: list[int] = []
     tokens = 0

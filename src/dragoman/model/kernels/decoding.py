@@ -20,8 +20,11 @@ from torch import Tensor
 LOWEST = tl.constexpr(-1.0e30)  # instead of -inf: a row of only -inf would become NaN
 FEWEST_ROWS = 16  # of a matrix product
 SELF_BLOCK, CROSS_BLOCK = 64, 64  # keys a program takes at once
-GROUP = 64  # neighbouring ids whose best logit is kept in a register
-MOST_IDS = 1 << 17  # of a vocabulary: a row of logits is held by one program
+SELF_WARPS, CROSS_WARPS = 2, 2
+GROUP = 64  # neighbouring ids of which only the best logit is compared with others
+CHUNK = 16  # groups that a warp reads at once
+MANY_ROWS = 1024  # from here on, a warp for each row of logits fills the GPU
+MOST_IDS = 1 << 17  # of a vocabulary: the best of all groups are held in registers
 
 
 class Slots(NamedTuple):
@@ -182,7 +185,7 @@ def self_attention(slots: Slots, qkv: Tensor, keys: Tensor, values: Tensor, head
     out = qkv.new_empty((len(qkv), heads * d_v))
     _self_attention[(len(slots.sentence) * heads,)](
         qkv, keys, values, slots.ancestors, slots.sentence, slots.position, out, positions, scale, hypotheses,
-        _rows(hypotheses), heads, d_k, d_v, _size(d_k), _size(d_v), SELF_BLOCK, _precision(qkv), num_warps=2,
+        _rows(hypotheses), heads, d_k, d_v, _size(d_k), _size(d_v), SELF_BLOCK, _precision(qkv), num_warps=SELF_WARPS,
     )  # fmt: skip
     return out
 
@@ -235,7 +238,7 @@ def cross_attention(
     out = q.new_empty((len(q), heads * d_v))
     _cross_attention[(len(slots.sentence) * heads,)](
         q, kv, slots.sentence, queue.starts, out, scale, hypotheses, _rows(hypotheses), heads, d_k, d_v, _size(d_k),
-        _size(d_v), CROSS_BLOCK, _precision(q), num_warps=2,
+        _size(d_v), CROSS_BLOCK, _precision(q), num_warps=CROSS_WARPS,
     )  # fmt: skip
     return out
 
@@ -262,17 +265,27 @@ def _without(values, ids, forbidden_1, forbidden_2, forbidden_3):
 
 
 @triton.jit
-def _best(logits, slot_sentence, values, chosen, forbidden_1, forbidden_2, forbidden_3, vocabulary: tl.constexpr,
-          hypotheses: tl.constexpr, count: tl.constexpr, groups: tl.constexpr, group: tl.constexpr):  # fmt: skip
+def _best(logits, slot_sentence, group_best, values, chosen, forbidden_1, forbidden_2, forbidden_3,
+          vocabulary: tl.constexpr, hypotheses: tl.constexpr, count: tl.constexpr, groups: tl.constexpr,
+          group: tl.constexpr, chunk: tl.constexpr):  # fmt: skip
     row = tl.program_id(0)
     if tl.load(slot_sentence + row // hypotheses) >= 0:
         pointer = logits + row.to(tl.int64) * vocabulary
+        group_best += row * groups
+        highest, total = tl.full([], LOWEST, tl.float32), tl.zeros([], tl.float32)
+        for start in range(0, tl.cdiv(vocabulary, group), chunk):
+            groups_G = start + tl.arange(0, chunk)
+            ids = groups_G[:, None] * group + tl.arange(0, group)[None, :]
+            x = tl.load(pointer + ids, mask=ids < vocabulary, other=float("-inf")).to(tl.float32)
+            higher = tl.maximum(highest, tl.max(tl.max(x, axis=1), axis=0))
+            total = total * tl.exp(highest - higher) + tl.sum(tl.sum(tl.exp(x - higher), axis=1), axis=0)
+            highest = higher
+            best_G = tl.max(_without(x, ids, forbidden_1, forbidden_2, forbidden_3), axis=1)
+            tl.store(group_best + groups_G, best_G, mask=groups_G < groups)
+        lse = highest + tl.log(total)
+        tl.debug_barrier()  # other threads wrote them
         groups_G = tl.arange(0, groups)
-        ids = groups_G[:, None] * group + tl.arange(0, group)[None, :]
-        x = tl.load(pointer + ids, mask=ids < vocabulary, other=float("-inf")).to(tl.float32)
-        highest = tl.max(tl.max(x, axis=1), axis=0)
-        lse = highest + tl.log(tl.sum(tl.sum(tl.exp(x - highest), axis=1), axis=0))
-        best_G = tl.max(_without(x, ids, forbidden_1, forbidden_2, forbidden_3), axis=1)
+        best_G = tl.load(group_best + groups_G, mask=groups_G * group < vocabulary, other=float("-inf"))
         last, last_id = tl.full([], float("inf"), tl.float32), tl.full([], -1, tl.int32)
         for number in range(count):
             # what is left comes after the last choice: in value, or, where values are equal, in id
@@ -298,10 +311,12 @@ def best_candidates(slots: Slots, logits: Tensor, count: int, forbidden: tuple[i
     values = logits.new_empty((rows, count), dtype=torch.float32)
     chosen = logits.new_empty((rows, count), dtype=torch.int32)
     groups = max(2, triton.next_power_of_2(triton.cdiv(vocabulary, GROUP)))
+    group_best = logits.new_empty((rows, groups), dtype=torch.float32)
     never = (*forbidden, -1, -1, -1)[:3]
+    warps = 1 if rows >= MANY_ROWS else 4
     _best[(rows,)](
-        logits, slots.sentence, values, chosen, *never, vocabulary, slots.ids.size(1), count, groups, GROUP,
-        num_warps=min(32, max(4, groups // 32)),
+        logits, slots.sentence, group_best, values, chosen, *never, vocabulary, slots.ids.size(1), count, groups, GROUP,
+        min(groups, CHUNK * warps), num_warps=warps,
     )  # fmt: skip
     return values, chosen
 
