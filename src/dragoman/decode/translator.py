@@ -451,28 +451,22 @@ class Translator:
     def _translate_on_cuda(
         self, engine: CudaSearch, lines: Sequence[str | Line], options: DecodeConfig, attention: bool, advance: Advance
     ) -> list[Translation]:
-        """Part by part: while the device searches, the host tokenizes the next part and detokenizes the last one."""
-        size = max(PART_ON_CUDA, 4 * options.batch_size)
+        """Part by part: while the device searches one, the host detokenizes the last and tokenizes the next one."""
+        size = max(PART_ON_CUDA, 8 * options.batch_size)
         parts = [lines[first : first + size] for first in range(0, len(lines), size)]
+        windows = (self._prepare(part, options) for part in parts)
         results: list[Translation] = []
-
-        def assemble(window: _Window, outcomes: list[Outcome]) -> None:
-            results.extend(self._assemble_all(window, outcomes, attention, options))
+        window = next(windows, None)
+        search = None if window is None else self._begin_on_cuda(engine, window, options)
+        while window is not None and search is not None:
+            following = next(windows, None)
+            found = search.wait()
+            search = None if following is None else self._begin_on_cuda(engine, following, options)
+            hypotheses = {number: each for part in found for number, each in part.hypotheses(options)}
+            outcomes = [hypotheses[number] or _too_big(piece.ids) for number, piece in enumerate(window.pieces)]
+            results += self._assemble_all(window, outcomes, attention, options)
             advance(len(window.texts))
-
-        window = self._prepare(parts[0] if parts else [], options)
-        last: tuple[_Window, list[Outcome]] | None = None
-        for following in [*parts[1:], None]:
-            search = self._begin_on_cuda(engine, window, options)
-            if last is not None:
-                assemble(*last)
-            prepared = None if following is None else self._prepare(following, options)
-            found = dict(search.finish())
-            outcomes = [found[number] or _too_big(piece.ids) for number, piece in enumerate(window.pieces)]
-            last = (window, outcomes)
-            window = prepared or window
-        if last is not None:
-            assemble(*last)
+            window = following
         return results
 
     def _begin_on_cuda(self, engine: CudaSearch, window: _Window, options: DecodeConfig) -> Search:
@@ -543,8 +537,8 @@ class Translator:
             combinations = best_combinations(choices, options.n_best)
         alternatives = [self._alternative(pieces, combination, text_of) for combination in combinations]
         best, chosen = alternatives[0], combinations[0]
-        truncated = any(not hypothesis.finished for hypothesis in chosen)
-        source_ids = [token for piece in pieces for token in piece.ids]
+        truncated = not all(hypothesis.finished for hypothesis in chosen)
+        source_ids = _concatenated([piece.ids for piece in pieces])
         return Translation(
             source=line,
             text=best.text,
@@ -563,7 +557,7 @@ class Translator:
         """Join one hypothesis per piece."""
         target = self.tokenizers.target
         texts = [piece.glue + text_of[id(each)] for piece, each in zip(pieces, hypotheses, strict=True)]
-        ids = [token for hypothesis in hypotheses for token in produced(hypothesis, target.vocabulary.eos)]
+        ids = _concatenated([produced(hypothesis, target.vocabulary.eos) for hypothesis in hypotheses])
         return Alternative(
             text="".join(texts).strip(),
             score=sum([hypothesis.score for hypothesis in hypotheses]),
@@ -584,6 +578,10 @@ class Translator:
             tuple(self.tokenizers.target.pieces(target_input)),
             tuple(self.tokenizers.target.pieces(target_ids)),
         )
+
+
+def _concatenated(rows: list[list[int]]) -> list[int]:
+    return rows[0] if len(rows) == 1 else list(itertools.chain.from_iterable(rows))
 
 
 def _too_big(ids: list[int]) -> Outcome:

@@ -104,7 +104,7 @@ class Tokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The pieces as sentencepiece writes them: `▁` for a preceding space, `<0xE2>` for a byte, `</s>` for EOS."""
-        return [self._piece_names[piece] for piece in ids]
+        return list(map(self._piece_names.__getitem__, ids))
 
     @functools.cached_property
     def _piece_names(self) -> list[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,9 +35,12 @@ WIDEST_HEAD = 256
 STEPS = 8  # of a graph
 SOURCE_TOKENS = 1 << 17  # of a queue, at most
 ENCODED_TOKENS = 1 << 15  # of a pass of the encoder, at most
-SHORTEST = 64  # target positions of the smallest cache
-CACHE_SHARE = 0.3  # of the memory that is free
+QUEUE_SLOTS = 16  # sentences of a queue for each slot, at most
+SHORTEST = 128  # target positions of the smallest cache
 KEPT_SHAPES = 4
+
+
+Array = npt.NDArray[Any]
 
 
 class Linear(NamedTuple):
@@ -123,7 +127,7 @@ class CudaSearch:
         end: int,
         forbidden: Sequence[int],
     ) -> "Search":
-        """Start a search on the device. The host is free to do other work before it calls `finish`."""
+        """Start a search on the device. The host is free to do other work before it calls `wait`."""
         jobs = [Job(source, limit) for source, limit in zip(sources, limits, strict=True)]
         return Search(self, jobs, options, (start, end, *forbidden))
 
@@ -153,20 +157,21 @@ class CudaSearch:
         return program
 
     def _program(self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int) -> "Program":
-        positions = _power(max(SHORTEST, max(job.limit for job in jobs) + 2))
+        # few shapes: capturing a graph takes longer than using it for a page of text
+        slots, tokens = min(_power(len(jobs)), slots), sum(len(job.source) for job in jobs)
         shape = Shape(
-            slots=min(_power(len(jobs)), slots),
+            slots=slots,
             hypotheses=options.beam,
             results=options.n_best,
-            positions=positions,
-            sentences=_power(len(jobs)),
-            source_tokens=_power(sum(len(job.source) for job in jobs)),
+            positions=_power(max(SHORTEST, max(job.limit for job in jobs) + 2)),
+            sentences=slots if len(jobs) <= slots else QUEUE_SLOTS * slots,
+            source_tokens=_power(max(SOURCE_TOKENS if len(jobs) > slots else slots * SHORTEST, tokens)),
             special=special,
         )
-        if shape not in self._programs:
-            while len(self._programs) >= KEPT_SHAPES:
-                del self._programs[next(iter(self._programs))]
-            self._programs[shape] = Program(self, shape, self._device)
+        program = self._programs.pop(shape, None)
+        while program is None and len(self._programs) >= KEPT_SHAPES:
+            del self._programs[next(iter(self._programs))]  # the one not used for longest
+        self._programs[shape] = program or Program(self, shape, self._device)
         return self._programs[shape]
 
     # The encoder
@@ -297,8 +302,41 @@ class CudaSearch:
         return positions.vectors(torch.arange(count, device=self._device), torch.float32)
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a search left, as arrays: nothing is converted while the device could work on the next search."""
+
+    numbers: Sequence[int]  # of the sources
+    lengths_QR: Array | None  # -1: no such hypothesis; None: the source does not fit in memory
+    scores_QR: Array | None = None
+    finished_QR: Array | None = None
+    ids_QRT: Array | None = None
+
+    def hypotheses(self, options: DecodeConfig) -> Iterator[tuple[int, list[Hypothesis] | None]]:
+        """Yield the number of every source with its hypotheses, best first; None if it does not fit in memory."""
+        if self.lengths_QR is None or self.scores_QR is None or self.finished_QR is None or self.ids_QRT is None:
+            yield from ((number, None) for number in self.numbers)
+            return
+        lengths = self.lengths_QR + self.finished_QR  # with the end symbol
+        penalties = _penalties(int(lengths.max(initial=1)), options)
+        normalized_QR = self.scores_QR / penalties[lengths.clip(1)]
+        rows = zip(
+            self.numbers, self.lengths_QR.tolist(), self.scores_QR.tolist(), normalized_QR.tolist(),
+            self.finished_QR.tolist(), self.ids_QRT.tolist(), strict=True,
+        )  # fmt: skip
+        for number, *columns in rows:
+            yield (
+                number,
+                [
+                    Hypothesis(tuple(ids[:length]), score, normalized, bool(finished))
+                    for length, score, normalized, finished, ids in zip(*columns, strict=True)
+                    if length >= 0
+                ],
+            )
+
+
 class Search:
-    """A search under way. The device works on its first queue; `finish` waits for it and runs the others."""
+    """A search under way. The device works on its first queue; `wait` waits for it and runs the others."""
 
     def __init__(
         self, engine: CudaSearch, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...]
@@ -306,30 +344,33 @@ class Search:
         self._engine, self._options, self._special = engine, options, special
         # longest first: at the end of a queue the slots run empty, which takes least with short sentences
         order = sorted(range(len(jobs)), key=lambda number: -jobs[number].limit)
-        self._queues = [(numbers, [jobs[number] for number in numbers]) for numbers in _queues(order, jobs)]
-        self._first = self._launch(self._queues[0][1], options.batch_size) if self._queues else None
+        self._jobs = jobs
+        self._queues = list(_queues(order, jobs, QUEUE_SLOTS * options.batch_size))
+        self._first = self._launch(self._queues[0], options.batch_size) if self._queues else None
 
-    def finish(self) -> Iterator[tuple[int, list[Hypothesis] | None]]:
-        """Yield the number of every source with its `n_best` hypotheses; None if it does not fit in memory."""
-        for place, (numbers, jobs) in enumerate(self._queues):
-            program = self._first if place == 0 else self._launch(jobs, self._options.batch_size)
-            yield from zip(numbers, self._results(program, jobs, self._options.batch_size), strict=True)
+    def wait(self) -> list[Found]:
+        """Return what was found, once everything is done."""
+        found: list[Found] = []
+        for place, numbers in enumerate(self._queues):
+            slots = self._options.batch_size
+            found += self._finish(self._first if place == 0 else self._launch(numbers, slots), numbers, slots)
+        return found
 
-    def _launch(self, jobs: Sequence[Job], slots: int) -> "Program | None":
-        return self._engine.launch(jobs, self._options, self._special, slots)
+    def _launch(self, numbers: Sequence[int], slots: int) -> "Program | None":
+        return self._engine.launch([self._jobs[number] for number in numbers], self._options, self._special, slots)
 
-    def _results(self, program: "Program | None", jobs: Sequence[Job], slots: int) -> Sequence[list[Hypothesis] | None]:
-        """Those of a program; without one, with half the slots and half the sentences at a time."""
+    def _finish(self, program: "Program | None", numbers: Sequence[int], slots: int) -> list[Found]:
+        """The results of a program; without one, with half the slots and half the sentences at a time."""
         if program is not None:
-            program.run(len(jobs))
-            return program.results(len(jobs), self._options)
-        if len(jobs) == 1:
-            return [None]
-        half, slots = len(jobs) // 2, max(1, slots // 2)
+            program.run(len(numbers))
+            return [program.found(numbers)]
+        if len(numbers) == 1:
+            return [Found(numbers, None)]
+        half, slots = len(numbers) // 2, max(1, slots // 2)
         return [
-            hypotheses
-            for part in (jobs[:half], jobs[half:])
-            for hypotheses in self._results(self._launch(part, slots), part, slots)
+            found
+            for part in (numbers[:half], numbers[half:])
+            for found in self._finish(self._launch(part, slots), part, slots)
         ]
 
 
@@ -390,15 +431,11 @@ class Program:
         starts = np.cumsum([0, *(len(job.source) for job in jobs)], dtype=np.int32)
         sentences = np.arange(self.shape.slots, dtype=np.int32)
         sentences[count:] = -1
-        lengths = range(1, self.shape.positions + 1)
-        penalties = [1.0] + [
-            length_penalty(length, options.length_penalty, options.length_penalty_form) for length in lengths
-        ]
         self._set(queue.starts, starts)
         self._set(queue.limits, np.array([job.limit for job in jobs], dtype=np.int32))
         self._set(queue.counters, np.array([min(count, self.shape.slots), count, 0], dtype=np.int32))
         self._set(slots.sentence, sentences)
-        self._set(self.penalties, np.array(penalties))
+        self._set(self.penalties, _penalties(self.shape.positions, options))
         slots.position.zero_()
         slots.ids.fill_(self.shape.special[0])
         slots.tokens[:, 0] = self.shape.special[0]
@@ -409,8 +446,10 @@ class Program:
             for _ in range(int(starts[-1]) // (self.shape.slots * STEPS)):
                 self._graph.replay()
 
-    def _set(self, target: Tensor, values: np.ndarray[Any, Any]) -> None:
-        target[: len(values)].copy_(torch.from_numpy(values))
+    def _set(self, target: Tensor, values: Array) -> None:
+        given = torch.from_numpy(values)
+        # pinned: the host does not wait for what the device has to do before
+        target[: len(values)].copy_(given.pin_memory() if self._graph is not None else given, non_blocking=True)
 
     def run(self, count: int) -> None:
         """Step until `count` sentences are done."""
@@ -432,25 +471,20 @@ class Program:
                 if int(hosts[before]) >= count:
                     return
 
-    def results(self, count: int, options: DecodeConfig) -> list[list[Hypothesis]]:
-        """The hypotheses of the first `count` sentences, best first."""
-        queue = self.queue
+    def found(self, numbers: Sequence[int]) -> Found:
+        """The hypotheses of the first sentences of the queue, which have these numbers."""
+        queue, count = self.queue, len(numbers)
         lengths_QR = queue.lengths[:count].cpu().numpy()
-        longest = max(1, int(lengths_QR.max()))
-        ids_QRT = queue.ids[:count, :, :longest].cpu().numpy()
-        scores, finished = (part[:count].cpu().numpy().tolist() for part in (queue.scores, queue.finished))
-        found: list[list[Hypothesis]] = []
-        for sentence, lengths in enumerate(lengths_QR.tolist()):
-            hypotheses = []
-            for place, length in enumerate(lengths):
-                if length < 0:
-                    break
-                score, ended = scores[sentence][place], bool(finished[sentence][place])
-                penalty = length_penalty(max(1, length + ended), options.length_penalty, options.length_penalty_form)
-                ids = tuple(ids_QRT[sentence, place, :length].tolist())
-                hypotheses.append(Hypothesis(ids, score, score / penalty, ended))
-            found.append(hypotheses)
-        return found
+        ids_QRT = queue.ids[:count, :, : max(1, int(lengths_QR.max()))].cpu().numpy()
+        scores_QR, finished_QR = (part[:count].cpu().numpy() for part in (queue.scores, queue.finished))
+        return Found(numbers, lengths_QR, scores_QR, finished_QR, ids_QRT)
+
+
+def _penalties(longest: int, options: DecodeConfig) -> Array:
+    """The divisors of scores by length, with the end symbol; there is none of length 0."""
+    lengths = range(1, longest + 1)
+    form = options.length_penalty_form
+    return np.array([1.0, *(length_penalty(length, options.length_penalty, form) for length in lengths)])
 
 
 def supports(model: nn.Module, options: DecodeConfig | None = None) -> bool:
@@ -469,19 +503,19 @@ def is_available(device: torch.device) -> bool:
     return device.type == "cuda" and kernels_run() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _queues(order: Sequence[int], jobs: Sequence[Job]) -> Iterator[list[int]]:
-    """Cut a job into queues: long enough that running empty at the end matters little, within memory."""
-    window: list[int] = []
+def _queues(order: Sequence[int], jobs: Sequence[Job], sentences: int) -> Iterator[list[int]]:
+    """Cut a job into queues of at most so many `sentences` and SOURCE_TOKENS tokens; a sentence may have more."""
+    queue: list[int] = []
     tokens = 0
     for number in order:
         length = len(jobs[number].source)
-        if window and (tokens + length > SOURCE_TOKENS):
-            yield window
-            window, tokens = [], 0
-        window.append(number)
+        if queue and (tokens + length > SOURCE_TOKENS or len(queue) == sentences):
+            yield queue
+            queue, tokens = [], 0
+        queue.append(number)
         tokens += length
-    if window:
-        yield window
+    if queue:
+        yield queue
 
 
 def _batches(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:

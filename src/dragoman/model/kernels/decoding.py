@@ -19,10 +19,10 @@ from torch import Tensor
 
 LOWEST = tl.constexpr(-1.0e30)  # instead of -inf: a row of only -inf would become NaN
 FEWEST_ROWS = 16  # of a matrix product
-SELF_BLOCK, CROSS_BLOCK = 64, 64  # keys a program takes at once
+SELF_BLOCK, CROSS_BLOCK = 32, 32  # keys a program takes at once
 SELF_WARPS, CROSS_WARPS = 2, 2
 GROUP = 64  # neighbouring ids of which only the best logit is compared with others
-CHUNK = 16  # groups that a warp reads at once
+CHUNK = 32  # groups that a warp reads at once
 MANY_ROWS = 1024  # from here on, a warp for each row of logits fills the GPU
 MOST_IDS = 1 << 17  # of a vocabulary: the best of all groups are held in registers
 

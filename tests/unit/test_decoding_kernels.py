@@ -1,0 +1,135 @@
+"""The search for CUDA against the plain one: on CUDA, or in Triton's interpreter where only the CPU is there."""
+
+import math
+import os
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+pytest.importorskip("triton", reason="Triton is not installed: the kernels were not tested")
+
+from dragoman.config import DecodeConfig, TransformerConfig
+from dragoman.decode.engines.cuda import CudaSearch
+from dragoman.decode.engines.plain import Engine
+from dragoman.decode.search import Hypothesis, search
+from dragoman.model.kernels import decoding as kernels
+from dragoman.model.transformer import Transformer
+
+# Triton's interpreter turns arrays of one element into numbers, which NumPy will forbid one day
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SPECIAL: dict[str, Any] = {"start": 2, "end": 3, "forbidden": (0, 1, 2)}
+
+
+def make_model(seed: int, end_bias: float = 3.0, **settings: Any) -> Transformer:
+    """A small model with random weights that often ends a sentence."""
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": 90, "num_layers": 1, "decoder_num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 2}
+    model = Transformer(TransformerConfig(**{**sizes, "dropout": 0.0, "output_bias": True, **settings})).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+        model.output.bias[3] += end_bias
+    return model.to(DEVICE)
+
+
+def make_jobs(seed: int, count: int, vocabulary: int = 90) -> tuple[list[list[int]], list[int]]:
+    """Sources and limits, among them the shortest."""
+    chance = random.Random(seed)
+    sources = [[chance.randrange(4, vocabulary) for _ in range(chance.randrange(8))] + [3] for _ in range(count)]
+    return sources, [0, 1, *(chance.randrange(2, 9) for _ in range(count - 2))]
+
+
+def both(model: Transformer, options: DecodeConfig, count: int = 6, seed: int = 1) -> list[list[list[Hypothesis]]]:
+    """The plain search and the one for CUDA."""
+    sources, limits = make_jobs(seed, count, model.config.vocab_size)
+    with torch.inference_mode():
+        decoding = Engine(model, DEVICE).start(sources)
+        plain = search(decoding, limits, options, range(count), **SPECIAL)
+        found = CudaSearch(model, DEVICE, torch.float32).begin(sources, limits, options, **SPECIAL).wait()
+    fast = {number: hypotheses for part in found for number, hypotheses in part.hypotheses(options)}
+    assert sorted(fast) == list(range(count))
+    return [plain, [fast[number] or [] for number in range(count)]]
+
+
+def assert_equal(plain: list[list[Hypothesis]], fast: list[list[Hypothesis]]) -> None:
+    for one, other in zip(plain, fast, strict=True):
+        assert [(each.ids, each.finished) for each in other] == [(each.ids, each.finished) for each in one]
+        for expected, given in zip(one, other, strict=True):
+            assert given.score == pytest.approx(expected.score, abs=1e-4)
+            assert given.normalized_score == pytest.approx(expected.normalized_score, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({"beam": 1, "batch_size": 2}, {}),
+        ({"beam": 4, "n_best": 4, "batch_size": 2}, {}),
+        ({"beam": 3, "n_best": 2, "batch_size": 8, "length_penalty": 1.0, "length_penalty_form": "power"}, {}),
+        ({"beam": 2, "n_best": 2, "batch_size": 4}, {"norm": "pre", "positions": "rotary"}),
+        ({"beam": 2, "batch_size": 4}, {"positions": "learned", "d_k": 24, "d_v": 8, "activation": "gelu"}),
+        ({"beam": 5, "n_best": 5, "batch_size": 4}, {"vocab_size": 8, "attention_bias": False, "positions": "none"}),
+    ],
+)
+def test_cuda_search_finds_what_plain_search_finds(options: dict[str, Any], settings: dict[str, Any]) -> None:
+    """More sentences than slots: they are refilled."""
+    plain, fast = both(make_model(1, **settings), DecodeConfig(**options))
+    assert_equal(plain, fast)
+    assert any(hypothesis.finished for hypotheses in plain for hypothesis in hypotheses)
+
+
+def test_cuda_search_fills_up_with_unfinished_hypotheses() -> None:
+    plain, fast = both(make_model(2, end_bias=-50.0), DecodeConfig(beam=3, n_best=3, batch_size=2))
+    assert_equal(plain, fast)
+    assert not any(hypothesis.finished for hypotheses in plain for hypothesis in hypotheses)
+
+
+def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: if every hypothesis attends to the past of its own place, the search goes elsewhere."""
+    own = kernels.self_attention
+
+    def without_ancestors(slots: kernels.Slots, *rest: Any) -> Tensor:
+        places = torch.arange(slots.ids.size(1), dtype=torch.int8, device=DEVICE)
+        slots.ancestors.copy_(places[None, :, None].expand_as(slots.ancestors))
+        return own(slots, *rest)
+
+    model, options = make_model(3, end_bias=0.0), DecodeConfig(beam=4, n_best=4, batch_size=2)
+    assert_equal(*both(model, options))
+    monkeypatch.setattr(kernels, "self_attention", without_ancestors)
+    with pytest.raises(AssertionError):
+        assert_equal(*both(model, options))
+
+
+@pytest.mark.parametrize("vocabulary", [7, 64, 100, 1000])
+def test_best_candidates_are_sorted_with_ties_by_id(vocabulary: int) -> None:
+    torch.manual_seed(vocabulary)
+    logits = (3 * torch.randn(6, vocabulary, device=DEVICE)).round(decimals=1)
+    slots: Any = make_slots([0, -1, 2], hypotheses=2)
+    count = min(8, vocabulary - 3)
+    values, ids = kernels.best_candidates(slots, logits, count, (0, 1, 2))
+    expected = logits.log_softmax(dim=1)
+    order = logits.masked_fill(torch.arange(vocabulary, device=DEVICE) < 3, -math.inf)
+    order = order.sort(dim=1, descending=True, stable=True).indices[:, :count]
+    real = [0, 1, 4, 5]  # the slot between them has nothing to do
+    assert torch.equal(ids[real].long(), order[real])
+    torch.testing.assert_close(values[real], expected.gather(1, order)[real], rtol=0, atol=1e-5)
+
+
+def test_a_row_with_nan_has_no_candidates() -> None:
+    logits = torch.randn(2, 100, device=DEVICE)
+    logits[0, 50] = math.nan
+    values, _ = kernels.best_candidates(make_slots([0, 1], hypotheses=1), logits, 4, (0,))
+    assert values[0].tolist() == [-math.inf] * 4
+    assert values[1].isfinite().all()
+
+
+def make_slots(sentences: list[int], hypotheses: int) -> Any:
+    slots = dict.fromkeys(kernels.Slots._fields, torch.zeros(0, device=DEVICE))
+    sentence = torch.tensor(sentences, dtype=torch.int32, device=DEVICE)
+    return kernels.Slots(**{**slots, "sentence": sentence, "ids": torch.zeros(len(sentences), hypotheses)})
