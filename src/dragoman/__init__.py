@@ -66,16 +66,21 @@ __all__ = [
 
 
 def load(
-    model: "str | os.PathLike[str]", device: str = "auto", precision: str = "float32", threads: int | None = None
+    model: "str | os.PathLike[str]",
+    device: str = "auto",
+    precision: str = "auto",
+    threads: int | None = None,
+    engine: str = "auto",
 ) -> "Translator":
     """Load a model: a directory, or the name of a bundled one.
 
-    device: auto, cpu, cuda, cuda:1 or mps. precision: float32, bfloat16 or int8.
-    threads: CPU threads; by default one per core, or one for a small model.
+    device: auto, cpu, cuda, cuda:1 or mps. precision: float32, bfloat16 or int8; auto searches in bfloat16 on a GPU
+    and runs everything else in float32. threads: CPU threads; by default one per core, or one for a small model.
+    engine: auto, plain (any device) or cuda.
     """
     from dragoman.decode.translator import Translator
 
-    return Translator.load(model, device, precision, threads)
+    return Translator.load(model, device, precision, threads, engine)
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute

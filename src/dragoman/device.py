@@ -52,8 +52,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 @functools.cache
 def kernels_run() -> bool:
     """Whether Triton kernels can run: on first use Triton builds a small launcher with a C compiler."""
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
-    return torch.cuda.is_available() and find_spec("triton") is not None and compiler is not None
+    return torch.cuda.is_available() and find_spec("triton") is not None and has_compiler()
+
+
+def has_compiler() -> bool:
+    """Whether a C compiler is found."""
+    return any([os.environ.get("CC"), *map(shutil.which, ("gcc", "cc", "clang"))])
 
 
 def choose_precision(name: str, device: torch.device) -> torch.dtype:

@@ -34,7 +34,7 @@ def on_cpu() -> Translator:
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16", "int8"])
 def on_cuda(request: pytest.FixtureRequest) -> Translator:
-    return dragoman.load("en-de", "cuda", request.param)
+    return dragoman.load("en-de", "cuda", request.param, engine="plain")
 
 
 def operators(recorded: profile) -> set[str]:
@@ -58,7 +58,7 @@ def test_control_the_profiler_sees_cudnn_attention() -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_float32_translations_match_the_cpu(on_cpu: Translator, beam: int) -> None:
-    on_cuda = dragoman.load("en-de", "cuda")
+    on_cuda = dragoman.load("en-de", "cuda", "float32")
     here, there = (translator.translate(SENTENCES, beam=beam) for translator in (on_cpu, on_cuda))
     assert [result.text for result in there] == [result.text for result in here]
     for one, other in zip(here, there, strict=True):
@@ -86,7 +86,7 @@ def memory_limit(extra_bytes: int) -> Iterator[None]:
 
 
 def test_a_batch_that_does_not_fit_is_halved_until_it_does() -> None:
-    translator = dragoman.load("en-de", "cuda")
+    translator = dragoman.load("en-de", "cuda", "float32", engine="plain")
     lines = [" ".join(SENTENCES[:5])] * 256
     options: dict[str, Any] = {"batch_size": 256, "beam": 4, "split": "long", "max_extra": 5}
     expected = translator.translate(lines, **options)
@@ -103,6 +103,78 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does() -> None:
     assert [result.text for result in results] == [result.text for result in expected]
     assert min(sizes) < 256, "the control: the batch did not fit"
     assert min(sizes) >= 16, "a failed batch must free its memory before its halves start"
+
+
+def test_a_queue_that_does_not_fit_is_halved_until_it_does() -> None:
+    translator = dragoman.load("en-de", "cuda", "float32")
+    lines = [" ".join(SENTENCES[:5])] * 256
+    options: dict[str, Any] = {"batch_size": 256, "beam": 4, "split": "long", "max_extra": 5}
+    expected = translator.translate(lines, **options)
+    assert translator._cuda is not None
+    sizes: list[int] = []
+    launch = translator._cuda._launch
+
+    def counted(jobs, *arguments):  # type: ignore[no-untyped-def]
+        sizes.append(len(jobs))
+        return launch(jobs, *arguments)
+
+    translator._cuda._launch = counted  # type: ignore[method-assign]
+    translator._cuda._programs.clear()
+    with memory_limit(512 << 20):
+        results = translator.translate(lines, **options)
+    assert [result.text for result in results] == [result.text for result in expected]
+    assert min(sizes) < 256, "the control: the queue did not fit"
+    assert min(sizes) >= 8, "a failed queue must free its memory before its halves start"
+
+
+LINES = [f"{first} {second}" for first in SENTENCES for second in SENTENCES]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_cuda_engine_in_float32_gives_the_tokens_of_the_plain_engine(beam: int) -> None:
+    cuda, plain = (dragoman.load("en-de", "cuda", "float32", engine=engine) for engine in ("cuda", "plain"))
+    expected = plain.translate(LINES, beam=beam, n_best=beam)
+    found = cuda.translate(LINES, beam=beam, n_best=beam)
+    assert cuda._cuda is not None
+    assert plain._cuda is None, "the control: two engines"
+    for one, other in zip(expected, found, strict=True):
+        assert [each.tokens for each in other.alternatives] == [each.tokens for each in one.alternatives]
+        assert other.score == pytest.approx(one.score, abs=1e-3)
+
+
+def test_cuda_engine_does_not_depend_on_batch_size_and_order() -> None:
+    translator = dragoman.load("en-de", "cuda", "float32")
+    expected = [result.text for result in translator.translate(LINES)]
+    for size in (1, 7, 512):
+        assert [result.text for result in translator.translate(LINES, batch_size=size)] == expected
+    backwards = translator.translate(LINES[::-1], batch_size=7)
+    assert [result.text for result in backwards][::-1] == expected
+
+
+def test_auto_searches_in_bfloat16_and_differs_in_few_lines() -> None:
+    auto, exact = dragoman.load("en-de", "cuda"), dragoman.load("en-de", "cuda", "float32")
+    assert (auto.choice.engine, auto.choice.precision) == ("cuda", "bfloat16")
+    pairs = zip(auto.translate(LINES), exact.translate(LINES), strict=True)
+    assert sum(one.text != other.text for one, other in pairs) <= 0.1 * len(LINES)
+
+
+def test_sampling_and_wide_beams_run_in_the_plain_engine() -> None:
+    translator = dragoman.load("en-de", "cuda")
+    translator.translate(SENTENCES, sampling=True)
+    translator.translate(SENTENCES[:2], beam=17)
+    assert translator._cuda is None
+    translator.translate(SENTENCES, beam=16)
+    assert translator._cuda is not None, "the control"
+
+
+def test_statuses_and_attention_are_those_of_the_plain_engine() -> None:
+    lines = ["", "Good morning!", "\x00", "word " * 300, "Thank you."]
+    cuda, plain = (dragoman.load("en-de", "cuda", "float32", engine=engine) for engine in ("cuda", "plain"))
+    one, other = (engine.translate(lines, attention=True) for engine in (plain, cuda))
+    assert [(each.status, each.text) for each in other] == [(each.status, each.text) for each in one]
+    assert other[1].alignment == one[1].alignment is not None
+    cut = cuda.translate(LINES[:3], max_extra=1)
+    assert [each.status for each in cut] == [each.status for each in plain.translate(LINES[:3], max_extra=1)]
 
 
 def test_trained_model_translates_the_same_on_cuda(quick_run: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli import interrupts
-from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Precision, Split, Threads
+from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, SearchPrecision, Split, Threads
 from dragoman.cli.translate import opened
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.evaluate.paper import DEFAULT_LANGUAGE
@@ -59,7 +59,8 @@ def command(
         Path | None, typer.Option(help="Write every sentence's scores: tab-separated, or JSON lines (.jsonl).")
     ] = None,
     device: Device = "auto",
-    precision: Precision = "float32",
+    precision: SearchPrecision = "auto",
+    engine: Engine = "auto",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -76,12 +77,12 @@ def command(
     _check_place(sentences, paths)
     paper_language = (language or DEFAULT_LANGUAGE) if paper else None
     every_sentence = worst > 0 or sentences is not None
-    wanted = _Wanted(tokenize, lowercase, paper_language, comet, worst, every_sentence, device, precision)
+    wanted = _Wanted(tokenize, lowercase, paper_language, comet, worst, every_sentence, device, precision, engine)
     wanted.check()
 
     texts = _read(reference, source, hypotheses, against or [])
     if model is not None:
-        texts.translate(model, search, device, precision, threads)
+        texts.translate(model, search, wanted, threads)
     report = _evaluate(texts, wanted)
     with opened(None) as stream:
         stream.write(report.to_json(texts, wanted) if as_json else report.to_text())
@@ -106,10 +107,11 @@ class _Wanted:
     sentences: bool  # scores of each sentence
     device: str
     precision: str
+    engine: str
 
     def settings(self) -> dict[str, Any]:
         """The settings that determine the scores of given translations, and where they are computed."""
-        names = ("tokenize", "lowercase", "paper_language", "comet", "device", "precision")
+        names = ("tokenize", "lowercase", "paper_language", "comet", "device", "precision", "engine")
         return {name: getattr(self, name) for name in names}
 
     def check(self) -> None:
@@ -137,7 +139,7 @@ class _Texts:
     made_by: dict[str, Any] = field(default_factory=dict)  # the model that translated, and how
     decode: dict[str, Any] = field(default_factory=dict)  # every setting of its search
 
-    def translate(self, model: Path, search: dict[str, Any], device: str, precision: str, threads: int | None) -> None:
+    def translate(self, model: Path, search: dict[str, Any], wanted: _Wanted, threads: int | None) -> None:
         import dragoman
         from dragoman.bundle import WEIGHTS, resolve_model
         from dragoman.cli.progress import counting
@@ -145,7 +147,7 @@ class _Texts:
         from dragoman.decode.translator import windows
 
         sources = self.sources or []
-        translator = dragoman.load(model, device, precision, threads)
+        translator = dragoman.load(model, wanted.device, wanted.precision, threads, wanted.engine)
         interrupts.check()
         self.normalization = translator.config.text.normalization
         options = translator.options(**search)
@@ -153,7 +155,8 @@ class _Texts:
         self.made_by = {
             "model": str(model),
             "sha256": file_hash(resolve_model(model) / WEIGHTS),
-            "precision": precision,
+            "precision": translator.choice.precision,
+            "engine": translator.choice.engine,
             "beam": options.beam,
             "length_penalty": options.length_penalty,
             "split": options.split,

@@ -38,13 +38,21 @@ def command(
         size = vocab_size or config.text.vocab_size
         config = config.with_vocabulary(size, size)
 
+    from dragoman.decode.engines.choice import choose_engine
+    from dragoman.device import choose_device
     from dragoman.model.footprint import parameter_counts, parameter_table
 
+    choice = choose_engine("auto", "auto", config.model, choose_device("auto"))
     if as_json:
         counts = parameter_counts(config.model)
-        record = {"parameters": counts, "total": sum(counts.values()), "settings": asdict(config)}
+        record = {
+            "parameters": counts,
+            "total": sum(counts.values()),
+            "engine": asdict(choice),
+            "settings": asdict(config),
+        }
         print(json.dumps(record, ensure_ascii=False))
         return
     print(parameter_table(config.model))
-    print()
+    print(f"\ntranslates here with the {choice.describe()}\n")
     print(config.to_toml(), end="")

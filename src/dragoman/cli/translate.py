@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from dragoman.cli import interrupts
-from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Split, Threads
+from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, Model, SearchPrecision, Split, Threads
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.progress import Advance, no_progress
 
@@ -57,7 +57,8 @@ def command(
     batch_size: Annotated[int | None, typer.Option(help="Sentences at a time.")] = None,
     attention: Annotated[bool, typer.Option("--attention", help="Draw the cross-attention of each line.")] = False,
     device: Device = "auto",
-    precision: Precision = "float32",
+    precision: SearchPrecision = "auto",
+    engine: Engine = "auto",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -75,7 +76,7 @@ def command(
     }  # fmt: skip
     import dragoman
 
-    translator = dragoman.load(model, device, precision, threads=threads)
+    translator = dragoman.load(model, device, precision, threads, engine)
     interrupts.check()
     options = translator.options(**{name: value for name, value in settings.items() if value is not None})
     job = _Job(translator, options, as_json, attention)
@@ -86,7 +87,9 @@ def command(
     elif output is None or _is_special(output) or not input.is_file():
         tally = job.write_file(input, output)
     else:
-        tally = job.write_resumably(input, output, {"model": _model_hash(model), "precision": precision})
+        tally = job.write_resumably(
+            input, output, {"model": _model_hash(model), "precision": translator.choice.precision}
+        )
     sys.exit(tally.finish())
 
 
@@ -136,6 +139,7 @@ class _Job:
             **made_from,
             "version": __version__,
             "device": self.translator.engine.device.type,
+            "engine": self.translator.choice.engine,
             "input": file_hash(input),
             "--json": self.as_json,
             "--attention": self.attention,

@@ -153,8 +153,10 @@ def _line(number: int, content: bytes | str) -> Line:
     if nul >= 0:
         return Line(number, "", f"NUL at {unit} {nul + 1}")
     try:
-        encoded = content if isinstance(content, bytes) else content.encode("utf-8")
-        return Line(number, encoded.decode("utf-8"))
+        if isinstance(content, bytes):
+            return Line(number, content.decode("utf-8"))
+        content.encode("utf-8")  # fails on a lone surrogate
+        return Line(number, content)
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         return Line(number, "", f"invalid UTF-8 at {unit} {error.start + 1}")
 

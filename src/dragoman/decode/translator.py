@@ -1,5 +1,6 @@
 """Text in, text out: splitting, batching, and a status for every line. Knows nothing of files or training."""
 
+import gc
 import itertools
 import os
 import re
@@ -20,7 +21,8 @@ from dragoman.config import Config, DataConfig, DecodeConfig
 from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
-from dragoman.decode.engines.cuda import CudaSearch, Search, is_available, supports
+from dragoman.decode.engines.choice import choose_engine
+from dragoman.decode.engines.cuda import CudaSearch, Search, supports
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
@@ -37,7 +39,6 @@ from dragoman.text.sentences import sentences
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
-CUDA_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
@@ -191,18 +192,21 @@ class Translator:
         self,
         bundle: Bundle,
         device: str | torch.device = "auto",
-        precision: str = "float32",
+        precision: str = "auto",
         threads: int | None = None,
+        engine: str = "auto",
     ) -> None:
         self.config: Config = bundle.config
         if threads is not None:
             self.config = replace(bundle.config, decode=replace(bundle.config.decode, threads=threads))
         self.tokenizers: Tokenizers = bundle.tokenizers
         chosen = choose_device(device) if isinstance(device, str) else device
-        self.engine = Engine(bundle.model.eval(), chosen, precision)
-        self.bundle_model = bundle.model  # in float32
+        self.choice = choose_engine(engine, precision, self.config.model, chosen)
+        # what is not a search runs in float32 unless requested otherwise
+        self.engine = Engine(bundle.model.eval(), chosen, "float32" if precision == "auto" else precision)
+        self._model = bundle.model  # in float32
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
-        self._name, self._precision = "", precision
+        self._name = ""
         self._cuda: CudaSearch | None = None
 
     def __repr__(self) -> str:
@@ -210,7 +214,7 @@ class Translator:
             *([repr(self._name)] if self._name else []),
             *([languages] if (languages := _languages(self.config.data)) else []),
             str(self.engine.device),
-            self._precision,
+            self.choice.precision,
             f"{sum(parameter_counts(self.config.model).values()):,} parameters",
         ]
         return f"Translator({', '.join(parts)})"
@@ -220,10 +224,11 @@ class Translator:
         cls,
         model: str | os.PathLike[str],
         device: str = "auto",
-        precision: str = "float32",
+        precision: str = "auto",
         threads: int | None = None,
+        engine: str = "auto",
     ) -> "Translator":
-        translator = cls(load_bundle(resolve_model(Path(model))), device, precision, threads)
+        translator = cls(load_bundle(resolve_model(Path(model))), device, precision, threads, engine)
         translator._name = os.fspath(model)
         return translator
 
@@ -377,7 +382,7 @@ class Translator:
     ) -> list[Translation]:
         """Translate one window of lines; `start` is the number of its first line within the job."""
         fast = self._cuda_search(options)
-        with self.inference(options.threads):
+        with self.inference(options.threads), _without_garbage_collection():
             if fast is not None:
                 return self._translate_on_cuda(fast, lines, options, attention, advance)
             window = self._prepare(lines, options)
@@ -438,14 +443,12 @@ class Translator:
         return [outcomes[index] for index in range(len(pieces))]
 
     def _cuda_search(self, options: DecodeConfig) -> CudaSearch | None:
-        """The engine for CUDA if it can run this model with these options."""
-        if self._precision not in CUDA_PRECISIONS or self.engine.is_masked or not is_available(self.engine.device):
-            return None
-        model = self.bundle_model
-        if not isinstance(model, Transformer) or not supports(model, options):
+        """The engine for CUDA if it was chosen and can run with these options."""
+        if self.choice.engine != "cuda" or self.engine.is_masked or not supports(options):
             return None
         if self._cuda is None:
-            self._cuda = CudaSearch(model, self.engine.device, CUDA_PRECISIONS[self._precision])
+            assert isinstance(self._model, Transformer)
+            self._cuda = CudaSearch(self._model, self.engine.device, getattr(torch, self.choice.precision))
         return self._cuda
 
     def _translate_on_cuda(
@@ -578,6 +581,18 @@ class Translator:
             tuple(self.tokenizers.target.pieces(target_input)),
             tuple(self.tokenizers.target.pieces(target_ids)),
         )
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """The results of a window are thousands of objects and no garbage; looking for some takes half the host's time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _concatenated(rows: list[list[int]]) -> list[int]:

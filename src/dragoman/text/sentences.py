@@ -19,6 +19,7 @@ ABBREVIATIONS = frozenset((
 ))  # fmt: skip
 _STOPS, _CLOSING = frozenset(".!?…"), frozenset("\"'”’»)]")
 _WIDE_STOPS, _WIDE_CLOSING = frozenset("。！？"), frozenset("”’」』）")
+_ALL_STOPS = _STOPS | _WIDE_STOPS
 _OPENING = frozenset("\"'“‘„«»([¿¡")
 _OPENING_OR_SPACE = _OPENING | {" "}
 _BEFORE_WORD = _OPENING - set("¿¡")
@@ -36,22 +37,21 @@ def sentences(line: str) -> list[str]:
 def _ends(line: str) -> Iterator[int]:
     """Yield where each next sentence starts. Skipped runs hold no stop, so the scan resumes after them: linear time."""
     place = 0
-    while place < len(line):
-        first = place
-        if line[first] in _STOPS:
+    for first, character in enumerate(line):
+        if first < place or character not in _ALL_STOPS:
+            continue
+        if character in _STOPS:
             closed = _skip(line, _skip(line, first, _STOPS), _CLOSING)
             end = _skip_space(line, closed)
             place = _skip(line, end, _OPENING)
             is_separated = closed < end and place < len(line) and line[place].isalnum()
             if is_separated and not line[place].islower() and not _is_abbreviation(line, first):
                 yield end
-        elif line[first] in _WIDE_STOPS:
+        else:
             end = _skip(line, _skip(line, first, _WIDE_STOPS), _WIDE_CLOSING)
             place = _skip(line, end, _OPENING_OR_SPACE)
             if place == len(line) or not line[place].islower():
                 yield end
-        else:
-            place += 1
 
 
 def _skip(line: str, place: int, characters: Set[str]) -> int:

@@ -28,7 +28,7 @@ def last_tested_step(directory: Path) -> int | None:
 
 def evaluate_test_sets(run: Run) -> None:
     """Translate every test set with the published model; record the scores and their provenance."""
-    translator = Translator(bundle.load_bundle(run.directory), run.device)
+    translator = Translator(bundle.load_bundle(run.directory), run.device, "float32", engine="plain")
     corpora = run.prepared.corpora
     files.make_directory(run.directory / TRANSLATIONS)
     tests: dict[str, Any] = {}

@@ -24,17 +24,16 @@ from torch import Tensor, nn
 from dragoman.config import DecodeConfig
 from dragoman.data.packing import pack_sources
 from dragoman.decode.search import Hypothesis, length_penalty
-from dragoman.device import is_out_of_memory, kernels_run
+from dragoman.device import is_out_of_memory
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.packed import PackedTransformer, kernels_fit
 from dragoman.model.positions import rotate, rotation_at
 from dragoman.model.transformer import DecoderLayer, Transformer
 
 MOST_HYPOTHESES = 16
-WIDEST_HEAD = 256
 STEPS = 8  # of a graph
 SOURCE_TOKENS = 1 << 17  # of a queue, at most
-ENCODED_TOKENS = 1 << 15  # of a pass of the encoder, at most
+ENCODED_TOKENS = 1 << 17  # of a pass of the encoder, at most
 QUEUE_SLOTS = 16  # sentences of a queue for each slot, at most
 SHORTEST = 128  # target positions of the smallest cache
 KEPT_SHAPES = 4
@@ -320,19 +319,17 @@ class Found:
         lengths = self.lengths_QR + self.finished_QR  # with the end symbol
         penalties = _penalties(int(lengths.max(initial=1)), options)
         normalized_QR = self.scores_QR / penalties[lengths.clip(1)]
-        rows = zip(
-            self.numbers, self.lengths_QR.tolist(), self.scores_QR.tolist(), normalized_QR.tolist(),
-            self.finished_QR.tolist(), self.ids_QRT.tolist(), strict=True,
-        )  # fmt: skip
-        for number, *columns in rows:
-            yield (
-                number,
-                [
-                    Hypothesis(tuple(ids[:length]), score, normalized, bool(finished))
-                    for length, score, normalized, finished, ids in zip(*columns, strict=True)
-                    if length >= 0
-                ],
-            )
+        real_QRT = np.arange(self.ids_QRT.shape[2]) < self.lengths_QR[..., np.newaxis]
+        ids = self.ids_QRT[real_QRT].tolist()
+        place = 0
+        rows = (each.tolist() for each in (self.lengths_QR, self.scores_QR, normalized_QR, self.finished_QR))
+        for number, *columns in zip(self.numbers, *rows, strict=True):
+            hypotheses = []
+            for length, score, normalized, finished in zip(*columns, strict=True):
+                if length >= 0:
+                    hypotheses.append(Hypothesis(tuple(ids[place : place + length]), score, normalized, bool(finished)))
+                    place += length
+            yield number, hypotheses
 
 
 class Search:
@@ -487,20 +484,9 @@ def _penalties(longest: int, options: DecodeConfig) -> Array:
     return np.array([1.0, *(length_penalty(length, options.length_penalty, form) for length in lengths)])
 
 
-def supports(model: nn.Module, options: DecodeConfig | None = None) -> bool:
-    """Whether this search can run a model, and options if given; the plain engine runs what it cannot."""
-    if not isinstance(model, Transformer) or not model.decoder.layers:
-        return False
-    from dragoman.model.kernels.decoding import MOST_IDS
-
-    size = model.config.decoder
-    fits = max(size.d_k, size.d_v) <= WIDEST_HEAD and model.config.target_vocabulary <= MOST_IDS
-    return fits and (options is None or (not options.sampling and options.beam <= MOST_HYPOTHESES))
-
-
-def is_available(device: torch.device) -> bool:
-    """Whether the kernels run here."""
-    return device.type == "cuda" and kernels_run() and torch.cuda.get_device_capability(device) >= (8, 0)
+def supports(options: DecodeConfig) -> bool:
+    """Whether this search can run with these options; the plain engine runs the others."""
+    return not options.sampling and options.beam <= MOST_HYPOTHESES
 
 
 def _queues(order: Sequence[int], jobs: Sequence[Job], sentences: int) -> Iterator[list[int]]:

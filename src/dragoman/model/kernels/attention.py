@@ -251,13 +251,15 @@ def _backward(d_out_NC, q, k, v, out_NC, lse_NH, d_q, d_k, d_v, q_blocks, k_bloc
     _backward_queries[(q_blocks.size(0) * heads,)](*saved, d_q, q_blocks, *shape, num_warps=BLOCK_WARPS)
 
 
-@torch.library.custom_op("dragoman::self_attention", mutates_args=())
-def self_attention(
+def self_attention_forward(
     qkv: Tensor, blocks: Tensor, starts: Tensor, heads: int, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """softmax(q k^T scale) v within each sentence. Every token belongs to a sentence."""
     q, k, v = qkv.chunk(3, dim=1)
     return _forward(q, k, v, blocks, starts, starts, heads, scale, causal)
+
+
+self_attention = torch.library.custom_op("dragoman::self_attention", self_attention_forward, mutates_args=())
 
 
 @torch.library.custom_op("dragoman::self_attention_backward", mutates_args=())

@@ -24,7 +24,6 @@ SELF_WARPS, CROSS_WARPS = 2, 2
 GROUP = 64  # neighbouring ids of which only the best logit is compared with others
 CHUNK = 32  # groups that a warp reads at once
 MANY_ROWS = 1024  # from here on, a warp for each row of logits fills the GPU
-MOST_IDS = 1 << 17  # of a vocabulary: the best of all groups are held in registers
 
 
 class Slots(NamedTuple):

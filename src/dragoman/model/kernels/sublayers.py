@@ -77,8 +77,7 @@ def _norm_backward(d_y, z, means, scales, weight, seeds, number, d_x, d_out, d_w
     tl.store(d_biases + tl.program_id(0) * width + columns, b_sum, mask=inside)
 
 
-@torch.library.custom_op("dragoman::residual_norm", mutates_args=())
-def residual_norm(
+def residual_norm_forward(
     x: Tensor,
     out: Tensor,
     weight: Tensor,
@@ -97,6 +96,9 @@ def residual_norm(
         triton.next_power_of_2(width), ROWS, num_warps=FORWARD_WARPS,
     )  # fmt: skip
     return y, z, means, scales
+
+
+residual_norm = torch.library.custom_op("dragoman::residual_norm", residual_norm_forward, mutates_args=())
 
 
 @torch.library.custom_op("dragoman::residual_norm_backward", mutates_args=())
@@ -150,10 +152,12 @@ residual_norm.register_autograd(_differentiate_norm, setup_context=_save_norm)
 # The inner half of the feed-forward network: the product, its bias and the ReLU in one cuBLAS kernel.
 
 
-@torch.library.custom_op("dragoman::linear_relu", mutates_args=())
-def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear_relu_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """max(0, x W^T + b)."""
     return torch._addmm_activation(bias, x, weight.t())
+
+
+linear_relu = torch.library.custom_op("dragoman::linear_relu", linear_relu_forward, mutates_args=())
 
 
 @linear_relu.register_fake

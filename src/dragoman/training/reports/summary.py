@@ -61,7 +61,7 @@ def _spread(count: int, most: int) -> list[int]:
 
 def _translations(run: Path, device: torch.device, sources: Sequence[str]) -> list[Translation]:
     """By the published model's own beam search, with attention."""
-    translator = Translator(bundle.load_bundle(run), device)
+    translator = Translator(bundle.load_bundle(run), device, "float32", engine="plain")
     return translator.translate(sources, attention=True, sampling=False, temperature=1.0, top_k=0, top_p=1.0, n_best=1)
 
 

@@ -1,0 +1,107 @@
+"""Which engine and precision `auto` takes, why, and what is refused."""
+
+import json
+import warnings
+
+import pytest
+import torch
+
+import dragoman
+from dragoman.cli.app import app
+from dragoman.config import Config, ModelConfig
+from dragoman.decode.engines import choice
+from dragoman.decode.engines.choice import EngineChoice, choose_engine
+from dragoman.errors import ConfigError
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def model(*settings: str, size: int = 1000) -> ModelConfig:
+    return Config.build("tiny", None, settings).with_vocabulary(size, size).model
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a recent GPU with Triton and a compiler were there."""
+    monkeypatch.setattr(choice, "find_spec", lambda name: object())
+    monkeypatch.setattr(choice, "has_compiler", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+
+
+def test_auto_on_a_cpu_is_the_plain_engine_in_float32() -> None:
+    expected = EngineChoice("plain", "float32", "the device is cpu")
+    assert choose_engine("auto", "auto", model(), CPU) == expected
+    assert choose_engine("plain", "auto", model(), CPU) == expected
+    assert choose_engine("auto", "bfloat16", model(), CPU).precision == "bfloat16"
+
+
+def test_auto_on_a_gpu_is_the_cuda_engine_in_bfloat16(gpu: None) -> None:
+    assert choose_engine("auto", "auto", model(), CUDA) == EngineChoice("cuda", "bfloat16", "the fastest on cuda")
+    assert choose_engine("auto", "float32", model(), CUDA).precision == "float32"
+    assert choose_engine("cuda", "auto", model(), CUDA) == EngineChoice("cuda", "bfloat16", "as requested")
+    assert choose_engine("plain", "auto", model(), CUDA) == EngineChoice("plain", "float32", "as requested")
+
+
+def test_int8_runs_in_the_plain_engine_without_a_warning(gpu: None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = EngineChoice("plain", "int8", "int8 runs in the plain engine")
+        assert choose_engine("auto", "int8", model(), CUDA) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "obstacle"),
+    [
+        ("find_spec", lambda name: None, "Triton is not installed"),
+        ("has_compiler", lambda: False, "Triton needs a C compiler, and none was found"),
+    ],
+)
+def test_a_gpu_without_triton_runs_the_plain_engine_with_one_warning(
+    gpu: None, monkeypatch: pytest.MonkeyPatch, name: str, value: object, obstacle: str
+) -> None:
+    monkeypatch.setattr(choice, name, value)
+    with pytest.warns(UserWarning) as caught:
+        assert choose_engine("auto", "auto", model(), CUDA) == EngineChoice("plain", "float32", obstacle)
+    expected = f"engine: the plain engine runs, which is many times slower: {obstacle}"
+    assert [str(each.message) for each in caught] == [expected]
+    with pytest.raises(ConfigError) as refused:
+        choose_engine("cuda", "auto", model(), CUDA)
+    assert str(refused.value) == f"engine: 'cuda' cannot run: {obstacle}; use auto or plain"
+
+
+def test_an_older_gpu_runs_the_plain_engine(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert choice.cuda_obstacle(model(), CUDA) == "the GPU's compute capability is 7.5, below 8.0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "size", "obstacle"),
+    [
+        (("model.architecture=rnn",), 1000, "the model is recurrent"),
+        (("model.d_k=320",), 1000, "heads of 320 are wider than 256"),
+        ((), 200_000, "200,000 target pieces are more than 131,072"),
+        ((), 131_072, ""),
+    ],
+)
+def test_models_that_the_cuda_engine_cannot_run(gpu: None, settings: tuple[str, ...], size: int, obstacle: str) -> None:
+    assert choice.cuda_obstacle(model(*settings, size=size), CUDA) == obstacle
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match="engine: 'gpu' is not a choice; known: auto, cuda, plain"):
+        choose_engine("gpu", "auto", model(), CPU)
+    with pytest.raises(ConfigError, match="precision: 'bf16' is not a choice; did you mean bfloat16"):
+        choose_engine("auto", "bf16", model(), CPU)
+
+
+def test_info_names_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    app(["info", "--preset", "tiny"], standalone_mode=False)
+    assert "translates here with the plain engine in float32: the device is cpu\n" in capsys.readouterr().out
+    app(["info", "--preset", "tiny", "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["engine"]["engine"] == "plain"
+
+
+def test_the_translator_names_its_choice() -> None:
+    translator = dragoman.load("en-de", "cpu")
+    assert translator.choice == EngineChoice("plain", "float32", "the device is cpu")
+    assert "float32" in repr(translator)
