@@ -33,10 +33,10 @@ triton: setup
 	  || $(BIN)/python -m pip install --quiet --no-deps --target .venv/triton triton==3.9.0
 
 test-kernels: triton
-	PYTHONPATH=.venv/triton $(BIN)/python -m pytest -n 2 tests/unit/test_kernels.py
+	PYTHONPATH=.venv/triton $(BIN)/python -m pytest -n 2 tests/unit/test_kernels.py tests/unit/test_decoding_kernels.py
 
 # On a machine with CUDA: kernels, the CUDA graph, compiled packed training, bf16 decoding, deterministic resume.
-GPU_TESTS := tests/gpu $(addprefix tests/unit/test_,kernels.py attention.py loss.py packed.py)
+GPU_TESTS := tests/gpu $(addprefix tests/unit/test_,kernels.py decoding_kernels.py attention.py loss.py packed.py)
 
 test-gpu: setup
 	@$(BIN)/python -c 'import torch; assert torch.cuda.is_available(), "make test-gpu: PyTorch finds no CUDA device here"'

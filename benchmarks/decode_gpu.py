@@ -47,6 +47,7 @@ class HuggingFace:
             subprocess.run([sys.executable, "-m", "dragoman", *words], check=True, stdout=subprocess.DEVNULL)
             loaded: Any = MarianMTModel.from_pretrained(out, dtype=torch.bfloat16)
         self._model = loaded.cuda().eval()
+        self._model.generation_config.suppress_tokens = None  # it hardly predicts them; checking takes time
 
     @torch.inference_mode()
     def translate(self, sources: Sequence[Sequence[int]], beam: int, batch: int) -> list[list[int]]:

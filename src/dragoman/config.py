@@ -416,13 +416,13 @@ class DecodeConfig:
     top_k: int = 0  # sample from this many of the most likely tokens; 0: all
     top_p: float = 1.0  # sample from the most likely tokens with this total probability
     seed: int = 1  # of sampling
-    batch_size: int = 64  # sentences at a time
+    batch_size: int = 0  # sentences at a time; 0: 64, or 512 with the CUDA engine
     threads: int = 0  # CPU threads; 0: one for a small model, else one per core, unless OMP_NUM_THREADS is set
 
     def __post_init__(self) -> None:
         check_fields("decode", self)
         _require_range("decode", "beam", self.beam, 1, 10_000)
-        _require_range("decode", "batch_size", self.batch_size, 1, 1_000_000)
+        _require_range("decode", "batch_size", self.batch_size, 0, 1_000_000)
         _require_range("decode", "threads", self.threads, 0, 1024)
         _require_range("decode", "max_extra", self.max_extra, 1, 100_000)
         _require_range("decode", "length_penalty", self.length_penalty, 0.0, 10.0)

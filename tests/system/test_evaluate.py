@@ -53,7 +53,7 @@ def test_scores_of_a_model_record_its_commit_and_configuration(place: Path, quic
     record = json.loads(done.stdout)
     assert record["git_commit"] == source_commit()
     configuration = record["configuration"]
-    decode = asdict(replace(load_config(quick_run).decode, beam=2))
+    decode = asdict(replace(load_config(quick_run).decode, beam=2, batch_size=64))
     assert configuration.pop("decode") == decode
     assert configuration == {
         "tokenize": "13a",
@@ -61,7 +61,8 @@ def test_scores_of_a_model_record_its_commit_and_configuration(place: Path, quic
         "paper_language": None,
         "comet": None,
         "device": "auto",
-        "precision": "float32",
+        "precision": "auto",
+        "engine": "auto",
     }
     assert "configuration" not in json.loads(run(place, "--hypotheses ours --reference reference --json").stdout)
 

@@ -60,7 +60,7 @@ def test_a_gpu_without_triton_runs_the_plain_engine_with_one_warning(
     gpu: None, monkeypatch: pytest.MonkeyPatch, name: str, value: object, obstacle: str
 ) -> None:
     monkeypatch.setattr(choice, name, value)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="^engine: ") as caught:
         assert choose_engine("auto", "auto", model(), CUDA) == EngineChoice("plain", "float32", obstacle)
     expected = f"engine: the plain engine runs, which is many times slower: {obstacle}"
     assert [str(each.message) for each in caught] == [expected]

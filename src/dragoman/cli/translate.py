@@ -54,7 +54,7 @@ def command(
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="Below 1 sharper, above 1 flatter.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Sentences at a time.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Sentences at a time; 0: what suits the engine.")] = None,
     attention: Annotated[bool, typer.Option("--attention", help="Draw the cross-attention of each line.")] = False,
     device: Device = "auto",
     precision: SearchPrecision = "auto",

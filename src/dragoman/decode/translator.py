@@ -40,6 +40,7 @@ Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
 WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
+BATCH_SIZES = {"plain": 64, "cuda": 512}  # sentences, unless given
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
 
@@ -196,15 +197,15 @@ class Translator:
         threads: int | None = None,
         engine: str = "auto",
     ) -> None:
-        self.config: Config = bundle.config
-        if threads is not None:
-            self.config = replace(bundle.config, decode=replace(bundle.config.decode, threads=threads))
         self.tokenizers: Tokenizers = bundle.tokenizers
         chosen = choose_device(device) if isinstance(device, str) else device
-        self.choice = choose_engine(engine, precision, self.config.model, chosen)
+        self.choice = choose_engine(engine, precision, bundle.config.model, chosen)
         # what is not a search runs in float32 unless requested otherwise
         self.engine = Engine(bundle.model.eval(), chosen, "float32" if precision == "auto" else precision)
         self._model = bundle.model  # in float32
+        decode = bundle.config.decode
+        decode = self._sized(decode if threads is None else replace(decode, threads=threads))
+        self.config: Config = replace(bundle.config, decode=decode)
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
         self._name = ""
         self._cuda: CudaSearch | None = None
@@ -261,7 +262,7 @@ class Translator:
         top_k: sample among the k likeliest tokens; 0 is all.
         top_p: sample among the likeliest tokens that make up this probability.
         seed: of the sampling.
-        batch_size: sentences translated at a time.
+        batch_size: sentences translated at a time; 0 is what suits the engine.
         threads: CPU threads; 0 takes one per core, and one for a small model.
         """
         if attention:
@@ -277,11 +278,15 @@ class Translator:
         unknown = options.keys() - DecodeConfig.__dataclass_fields__.keys()
         for name in unknown:
             raise ConfigError(f"{name}: unknown option; {suggestion(name, DecodeConfig.__dataclass_fields__)}")
-        return replace(self.config.decode, **options)
+        return self._sized(replace(self.config.decode, **options))
+
+    def _sized(self, options: DecodeConfig) -> DecodeConfig:
+        """The same with a batch size that suits the engine, unless it has one."""
+        return replace(options, batch_size=options.batch_size or BATCH_SIZES[self.choice.engine])
 
     def window_size(self, options: DecodeConfig) -> int:
         """How many lines to translate together: enough to bucket well by length, few enough to show results early."""
-        return 16 * options.batch_size if self._cuda_search(options) is None else WINDOW_ON_CUDA
+        return 16 * self._sized(options).batch_size if self._cuda_search(options) is None else WINDOW_ON_CUDA
 
     def stream(
         self,
@@ -296,8 +301,9 @@ class Translator:
 
         `start` is the number of earlier lines in the same job: samples depend on a line's number.
         """
+        options = self._sized(options or self.config.decode)
         for window in windows:
-            yield from self._translate(window, options or self.config.decode, attention, start, advance)
+            yield from self._translate(window, options, attention, start, advance)
             start += len(window)
 
     @overload

@@ -11,6 +11,7 @@ positions, V vocabulary, Q sentences of the queue.
 import copy
 import itertools
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ ENCODED_TOKENS = 1 << 17  # of a pass of the encoder, at most
 QUEUE_SLOTS = 16  # sentences of a queue for each slot, at most
 SHORTEST = 128  # target positions of the smallest cache
 KEPT_SHAPES = 4
+CACHE_SHARE = 0.15  # of the device's memory, at most, for the keys and values of one shape
 
 
 Array = npt.NDArray[Any]
@@ -157,12 +159,14 @@ class CudaSearch:
 
     def _program(self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int) -> "Program":
         # few shapes: capturing a graph takes longer than using it for a page of text
-        slots, tokens = min(_power(len(jobs)), slots), sum(len(job.source) for job in jobs)
+        positions = _power(max(SHORTEST, max(job.limit for job in jobs) + 2))
+        slots = min(_power(len(jobs)), slots, self._most_slots(positions * options.beam))
+        tokens = sum(len(job.source) for job in jobs)
         shape = Shape(
             slots=slots,
             hypotheses=options.beam,
             results=options.n_best,
-            positions=_power(max(SHORTEST, max(job.limit for job in jobs) + 2)),
+            positions=positions,
             sentences=slots if len(jobs) <= slots else QUEUE_SLOTS * slots,
             source_tokens=_power(max(SOURCE_TOKENS if len(jobs) > slots else slots * SHORTEST, tokens)),
             special=special,
@@ -172,6 +176,14 @@ class CudaSearch:
             del self._programs[next(iter(self._programs))]  # the one not used for longest
         self._programs[shape] = program or Program(self, shape, self._device)
         return self._programs[shape]
+
+    def _most_slots(self, entries: int) -> int:
+        """How many slots with so many keys and values in a layer's cache may take part of the memory."""
+        if self._device.type != "cuda":
+            return sys.maxsize
+        each = entries * self._heads * (self._d_k + self._d_v) * len(self._layers) * self._precision.itemsize
+        room = CACHE_SHARE * torch.cuda.get_device_properties(self._device).total_memory
+        return max(1, _power(int(room / each) + 1) // 2)  # a power of two
 
     # The encoder
 
