@@ -247,7 +247,7 @@ text = "..."  # one sentence
 pieces = source.encode({normalization_code(form)}, out_type=str)  # CTranslate2 adds </s>
 result = translator.translate_batch(
     [pieces], beam_size={decode.beam}, length_penalty={decode.length_penalty:g},
-    max_decoding_length=len(pieces) + {decode.max_extra + 1},
+    min_decoding_length=0, max_decoding_length=len(pieces) + {decode.max_extra + 1},
     disable_unk=True, suppress_sequences={suppressed},
 )
 print(target.decode(result[0].hypotheses[0]))
@@ -273,6 +273,7 @@ def translate(directory: Path, source: Source, texts: Sequence[str], limit: int)
     results = translator.translate_batch(
         batch,
         beam_size=1,
+        min_decoding_length=0,  # its default, 1, rules out an empty translation
         max_decoding_length=limit,
         disable_unk=True,
         suppress_sequences=never_predicted(source),
