@@ -104,8 +104,9 @@ def _sha256(content: bytes) -> str:
 # Weights
 
 
-def weights_to_bytes(weights: Mapping[str, Tensor]) -> bytes:
-    return bytes(safetensors.torch.save({name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}))
+def weights_to_bytes(weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
+    return bytes(safetensors.torch.save(tensors, metadata))
 
 
 def weights_from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
