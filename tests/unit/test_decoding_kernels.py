@@ -93,10 +93,10 @@ def test_cuda_search_fills_up_with_unfinished_hypotheses() -> None:
 def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: if every hypothesis attends to the past of its own place, the search goes elsewhere."""
     own = kernels.self_attention
+    places = torch.arange(4, dtype=torch.int8, device=DEVICE)[None, :, None]  # outside of the graph
 
     def without_ancestors(slots: kernels.Slots, *rest: Any) -> Tensor:
-        places = torch.arange(slots.ids.size(1), dtype=torch.int8, device=DEVICE)
-        slots.ancestors.copy_(places[None, :, None].expand_as(slots.ancestors))
+        slots.ancestors.copy_(places.expand_as(slots.ancestors))
         return own(slots, *rest)
 
     model, options = make_model(3, end_bias=0.0), DecodeConfig(beam=4, n_best=4, batch_size=2)
