@@ -4,8 +4,8 @@
 
 Ours is `Translator.translate` on the lines of a file, from text to text: splitting, tokenization and detokenization are
 included. The peer gets the ids of the same pieces, sorted by length, in bfloat16; its tokenization is not counted. Both
-run every setting twice, in turns, and the better time counts. Only `--peer-lines` of the text go to the peer, evenly
-spread over its lengths: it takes minutes otherwise. Also one sentence at a time, and how many lines are equal.
+run every setting twice, in turns, and the better time counts. In batches of 64 the peer gets `--peer-lines` only, every
+n-th line: it would take minutes otherwise. Also one sentence at a time, and how many lines are equal.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import dragoman
 from dragoman.decode.translator import Translator
 
 ALONE = 20  # sentences translated one at a time
+SMALL_BATCH = 64
 
 
 def clock(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -92,13 +93,13 @@ def main() -> None:
     translator = dragoman.load(arguments.model, "cuda")
     print(f"{len(lines)} lines; {translator.choice.describe()}", flush=True)
     step = max(1, len(lines) // arguments.peer_lines)
-    some = lines[::step][: arguments.peer_lines]
-    sources = pieces_of(translator, some)
     peer = None if arguments.no_peer else HuggingFace(arguments.model, translator)
     results: dict[str, dict[str, float]] = {}
     for beam in arguments.beam:
         for batch in arguments.batch:
-            text = lines * (arguments.copies if batch > 64 else 1)
+            some = lines if batch > SMALL_BATCH else lines[::step][: arguments.peer_lines]
+            sources = pieces_of(translator, some)
+            text = lines * (arguments.copies if batch > SMALL_BATCH else 1)
             times: dict[str, list[float]] = {"dragoman": [], "Hugging Face": []}
             for _ in range(2):
                 _, seconds = clock(lambda: translator.translate(text, beam=beam, batch_size=batch, split="long"))  # noqa: B023
