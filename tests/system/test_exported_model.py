@@ -2,7 +2,8 @@
 
 Greedy search must give the same tokens, except where two tokens are equally probable up to rounding. Beam search is
 compared with the length penalty that the libraries have, length ** alpha. transformers follows the same rules as we do.
-CTranslate2 stops earlier, so that a few translations differ: ours must then have the higher score.
+CTranslate2 stops earlier, so that a few translations differ: ours must then have the higher score. Its scores differ a
+little, since it renormalises after ruling out special tokens.
 """
 
 import random
