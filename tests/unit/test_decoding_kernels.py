@@ -133,3 +133,19 @@ def make_slots(sentences: list[int], hypotheses: int) -> Any:
     slots = dict.fromkeys(kernels.Slots._fields, torch.zeros(0, device=DEVICE))
     sentence = torch.tensor(sentences, dtype=torch.int32, device=DEVICE)
     return kernels.Slots(**{**slots, "sentence": sentence, "ids": torch.zeros(len(sentences), hypotheses)})
+
+
+def test_a_queue_has_room_for_every_sentence_however_few_slots_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may allow fewer slots than requested; the control is the number of sentences per slot."""
+    monkeypatch.setattr("dragoman.decode.engines.cuda.QUEUE_SLOTS", 2)
+    engine = CudaSearch(make_model(1), DEVICE, torch.float32)
+    monkeypatch.setattr(engine, "_most_slots", lambda entries: 1)
+    sources, limits = make_jobs(1, 8)
+    options = DecodeConfig(beam=2, batch_size=4)
+    with torch.inference_mode():
+        found = engine.begin(sources, limits, options, **SPECIAL).wait()
+        (program,) = engine._programs.values()
+        assert (program.shape.slots, program.shape.sentences) == (1, 8)
+        plain = search(Engine(engine._model, DEVICE).start(sources), limits, options, range(8), **SPECIAL)
+    fast = {number: hypotheses for part in found for number, hypotheses in part.hypotheses(options)}
+    assert_equal(plain, [fast[number] or [] for number in range(8)])

@@ -390,7 +390,8 @@ class Translator:
         fast = self._cuda_search(options)
         with self.inference(options.threads), _without_garbage_collection():
             if fast is not None:
-                return self._translate_on_cuda(fast, lines, options, attention, advance)
+                with fast.lock:
+                    return self._translate_on_cuda(fast, lines, options, attention, advance)
             window = self._prepare(lines, options)
             advance(len(window.results))
             outcomes = self._search_all(window.pieces, options, start, advance)

@@ -1,4 +1,4 @@
-"""Beam search on a GPU without waiting for the host: one step is one CUDA graph. Knows nothing of text.
+"""Beam search on a GPU without waiting for the host: its steps are CUDA graphs. Knows nothing of text.
 
 A job's sentences are encoded, longest first, and queued on the device. A fixed number of slots decode them; a slot
 whose sentence is done takes the next one in the same step (model/kernels/decoding.py). The host only replays the graph
@@ -12,6 +12,7 @@ import copy
 import itertools
 import math
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -39,7 +40,6 @@ QUEUE_SLOTS = 16  # sentences of a queue for each slot, at most
 SHORTEST = 128  # target positions of the smallest cache
 KEPT_SHAPES = 4
 CACHE_SHARE = 0.15  # of the device's memory, at most, for the keys and values of one shape
-
 
 Array = npt.NDArray[Any]
 
@@ -91,8 +91,9 @@ class Job(NamedTuple):
 
 
 class CudaSearch:
-    """Greedy and beam search of one Transformer. Not safe for several threads."""
+    """Greedy and beam search of one Transformer. Whoever searches holds `lock`: there is one set of caches."""
 
+    @torch.no_grad()
     def __init__(self, model: Transformer, device: torch.device, precision: torch.dtype) -> None:
         self._model, self._device, self._precision = model, device, precision
         config = model.config
@@ -117,6 +118,7 @@ class CudaSearch:
         self._encoder: PackedTransformer | None = None
         self._longest = 0
         self._programs: dict[Shape, Program] = {}
+        self.lock = threading.RLock()
 
     def begin(
         self,
@@ -167,7 +169,7 @@ class CudaSearch:
             hypotheses=options.beam,
             results=options.n_best,
             positions=positions,
-            sentences=slots if len(jobs) <= slots else QUEUE_SLOTS * slots,
+            sentences=slots if len(jobs) <= slots else max(QUEUE_SLOTS * slots, _power(len(jobs))),
             source_tokens=_power(max(SOURCE_TOKENS if len(jobs) > slots else slots * SHORTEST, tokens)),
             special=special,
         )
@@ -429,7 +431,8 @@ class Program:
             self._search.step(self)
         torch.cuda.current_stream(self._device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # other threads may allocate memory meanwhile
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(STEPS):
                 self._search.step(self)
         return graph
