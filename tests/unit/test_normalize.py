@@ -2,6 +2,7 @@ import re
 import sys
 import typing
 import unicodedata
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -64,7 +65,17 @@ def test_nbsp_forms_keep_no_break_spaces_and_change_nothing_else(text: str) -> N
     assert normalize(text, "nfc-nbsp-lowercase") == unicodedata.normalize("NFC", kept.lower())
 
 
+@pytest.mark.parametrize("form", FORMS)
+@given(text=st.text(st.sampled_from("ab  \u2581\u0308Ä\u00a0\t"), max_size=8))
+def test_the_shortcut_for_plain_lines_changes_no_result(form: Normalization, text: str) -> None:
+    with mock.patch("dragoman.text.normalize._is_plain", return_value=False):
+        in_full = normalize(text, form)
+    assert normalize(text, form) == in_full
+
+
 def test_normalisation_examples() -> None:
+    assert normalize("a  b") == "a b"
+    assert normalize(" a ") == "a"
     assert normalize("Straße IN İzmir", "nfc-lowercase") == "straße in i̇zmir"
     assert normalize("𝕬 ﬁne", "nfkc-lowercase") == "a fine"
     assert normalize("  cafe\u0301\t\u2028 au\x00\x85lait \r") == "caf\u00e9 au lait"
