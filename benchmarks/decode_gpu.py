@@ -10,6 +10,7 @@ n-th line: it would take minutes otherwise. Also one sentence at a time, and how
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -82,24 +83,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--model", default="en-de")
-    parser.add_argument("--batch", type=int, nargs="*", default=[64, 512, 2048])
-    parser.add_argument("--beam", type=int, nargs="*", default=[4, 1])
+    parser.add_argument("--batch", type=int, nargs="+", default=[64, 512, 2048])
+    parser.add_argument("--beam", type=int, nargs="+", default=[4, 1])
     parser.add_argument("--copies", type=int, default=8, help="how often our side gets the text, to run for a while")
     parser.add_argument("--peer-lines", type=int, default=2048)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    lines = arguments.input.read_text(encoding="utf-8").splitlines()
+    lines = arguments.input.read_text(encoding="utf-8").rstrip("\n").split("\n")
     translator = dragoman.load(arguments.model, "cuda")
     print(f"{len(lines)} lines; {translator.choice.describe()}", flush=True)
-    step = max(1, len(lines) // arguments.peer_lines)
+    step = -(-len(lines) // arguments.peer_lines)
     peer = None if arguments.no_peer else HuggingFace(arguments.model, translator)
     results: dict[str, dict[str, float]] = {}
     for beam in arguments.beam:
         for batch in arguments.batch:
-            some = lines if batch > SMALL_BATCH else lines[::step][: arguments.peer_lines]
+            some = lines if batch > SMALL_BATCH else lines[::step]
             sources = pieces_of(translator, some)
-            text = lines * (arguments.copies if batch > SMALL_BATCH else 1)
+            text = lines * arguments.copies if batch > SMALL_BATCH else some
             times: dict[str, list[float]] = {"dragoman": [], "Hugging Face": []}
             for _ in range(2):
                 _, seconds = clock(lambda: translator.translate(text, beam=beam, batch_size=batch, split="long"))  # noqa: B023
@@ -114,17 +115,19 @@ def main() -> None:
                 theirs = translator.tokenizers.target.decode_batch(output)
                 results[name]["equal lines"] = sum(map(str.__eq__, ours, theirs)) / len(some)
             print(name, {key: round(value, 3) for key, value in results[name].items()}, flush=True)
-        alone = {"dragoman": 0.0, "Hugging Face": 0.0}
+        alone: dict[str, float] = {}
+        few, sources = lines[:ALONE], pieces_of(translator, lines[:ALONE])
         for _ in range(2):
-            _, alone["dragoman"] = clock(lambda: [translator.translate(each, beam=beam) for each in some[:ALONE]])  # noqa: B023
+            systems: dict[str, Callable[[], Any]] = {
+                "dragoman": lambda: [translator.translate(each, beam=beam, split="long") for each in few]  # noqa: B023
+            }
             if peer is not None:
-                _, alone["Hugging Face"] = clock(lambda: [peer.translate([each], beam, 1) for each in sources[:ALONE]])  # noqa: B023
-        results[f"beam {beam}, alone"] = {name: ALONE / seconds for name, seconds in alone.items() if seconds}
-        print(
-            f"beam {beam}, one at a time, ms:",
-            {name: 1000 * seconds / ALONE for name, seconds in alone.items()},
-            flush=True,
-        )
+                systems["Hugging Face"] = lambda: [peer.translate([each], beam, 1) for each in sources]  # noqa: B023
+            for system, work in systems.items():
+                alone[system] = min(alone.get(system, math.inf), clock(work)[1])
+        results[f"beam {beam}, alone"] = {name: len(few) / seconds for name, seconds in alone.items()}
+        shown = {name: round(1000 * seconds / len(few), 1) for name, seconds in alone.items()}
+        print(f"beam {beam}, one at a time, ms: {shown}", flush=True)
     ratios = {
         name: result["dragoman"] / result["Hugging Face"]
         for name, result in results.items()

@@ -142,6 +142,14 @@ def test_cuda_engine_in_float32_gives_the_tokens_of_the_plain_engine(beam: int) 
         assert other.score == pytest.approx(one.score, abs=1e-3)
 
 
+def test_a_full_batch_of_hypotheses_gives_the_tokens_of_the_plain_engine() -> None:
+    """More than 1,024 rows: kernels process several rows at a time."""
+    cuda, plain = (dragoman.load("en-de", "cuda", "float32", engine=engine) for engine in ("cuda", "plain"))
+    lines = [f"{line} {number}." for number in range(5) for line in LINES]
+    one, other = (engine.translate(lines, beam=4, split="long") for engine in (plain, cuda))
+    assert [each.tokens for each in other] == [each.tokens for each in one]
+
+
 def test_cuda_engine_does_not_depend_on_batch_size_and_order() -> None:
     translator = dragoman.load("en-de", "cuda", "float32")
     expected = [result.text for result in translator.translate(LINES)]

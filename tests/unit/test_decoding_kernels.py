@@ -90,6 +90,51 @@ def test_cuda_search_fills_up_with_unfinished_hypotheses() -> None:
     assert not any(hypothesis.finished for hypotheses in plain for hypothesis in hypotheses)
 
 
+def test_long_translations_are_copied_block_by_block() -> None:
+    model, options = make_model(4, end_bias=-50.0, decoder_num_layers=1), DecodeConfig(beam=2, n_best=2, batch_size=1)
+    with torch.inference_mode():
+        plain = search(Engine(model, DEVICE).start([[5, 6, 3]]), [70], options, [0], **SPECIAL)
+        (found,) = CudaSearch(model, DEVICE, torch.float32).begin([[5, 6, 3]], [70], options, **SPECIAL).wait()
+    assert_equal(plain, [hypotheses or [] for _, hypotheses in found.hypotheses(options)])
+    assert [len(hypothesis.ids) for hypothesis in plain[0]] == [70, 70]
+
+
+def test_a_search_leaves_nothing_behind_for_the_next_one() -> None:
+    """The same caches, another length penalty, fewer sentences."""
+    model = make_model(5)
+    engine = CudaSearch(model, DEVICE, torch.float32)
+    for count, alpha in ((6, 0.6), (5, 2.0)):
+        options = DecodeConfig(beam=3, n_best=3, batch_size=2, length_penalty=alpha)
+        sources, limits = make_jobs(count, count)
+        with torch.inference_mode():
+            plain = search(Engine(model, DEVICE).start(sources), limits, options, range(count), **SPECIAL)
+            found = engine.begin(sources, limits, options, **SPECIAL).wait()
+        fast = {number: hypotheses for part in found for number, hypotheses in part.hypotheses(options)}
+        assert_equal(plain, [fast[number] or [] for number in range(count)])
+    assert len(engine._programs) == 1, "the control: one set of caches"
+
+
+def test_a_search_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = CudaSearch(make_model(6), DEVICE, torch.float32)
+    launch, sizes = engine._launch, []
+
+    def limited(jobs: Any, *rest: Any) -> Any:
+        sizes.append((len(jobs), rest[-1]))
+        if len(jobs) > 2 or any(len(job.source) > 7 for job in jobs):
+            raise MemoryError
+        return launch(jobs, *rest)
+
+    monkeypatch.setattr(engine, "_launch", limited)
+    options, sources = DecodeConfig(beam=2, batch_size=4), [[5, 3], [6, 7, 3], [8] * 7 + [3], [9, 3]]
+    with torch.inference_mode():
+        found = engine.begin(sources, [3, 4, 9, 3], options, **SPECIAL).wait()
+        plain = search(Engine(engine._model, DEVICE).start(sources), [3, 4, 9, 3], options, range(4), **SPECIAL)
+    fast = {number: hypotheses for part in found for number, hypotheses in part.hypotheses(options)}
+    assert fast[2] is None, "it does not fit even alone"
+    assert_equal([plain[number] for number in (0, 1, 3)], [fast[number] or [] for number in (0, 1, 3)])
+    assert sizes == [(4, 4), (2, 2), (1, 1), (1, 1), (2, 2)]
+
+
 def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: if every hypothesis attends to the past of its own place, the search goes elsewhere."""
     own = kernels.self_attention
@@ -102,8 +147,9 @@ def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: py
     model, options = make_model(3, end_bias=0.0), DecodeConfig(beam=4, n_best=4, batch_size=2)
     assert_equal(*both(model, options))
     monkeypatch.setattr(kernels, "self_attention", without_ancestors)
+    plain, fast = both(model, options)
     with pytest.raises(AssertionError):
-        assert_equal(*both(model, options))
+        assert_equal(plain, fast)
 
 
 @pytest.mark.parametrize("vocabulary", [7, 64, 100, 1000])
@@ -137,7 +183,7 @@ def make_slots(sentences: list[int], hypotheses: int) -> Any:
 
 def test_a_queue_has_room_for_every_sentence_however_few_slots_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may allow fewer slots than requested; the control is the number of sentences per slot."""
-    monkeypatch.setattr("dragoman.decode.engines.cuda.QUEUE_SLOTS", 2)
+    monkeypatch.setattr("dragoman.decode.engines.cuda.SENTENCES_PER_SLOT", 2)
     engine = CudaSearch(make_model(1), DEVICE, torch.float32)
     monkeypatch.setattr(engine, "_most_slots", lambda entries: 1)
     sources, limits = make_jobs(1, 8)

@@ -29,7 +29,7 @@ def transformer() -> TransformerConfig:
 @pytest.fixture
 def fixed_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duration, "product_rate", lambda *_: 1e9)
-    monkeypatch.setattr(duration, "EACH_PASS", {"cpu": 0.0})
+    monkeypatch.setattr(duration, "SECONDS_PER_PASS", {"cpu": 0.0})
 
 
 def seconds(*settings: str, steps: int = 10) -> float:
@@ -46,6 +46,14 @@ def test_time_scales_with_steps_and_passes_over_the_weights(fixed_rate: None) ->
     assert seconds("train.accumulate=3") == pytest.approx(3 * plain)
     assert seconds("train.r_drop=1.0") == pytest.approx(2 * plain)
     assert seconds("train.batch_tokens=5120") == pytest.approx(plain * 5120 / quick_config().train.batch_tokens)
+
+
+def test_time_has_a_part_for_every_pass(monkeypatch: pytest.MonkeyPatch, fixed_rate: None) -> None:
+    plain = seconds("train.accumulate=3")
+    monkeypatch.setattr(duration, "SECONDS_PER_PASS", {"cpu": 0.5})
+    assert seconds("train.accumulate=3") == pytest.approx(plain + 10 * 3 * 0.5)
+    monkeypatch.setattr(duration, "EFFICIENCY", {"cpu": duration.EFFICIENCY["cpu"] / 2})
+    assert seconds("train.accumulate=3") == pytest.approx(2 * plain + 10 * 3 * 0.5)
 
 
 def test_epochs_count_target_tokens_with_their_end_of_sentence() -> None:
@@ -90,7 +98,11 @@ def test_no_time_is_predicted_for_recurrent_models_nor_for_slow_bfloat16(monkeyp
         (90.0, "1.5 minutes"),
         (1500.0, "25 minutes"),
         (5400.0, "1.5 hours"),
-        (200_000.0, "56 hours"),
+        (59.6, "1 minute"),
+        (3599.0, "1 hour"),
+        (86_000.0, "1 day"),
+        (200_000.0, "2.3 days"),
+        (4_000_000.0, "46 days"),
     ],
 )
 def test_a_duration_is_rounded_for_people(predicted: float, line: str) -> None:

@@ -62,16 +62,24 @@ def test_a_gpu_without_triton_runs_the_plain_engine_with_one_warning(
     monkeypatch.setattr(choice, name, value)
     with pytest.warns(UserWarning, match="^engine: ") as caught:
         assert choose_engine("auto", "auto", model(), CUDA) == EngineChoice("plain", "float32", obstacle)
-    expected = f"engine: the plain engine runs, which is many times slower: {obstacle}"
+    expected = f"engine: using the plain engine, which is many times slower: {obstacle}"
     assert [str(each.message) for each in caught] == [expected]
     with pytest.raises(ConfigError) as refused:
         choose_engine("cuda", "auto", model(), CUDA)
     assert str(refused.value) == f"engine: 'cuda' cannot run: {obstacle}; use auto or plain"
 
 
-def test_an_older_gpu_runs_the_plain_engine(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert choice.cuda_obstacle(model(), CUDA) == "the GPU's compute capability is 7.5, below 8.0"
+@pytest.mark.parametrize(("capability", "engine"), [((7, 5), "plain"), ((8, 0), "cuda")])
+def test_an_older_gpu_runs_the_plain_engine(
+    gpu: None, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], engine: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = choose_engine("auto", "auto", model(), CUDA)
+    assert found.engine == engine
+    if engine == "plain":
+        assert found.reason == "the GPU's compute capability is 7.5, below 8.0"
 
 
 @pytest.mark.parametrize(
@@ -79,12 +87,18 @@ def test_an_older_gpu_runs_the_plain_engine(gpu: None, monkeypatch: pytest.Monke
     [
         (("model.architecture=rnn",), 1000, "the model is recurrent"),
         (("model.d_k=320",), 1000, "heads of 320 are wider than 256"),
+        (("model.d_k=256",), 1000, ""),
         ((), 200_000, "200,000 target pieces are more than 131,072"),
         ((), 131_072, ""),
     ],
 )
-def test_models_that_the_cuda_engine_cannot_run(gpu: None, settings: tuple[str, ...], size: int, obstacle: str) -> None:
-    assert choice.cuda_obstacle(model(*settings, size=size), CUDA) == obstacle
+def test_models_that_the_cuda_engine_cannot_run_get_the_plain_one_without_a_warning(
+    gpu: None, settings: tuple[str, ...], size: int, obstacle: str
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = choose_engine("auto", "auto", model(*settings, size=size), CUDA)
+    assert (found.engine, found.reason) == (("plain", obstacle) if obstacle else ("cuda", "the fastest on cuda"))
 
 
 def test_unknown_names_are_refused() -> None:
@@ -94,7 +108,8 @@ def test_unknown_names_are_refused() -> None:
         choose_engine("auto", "bf16", model(), CPU)
 
 
-def test_info_names_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_names_the_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("dragoman.device.choose_device", lambda name: CPU)
     app(["info", "--preset", "tiny"], standalone_mode=False)
     assert "translates here with the plain engine in float32: the device is cpu\n" in capsys.readouterr().out
     app(["info", "--preset", "tiny", "--json"], standalone_mode=False)
@@ -105,3 +120,14 @@ def test_the_translator_names_its_choice() -> None:
     translator = dragoman.load("en-de", "cpu")
     assert translator.choice == EngineChoice("plain", "float32", "the device is cpu")
     assert "float32" in repr(translator)
+
+
+def test_options_that_only_the_plain_engine_has_run_there(gpu: None) -> None:
+    translator = dragoman.load("en-de", "cpu")
+    translator.choice = EngineChoice("cuda", "bfloat16", "as if on a GPU")
+    assert translator.choice_for(translator.options(beam=16)) == translator.choice
+    for options in ({"beam": 17}, {"sampling": True}):
+        own = translator.options(**options)
+        found = translator.choice_for(own)
+        assert (found.engine, found.precision, own.batch_size) == ("plain", "float32", 64)
+    assert translator.options(batch_size=0).batch_size == 512

@@ -155,8 +155,8 @@ class _Texts:
         self.made_by = {
             "model": str(model),
             "sha256": file_hash(resolve_model(model) / WEIGHTS),
-            "precision": translator.choice.precision,
-            "engine": translator.choice.engine,
+            "precision": translator.choice_for(options).precision,
+            "engine": translator.choice_for(options).engine,
             "beam": options.beam,
             "length_penalty": options.length_penalty,
             "split": options.split,

@@ -50,7 +50,7 @@ def command(
     from dragoman.inspect.capture import without_heads
     from dragoman.inspect.payload import inspect_many
 
-    translator = dragoman.load(model, device, precision, threads)
+    translator = dragoman.load(model, device, precision, threads, engine="plain")
     interrupts.check()
     sentences = [(line, target) for line in (text or _lines(source, translator))]
     masked = mask_head or []

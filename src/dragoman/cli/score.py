@@ -27,7 +27,7 @@ def command(
     from dragoman.data.corpus import parallel_lines, valid_line
     from dragoman.decode.translator import PairError, windows
 
-    translator = dragoman.load(model, device, precision, threads)
+    translator = dragoman.load(model, device, precision, threads, engine="plain")
     interrupts.check()
     batch_size = batch_size or translator.config.decode.batch_size
     for window in windows(parallel_lines(source, target), 16 * batch_size):

@@ -88,7 +88,7 @@ def command(
         tally = job.write_file(input, output)
     else:
         tally = job.write_resumably(
-            input, output, {"model": _model_hash(model), "precision": translator.choice.precision}
+            input, output, {"model": _model_hash(model), "precision": translator.choice_for(options).precision}
         )
     sys.exit(tally.finish())
 
@@ -139,7 +139,7 @@ class _Job:
             **made_from,
             "version": __version__,
             "device": self.translator.engine.device.type,
-            "engine": self.translator.choice.engine,
+            "engine": self.translator.choice_for(self.options).engine,
             "input": file_hash(input),
             "--json": self.as_json,
             "--attention": self.attention,

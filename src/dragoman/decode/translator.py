@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from dragoman.config import Config, DataConfig, DecodeConfig
 from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
-from dragoman.decode.engines.choice import choose_engine
+from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.engines.cuda import CudaSearch, Search, supports
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.halving import in_halves
@@ -41,6 +42,7 @@ Array = npt.NDArray[np.float32]
 T = TypeVar("T")
 WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
 BATCH_SIZES = {"plain": 64, "cuda": 512}  # sentences, unless given
+_ENGINES = threading.Lock()  # held while an engine is created
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
 
@@ -201,7 +203,8 @@ class Translator:
         chosen = choose_device(device) if isinstance(device, str) else device
         self.choice = choose_engine(engine, precision, bundle.config.model, chosen)
         # what is not a search runs in float32 unless requested otherwise
-        self.engine = Engine(bundle.model.eval(), chosen, "float32" if precision == "auto" else precision)
+        self._plain_precision = "float32" if precision == "auto" else precision
+        self.engine = Engine(bundle.model.eval(), chosen, self._plain_precision)
         self._model = bundle.model  # in float32
         decode = bundle.config.decode
         decode = self._sized(decode if threads is None else replace(decode, threads=threads))
@@ -281,12 +284,21 @@ class Translator:
         return self._sized(replace(self.config.decode, **options))
 
     def _sized(self, options: DecodeConfig) -> DecodeConfig:
-        """The same with a batch size that suits the engine, unless it has one."""
-        return replace(options, batch_size=options.batch_size or BATCH_SIZES[self.choice.engine])
+        """Fill in the engine's own batch size."""
+        return replace(options, batch_size=options.batch_size or BATCH_SIZES[self.choice_for(options).engine])
 
     def window_size(self, options: DecodeConfig) -> int:
         """How many lines to translate together: enough to bucket well by length, few enough to show results early."""
-        return 16 * self._sized(options).batch_size if self._cuda_search(options) is None else WINDOW_ON_CUDA
+        return WINDOW_ON_CUDA if self._uses_cuda(options) else 16 * self._sized(options).batch_size
+
+    def choice_for(self, options: DecodeConfig) -> EngineChoice:
+        """The engine that searches with these options: what the CUDA engine cannot do runs in the plain one."""
+        if self.choice.engine == "plain" or (supports(options) and not self.engine.is_masked):
+            return self.choice
+        return EngineChoice("plain", self._plain_precision, "the CUDA engine has no sampling, wide beams or head masks")
+
+    def _uses_cuda(self, options: DecodeConfig) -> bool:
+        return self.choice_for(options).engine == "cuda"
 
     def stream(
         self,
@@ -387,18 +399,18 @@ class Translator:
         advance: Advance = no_progress,
     ) -> list[Translation]:
         """Translate one window of lines; `start` is the number of its first line within the job."""
-        fast = self._cuda_search(options)
-        with self.inference(options.threads), _without_garbage_collection():
-            if fast is not None:
-                with fast.lock:
-                    return self._translate_on_cuda(fast, lines, options, attention, advance)
+        with self.inference(options.threads):
+            if self._uses_cuda(options):
+                engine = self._cuda_search()
+                with engine.exclusive(), _without_garbage_collection():
+                    return self._translate_on_cuda(engine, lines, options, attention, advance)
             window = self._prepare(lines, options)
             advance(len(window.results))
             outcomes = self._search_all(window.pieces, options, start, advance)
             return self._assemble_all(window, outcomes, attention, options)
 
     def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> _Window:
-        """Decide which lines there is nothing to translate in; cut the others into pieces."""
+        """Set aside blank and invalid lines; split the others into pieces."""
         window = _Window([], {}, [])
         sentences_of: dict[int, list[str]] = {}
         for number, given in enumerate(lines):
@@ -449,19 +461,18 @@ class Translator:
             advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
         return [outcomes[index] for index in range(len(pieces))]
 
-    def _cuda_search(self, options: DecodeConfig) -> CudaSearch | None:
-        """The engine for CUDA if it was chosen and can run with these options."""
-        if self.choice.engine != "cuda" or self.engine.is_masked or not supports(options):
-            return None
-        if self._cuda is None:
-            assert isinstance(self._model, Transformer)
-            self._cuda = CudaSearch(self._model, self.engine.device, getattr(torch, self.choice.precision))
-        return self._cuda
+    def _cuda_search(self) -> CudaSearch:
+        """The engine for CUDA, created when first used."""
+        with _ENGINES:
+            if self._cuda is None:
+                assert isinstance(self._model, Transformer)
+                self._cuda = CudaSearch(self._model, self.engine.device, getattr(torch, self.choice.precision))
+            return self._cuda
 
     def _translate_on_cuda(
         self, engine: CudaSearch, lines: Sequence[str | Line], options: DecodeConfig, attention: bool, advance: Advance
     ) -> list[Translation]:
-        """Part by part: while the device searches one, the host detokenizes the last and tokenizes the next one."""
+        """Part by part: while the device searches one, the host detokenizes the previous and tokenizes the next."""
         size = max(PART_ON_CUDA, 8 * options.batch_size)
         parts = [lines[first : first + size] for first in range(0, len(lines), size)]
         windows = (self._prepare(part, options) for part in parts)
@@ -471,11 +482,11 @@ class Translator:
         while window is not None and search is not None:
             following = next(windows, None)
             found = search.wait()
+            advance(len(window.texts))
             search = None if following is None else self._begin_on_cuda(engine, following, options)
             hypotheses = {number: each for part in found for number, each in part.hypotheses(options)}
             outcomes = [hypotheses[number] or _too_big(piece.ids) for number, piece in enumerate(window.pieces)]
             results += self._assemble_all(window, outcomes, attention, options)
-            advance(len(window.texts))
             window = following
         return results
 
@@ -590,16 +601,29 @@ class Translator:
         )
 
 
+class _Collecting:
+    """How many threads want no garbage collection, and whether it was on before the first of them."""
+
+    lock = threading.Lock()
+    paused_by = 0
+    before = False
+
+
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
     """The results of a window are thousands of objects and no garbage; looking for some takes half the host's time."""
-    enabled = gc.isenabled()
-    gc.disable()
+    with _Collecting.lock:
+        if not _Collecting.paused_by:
+            _Collecting.before = gc.isenabled()
+            gc.disable()
+        _Collecting.paused_by += 1
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        with _Collecting.lock:
+            _Collecting.paused_by -= 1
+            if not _Collecting.paused_by and _Collecting.before:
+                gc.enable()
 
 
 def _concatenated(rows: list[list[int]]) -> list[int]:

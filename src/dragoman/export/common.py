@@ -102,8 +102,9 @@ def new_directory(out: Path) -> Iterator[Path]:
     """
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ConfigError(f"{out}: is not an empty directory; give another one")
-    new_parents = [path for path in out.absolute().parents if not path.exists()]
-    partial = partial_path(out.absolute())
+    place = out.resolve()  # not `.`, which cannot be replaced
+    new_parents = [path for path in place.parents if not path.exists()]
+    partial = partial_path(place)
     try:
         make_directory(partial.parent)
         shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
@@ -112,10 +113,11 @@ def new_directory(out: Path) -> Iterator[Path]:
         for path in sorted(partial.iterdir()):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        if out.is_dir():
-            out.rmdir()  # empty; not every system can rename onto it
-        partial.rename(out)
-        sync_directory(out.absolute().parent)
+        sync_directory(partial)
+        if place.is_dir():
+            place.rmdir()  # empty; not every system can rename onto it
+        partial.rename(place)
+        sync_directory(place.parent)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         with suppress(OSError):
@@ -145,7 +147,7 @@ def readme(source: Source, library: str, to: str, program: str, *notes: str) -> 
         )
     notes = (
         f'Normalise text before tokenizing, as above (`text.normalization = "{form}"`). If your text may have control '
-        "characters or U+2581, also replace them by spaces and underscores.",
+        "characters or U+2581, also replace control characters with spaces and U+2581 with underscores.",
         f"A text of more than {source.config.text.max_length} tokens is longer than any in training: split it.",
         *notes,
         penalty,
@@ -161,8 +163,8 @@ def readme(source: Source, library: str, to: str, program: str, *notes: str) -> 
 def normalization_code(form: Normalization) -> str:
     """A Python expression that normalises `text` as the model's tokenizer does, except for control characters."""
     composed = f'unicodedata.normalize("{"NFKC" if form.startswith("nfkc") else "NFC"}", text)'
-    if is_lowercase(form):
-        composed += ".lower()"
+    if is_lowercase(form):  # compose again: the lower case of some capitals is two characters
+        composed = composed.replace("text)", f"{composed}.lower())")
     if keeps_no_break_spaces(form):
         return f're.sub(r"[^\\S\\u00a0\\u2007\\u202f]+", " ", {composed}).strip()'
     return f'" ".join({composed}.split())'

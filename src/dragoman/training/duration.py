@@ -14,8 +14,8 @@ from dragoman.data.store import Store
 from dragoman.device import is_slow_in_bfloat16
 from dragoman.model.footprint import parameter_counts
 
-SHARE = {"cpu": 0.6, "cuda": 0.5}  # of the product's rate that a step reaches
-EACH_PASS = {"cpu": 0.01, "cuda": 0.004}  # seconds that do not depend on the number of tokens
+EFFICIENCY = {"cpu": 0.6, "cuda": 0.5}  # of the product's rate that a step reaches
+SECONDS_PER_PASS = {"cpu": 0.01, "cuda": 0.004}  # seconds that do not depend on the number of tokens
 MOST_ROWS = {"cpu": 512, "cuda": 1 << 16}  # of the product; with more a CPU is hardly faster per row
 REPEATS = 3
 
@@ -42,14 +42,14 @@ def predict_duration(
     passes = settings.accumulate * (2 if settings.r_drop else 1)
     seen = float(steps * settings.batch_tokens * settings.accumulate * world)
     epochs = seen / (store.target_lengths.sum() + len(store.target_lengths))
-    if not isinstance(config.model, TransformerConfig) or device.type not in SHARE:
+    if not isinstance(config.model, TransformerConfig) or device.type not in EFFICIENCY:
         return Duration(steps, epochs, None)
     if precision == torch.bfloat16 and is_slow_in_bfloat16(device):
         return Duration(steps, epochs, None)  # even the product would take long
     source_per_target = (store.source_lengths.mean() + 1) / (store.target_lengths.mean() + 1)
     work = settings.batch_tokens * operations_per_token(config.model, float(source_per_target))
-    rate = SHARE[device.type] * product_rate(config.model, settings.batch_tokens, device, precision)
-    return Duration(steps, epochs, steps * passes * (work / rate + EACH_PASS[device.type]))
+    rate = EFFICIENCY[device.type] * product_rate(config.model, settings.batch_tokens, device, precision)
+    return Duration(steps, epochs, steps * passes * (work / rate + SECONDS_PER_PASS[device.type]))
 
 
 def operations_per_token(model: TransformerConfig, source_per_target: float) -> float:
@@ -79,9 +79,9 @@ def product_rate(model: TransformerConfig, tokens: int, device: torch.device, pr
 
 def _rounded(seconds: float) -> str:
     """Two digits at most: `40 seconds`, `3 minutes`, `1.5 hours`."""
-    for unit, size in (("hour", 3600), ("minute", 60), ("second", 1)):
-        if seconds >= size:
-            count = seconds / size
-            shown = f"{count:.0f}" if count >= 10 or unit == "second" else f"{count:.1f}".removesuffix(".0")
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1)):
+        count = seconds / size
+        shown = f"{count:.0f}" if count >= 9.95 or unit == "second" else f"{count:.1f}".removesuffix(".0")
+        if float(shown) >= 1:
             return f"{shown} {unit}{'' if shown == '1' else 's'}"
     return "a second"

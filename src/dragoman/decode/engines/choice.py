@@ -32,19 +32,20 @@ def choose_engine(engine: str, precision: str, model: ModelConfig, device: torch
     """Resolve `auto`: the fastest engine and precision that lose no quality worth mentioning (docs/performance.md)."""
     require_choice("engine", engine, ENGINES)
     require_choice("precision", precision, PRECISIONS)
-    obstacle = "int8 runs in the plain engine" if precision == "int8" else cuda_obstacle(model, device)
+    machine = _obstacle_of_machine(device)
+    obstacle = "int8 runs in the plain engine" if precision == "int8" else machine or _obstacle_of_model(model)
     if engine == "cuda" and obstacle:
         raise ConfigError(f"engine: 'cuda' cannot run: {obstacle}; use auto or plain")
     if engine == "plain" or obstacle:
-        if engine == "auto" and device.type == "cuda" and precision != "int8":
-            warnings.warn(f"engine: the plain engine runs, which is many times slower: {obstacle}", stacklevel=3)
+        if engine == "auto" and device.type == "cuda" and obstacle == machine:
+            warnings.warn(f"engine: using the plain engine, which is many times slower: {machine}", stacklevel=3)
         return EngineChoice("plain", "float32" if precision == "auto" else precision, obstacle or "as requested")
     reason = "as requested" if engine == "cuda" else f"the fastest on {device.type}"
     return EngineChoice("cuda", "bfloat16" if precision == "auto" else precision, reason)
 
 
-def cuda_obstacle(model: ModelConfig, device: torch.device) -> str:
-    """Why the engine for CUDA cannot run this model here; empty if it can."""
+def _obstacle_of_machine(device: torch.device) -> str:
+    """Why the engine for CUDA cannot run here; empty if it can."""
     if device.type != "cuda":
         return f"the device is {device.type}"
     if find_spec("triton") is None:
@@ -54,6 +55,11 @@ def cuda_obstacle(model: ModelConfig, device: torch.device) -> str:
     capability = torch.cuda.get_device_capability(device)
     if capability < OLDEST_GPU:
         return f"the GPU's compute capability is {capability[0]}.{capability[1]}, below {OLDEST_GPU[0]}.{OLDEST_GPU[1]}"
+    return ""
+
+
+def _obstacle_of_model(model: ModelConfig) -> str:
+    """Why the engine for CUDA cannot run this model; empty if it can."""
     if not isinstance(model, TransformerConfig):
         return "the model is recurrent"
     widest = max(model.decoder.d_k, model.decoder.d_v)

@@ -9,11 +9,13 @@ positions, V vocabulary, Q sentences of the queue.
 """
 
 import copy
+import functools
 import itertools
 import math
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,12 +38,13 @@ MOST_HYPOTHESES = 16
 STEPS = 8  # of a graph
 SOURCE_TOKENS = 1 << 17  # of a queue, at most
 ENCODED_TOKENS = 1 << 17  # of a pass of the encoder, at most
-QUEUE_SLOTS = 16  # sentences of a queue for each slot, at most
+SENTENCES_PER_SLOT = 16  # of a queue, at most
 SHORTEST = 128  # target positions of the smallest cache
 KEPT_SHAPES = 4
 CACHE_SHARE = 0.15  # of the device's memory, at most, for the keys and values of one shape
 
 Array = npt.NDArray[Any]
+_CAPTURE = threading.Lock()
 
 
 class Linear(NamedTuple):
@@ -91,7 +94,7 @@ class Job(NamedTuple):
 
 
 class CudaSearch:
-    """Greedy and beam search of one Transformer. Whoever searches holds `lock`: there is one set of caches."""
+    """Greedy and beam search of one Transformer. Search within `exclusive`: there is one set of caches."""
 
     @torch.no_grad()
     def __init__(self, model: Transformer, device: torch.device, precision: torch.dtype) -> None:
@@ -113,12 +116,19 @@ class CudaSearch:
             norms.append(model.decoder.final_norm)
         self._norms = [Norm(norm.weight.float(), norm.bias.float(), norm.eps) for norm in norms]
         self._activation = layers[0].feed_forward.activation
-        self._output = self._linear(model.output)
+        bias = model.output.bias
+        self._output = Linear(model.output.weight.to(precision), None if bias is None else bias.float())
         self._encoder_model = self._in_precision(model)
         self._encoder: PackedTransformer | None = None
         self._longest = 0
         self._programs: dict[Shape, Program] = {}
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep other threads out, and make this search's device the current one: Triton launches kernels there."""
+        with self._lock, torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
+            yield
 
     def begin(
         self,
@@ -161,31 +171,31 @@ class CudaSearch:
 
     def _program(self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int) -> "Program":
         # few shapes: capturing a graph takes longer than using it for a page of text
-        positions = _power(max(SHORTEST, max(job.limit for job in jobs) + 2))
-        slots = min(_power(len(jobs)), slots, self._most_slots(positions * options.beam))
+        positions = _next_power_of_two(max(SHORTEST, max(job.limit for job in jobs) + 2))
+        slots = min(_next_power_of_two(len(jobs)), slots, self._most_slots(positions * options.beam))
         tokens = sum(len(job.source) for job in jobs)
         shape = Shape(
             slots=slots,
             hypotheses=options.beam,
             results=options.n_best,
             positions=positions,
-            sentences=slots if len(jobs) <= slots else max(QUEUE_SLOTS * slots, _power(len(jobs))),
-            source_tokens=_power(max(SOURCE_TOKENS if len(jobs) > slots else slots * SHORTEST, tokens)),
+            sentences=slots if len(jobs) <= slots else max(SENTENCES_PER_SLOT * slots, _next_power_of_two(len(jobs))),
+            source_tokens=_next_power_of_two(max(SOURCE_TOKENS if len(jobs) > slots else slots * SHORTEST, tokens)),
             special=special,
         )
         program = self._programs.pop(shape, None)
         while program is None and len(self._programs) >= KEPT_SHAPES:
-            del self._programs[next(iter(self._programs))]  # the one not used for longest
+            del self._programs[next(iter(self._programs))]  # the least recently used
         self._programs[shape] = program or Program(self, shape, self._device)
         return self._programs[shape]
 
     def _most_slots(self, entries: int) -> int:
-        """How many slots with so many keys and values in a layer's cache may take part of the memory."""
+        """The most slots whose caches, of so many entries in a layer, fit in CACHE_SHARE of the memory."""
         if self._device.type != "cuda":
             return sys.maxsize
         each = entries * self._heads * (self._d_k + self._d_v) * len(self._layers) * self._precision.itemsize
         room = CACHE_SHARE * torch.cuda.get_device_properties(self._device).total_memory
-        return max(1, _power(int(room / each) + 1) // 2)  # a power of two
+        return max(1, _next_power_of_two(int(room / each) + 1) // 2)  # a power of two
 
     # The encoder
 
@@ -206,7 +216,7 @@ class CudaSearch:
         """[S, M]: the encoder's output, sentences end to end, in the precision of the search."""
         longest = max(map(len, sources))
         if self._encoder is None or longest > self._longest:
-            self._longest = _power(longest)
+            self._longest = _next_power_of_two(longest)
             self._encoder = PackedTransformer(self._encoder_model, self._longest)
         half = self._precision != torch.float32
         tile = None
@@ -353,10 +363,10 @@ class Search:
         self, engine: CudaSearch, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...]
     ) -> None:
         self._engine, self._options, self._special = engine, options, special
-        # longest first: at the end of a queue the slots run empty, which takes least with short sentences
+        # longest first: slots idle at the end of a queue, and only briefly if the last sentences are short
         order = sorted(range(len(jobs)), key=lambda number: -jobs[number].limit)
         self._jobs = jobs
-        self._queues = list(_queues(order, jobs, QUEUE_SLOTS * options.batch_size))
+        self._queues = list(_queues(order, jobs, SENTENCES_PER_SLOT * options.batch_size))
         self._first = self._launch(self._queues[0], options.batch_size) if self._queues else None
 
     def wait(self) -> list[Found]:
@@ -386,7 +396,7 @@ class Search:
 
 
 class Program:
-    """The tensors of a search of one shape, and its step as a CUDA graph."""
+    """The tensors of a search of one shape, and its steps as a CUDA graph."""
 
     def __init__(self, search: CudaSearch, shape: Shape, device: torch.device) -> None:
         from dragoman.model.kernels.decoding import Queue, Slots
@@ -395,7 +405,7 @@ class Program:
             return torch.zeros(sizes, device=device, dtype=dtype)
 
         double, (slots, beam, results, positions, sentences, *_) = torch.float64, shape
-        self.shape, self._search, self._device = shape, search, device
+        self.shape, self._device = shape, device
         self.slots = Slots(
             sentence=empty(slots),
             position=empty(slots),
@@ -421,20 +431,22 @@ class Program:
         self.penalties = empty(positions + 1, dtype=double)
         self.position_table = search.position_table(positions)
         self.keys, self.values, self.sources = search.caches(shape)
-        self._graph = self._capture() if device.type == "cuda" else None
+        # without a reference to the engine, both are freed with their caches when nobody uses them any more
+        self._graph = self._capture(search) if device.type == "cuda" else None
+        self._step = functools.partial(search.step, self) if self._graph is None else None
 
-    def _capture(self) -> torch.cuda.CUDAGraph:
+    def _capture(self, search: CudaSearch) -> torch.cuda.CUDAGraph:
         self.slots.sentence.fill_(-1)
         side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):  # kernels are compiled before the capture
-            self._search.step(self)
+            search.step(self)
         torch.cuda.current_stream(self._device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # other threads may allocate memory meanwhile
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        # one capture at a time in a process; other threads may allocate memory meanwhile
+        with _CAPTURE, torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             for _ in range(STEPS):
-                self._search.step(self)
+                search.step(self)
         return graph
 
     def start(self, jobs: Sequence[Job], options: DecodeConfig) -> None:
@@ -460,15 +472,16 @@ class Program:
 
     def _set(self, target: Tensor, values: Array) -> None:
         given = torch.from_numpy(values)
-        # pinned: the host does not wait for what the device has to do before
+        # pinned: the copy does not block the host
         target[: len(values)].copy_(given.pin_memory() if self._graph is not None else given, non_blocking=True)
 
     def run(self, count: int) -> None:
         """Step until `count` sentences are done."""
         done = self.queue.counters[2]
         if self._graph is None:
+            assert self._step is not None
             while int(done) < count:
-                self._search.step(self)
+                self._step()
             return
         # the answer to a question is read while the next steps run
         hosts = [torch.zeros((), dtype=torch.int32, pin_memory=True) for _ in range(2)]
@@ -530,6 +543,6 @@ def _batches(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int
     yield sources[first:]
 
 
-def _power(number: int) -> int:
+def _next_power_of_two(number: int) -> int:
     """The smallest power of two that is not smaller."""
     return 1 << (number - 1).bit_length()

@@ -1,4 +1,4 @@
-"""One step of beam search for many sentences at once, all of it on the GPU. Knows nothing of layers or of the host.
+"""One step of beam search for many sentences at once, entirely on the GPU. Knows nothing of layers or the host.
 
 B slots hold one sentence each, with W live hypotheses. The keys and values of a position are written once, in the
 place of the hypothesis that computed them, and never copied: hypothesis w finds position j of its own past in the place
@@ -23,7 +23,7 @@ SELF_BLOCK, CROSS_BLOCK = 32, 32  # keys a program takes at once
 SELF_WARPS, CROSS_WARPS = 2, 2
 GROUP = 64  # neighbouring ids of which only the best logit is compared with others
 CHUNK = 32  # groups that a warp reads at once
-MANY_ROWS = 1024  # from here on, a warp for each row of logits fills the GPU
+MANY_ROWS = 1024  # enough to fill the GPU with a warp for each row of logits, or a program for every four rows
 
 
 class Slots(NamedTuple):
@@ -110,7 +110,7 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:
     """(x + out, its layer norm); the sum is only computed where it is to `keep`."""
     rows, width = x.shape
-    each = 4 if rows > 1024 else 1
+    each = 4 if rows >= MANY_ROWS else 1
     normed = torch.empty_like(x, dtype=dtype)
     total = torch.empty_like(x) if keep else x
     _add_norm[(triton.cdiv(rows, each),)](
@@ -287,7 +287,7 @@ def _best(logits, slot_sentence, group_best, values, chosen, forbidden_1, forbid
         best_G = tl.load(group_best + groups_G, mask=groups_G * group < vocabulary, other=float("-inf"))
         last, last_id = tl.full([], float("inf"), tl.float32), tl.full([], -1, tl.int32)
         for number in range(count):
-            # what is left comes after the last choice: in value, or, where values are equal, in id
+            # skip ids already chosen: larger logits, or equal ones with a lower id
             best = tl.max(best_G, axis=0)
             at = tl.min(tl.where(best_G == best, groups_G, groups - 1), axis=0)
             near = at * group + tl.arange(0, group)
@@ -306,6 +306,7 @@ def _best(logits, slot_sentence, group_best, values, chosen, forbidden_1, forbid
 
 def best_candidates(slots: Slots, logits: Tensor, count: int, forbidden: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Log-probabilities and ids of the `count` best ids of each row, best first, ties by the lower id: [N, C] each."""
+    assert len(forbidden) <= 3
     rows, vocabulary = logits.shape
     values = logits.new_empty((rows, count), dtype=torch.float32)
     chosen = logits.new_empty((rows, count), dtype=torch.int32)
