@@ -61,7 +61,7 @@ def test_probabilities_match_step_by_step_decoding(translator: Translator, inspe
         decoding = translator.engine.start([[*translator.tokenizers.source.encode(SOURCE), 3]])
         fed = 2  # <s>
         for step, token in zip(inspected.steps, inspected.target_ids, strict=True):
-            log_prob_V = decoding.step(torch.tensor([fed]))[0]
+            log_prob_V = decoding.log_probs(np.array([[fed]]))[0]
             assert step.probability == pytest.approx(float(log_prob_V[token].exp()), abs=1e-5)
             assert step.candidates[0][1] == pytest.approx(float(log_prob_V.max().exp()), abs=1e-5)
             assert step.rank == 1 + int((log_prob_V > log_prob_V[token]).sum())

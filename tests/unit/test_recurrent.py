@@ -12,6 +12,7 @@ from dragoman.config import Config, RecurrentConfig
 from dragoman.errors import ConfigError
 from dragoman.model.footprint import parameter_counts
 from dragoman.model.recurrent import Recurrent, Score
+from tests.hypotheses import check_hypotheses_follow_their_parents
 
 LOOKING = [("source", score) for score in ("dot", "scaled_dot", "general", "additive")] + [("self", "scaled_dot")]
 VARIANTS: list[dict[str, Any]] = [
@@ -70,7 +71,12 @@ def test_step_by_step_decoding_matches_one_pass(variant: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
-def test_selecting_rows_selects_their_state(variant: dict[str, Any]) -> None:
+def test_hypotheses_of_a_sentence_follow_their_parents(variant: dict[str, Any]) -> None:
+    check_hypotheses_follow_their_parents(small_model(**variant), *some_ids())
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
+def test_selecting_sentences_selects_their_state(variant: dict[str, Any]) -> None:
     model = small_model(**variant)
     source_ids, target_ids, allowed = some_ids()
     order = torch.tensor([2, 0, 0])

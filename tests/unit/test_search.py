@@ -4,54 +4,80 @@ import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.config import DecodeConfig
-from dragoman.decode.search import Hypothesis, _best, beam_search, greedy, length_penalty, sample, search
+from dragoman.decode.ranking import largest
+from dragoman.decode.search import Hypothesis, beam_search, greedy, length_penalty, sample, search
 
 START, END = 0, 1
 Logits = Callable[[int, tuple[int, ...]], Sequence[float]]
+Row = tuple[int, tuple[int, ...]]  # a sentence, and the ids fed so far
+Array = NDArray[Any]
 
 
 class Fake:
     """Log-probabilities that depend on the sentence and on every id fed, so that a misplaced row is detected."""
 
     def __init__(self, sentences: Sequence[int], logits: Logits) -> None:
-        self.rows: list[tuple[int, tuple[int, ...]]] = [(sentence, ()) for sentence in sentences]
+        self.sentences: list[list[Row]] = [[(sentence, ())] for sentence in sentences]
         self.logits = logits
         self.sizes: list[int] = []
-        self.selects = 0
+        self.changes = 0
 
-    def step(self, ids_N: Tensor) -> Tensor:
-        assert len(ids_N) == len(self.rows)
-        self.sizes.append(len(self.rows))
-        self.rows = [(key, (*ids, token)) for (key, ids), token in zip(self.rows, ids_N.tolist(), strict=True)]
-        return torch.stack([self.log_probs(key, ids) for key, ids in self.rows])
+    def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
+        value_NC, id_NC = self.log_probs(id_BW).sort(dim=1, descending=True, stable=True)
+        return value_NC[:, :count].numpy(), id_NC[:, :count].numpy()
 
-    def select(self, rows_N: Tensor) -> None:
-        self.selects += 1
-        self.rows = [self.rows[row] for row in rows_N.tolist()]
+    def log_probs(self, id_BW: Array) -> Tensor:
+        self.sizes.append(id_BW.size)
+        self.sentences = [
+            [(key, (*ids, token)) for (key, ids), token in zip(rows, fed, strict=True)]
+            for rows, fed in zip(self.sentences, id_BW.tolist(), strict=True)
+        ]
+        return torch.stack([self.log_probs_of(*row) for rows in self.sentences for row in rows])
 
-    def log_probs(self, sentence: int, fed: tuple[int, ...]) -> Tensor:
+    def reorder(self, parent_BW: Array) -> None:
+        self.changes += 1
+        self.sentences = [
+            [rows[parent] for parent in parents]
+            for rows, parents in zip(self.sentences, parent_BW.tolist(), strict=True)
+        ]
+
+    def select(self, sentence_B: Array) -> None:
+        self.changes += 1
+        self.sentences = [self.sentences[sentence] for sentence in sentence_B.tolist()]
+
+    def log_probs_of(self, sentence: int, fed: tuple[int, ...]) -> Tensor:
         return torch.tensor(self.logits(sentence, fed)).log_softmax(dim=-1)
 
     def score(self, sentence: int, hypothesis: Hypothesis) -> float:
         ids = [*hypothesis.ids, END] if hypothesis.finished else list(hypothesis.ids)
         fed = [START, *ids]
-        return sum(float(self.log_probs(sentence, tuple(fed[: at + 1]))[token]) for at, token in enumerate(ids))
+        return sum(float(self.log_probs_of(sentence, tuple(fed[: at + 1]))[token]) for at, token in enumerate(ids))
 
 
 class ForgetfulFake(Fake):
-    """The negative control: rows are dropped or repeated, but never the ones that were asked for."""
+    """The negative control: there are as many hypotheses as asked for, but not the ones asked for."""
 
-    def select(self, rows_N: Tensor) -> None:
-        self.rows = [self.rows[at % len(self.rows)] for at in range(len(rows_N))]
+    def reorder(self, parent_BW: Array) -> None:
+        width = parent_BW.shape[1]
+        self.sentences = [[rows[at % len(rows)] for at in range(width)] for rows in self.sentences]
+
+
+class ConfusedFake(Fake):
+    """The same for sentences."""
+
+    def select(self, sentence_B: Array) -> None:
+        self.sentences = self.sentences[: len(sentence_B)]
 
 
 def hashed(vocabulary: int, spread: float = 2.0) -> Logits:
@@ -149,7 +175,8 @@ def test_batch_order_and_neighbours_change_nothing() -> None:
 
 
 def test_select_that_ignores_its_rows_is_detected() -> None:
-    assert run_beam(SENTENCES, LIMITS, PLAIN, ForgetfulFake) != run_beam(SENTENCES, LIMITS, PLAIN)
+    for kind in (ForgetfulFake, ConfusedFake):
+        assert run_beam(SENTENCES, LIMITS, PLAIN, kind) != run_beam(SENTENCES, LIMITS, PLAIN)
 
 
 @pytest.mark.parametrize("options", [PLAIN, DecodeConfig(beam=1), DecodeConfig(sampling=True, n_best=3, top_k=4)])
@@ -210,10 +237,10 @@ def test_finished_sentences_leave_the_batch() -> None:
     assert len(fake.sizes) < 15
 
 
-def test_unchanged_rows_are_not_selected() -> None:
+def test_unchanged_rows_are_not_moved() -> None:
     fake = Fake([1, 2], endless(4))
     greedy(fake, [30, 30], start=START, end=END)
-    assert fake.selects == 0
+    assert fake.changes == 0
 
 
 def test_n_best_is_sorted_and_distinct() -> None:
@@ -267,12 +294,12 @@ def test_ties_go_to_the_lower_id() -> None:
 
 @settings(max_examples=60)
 @given(st.integers(1, 5000), st.integers(1, 40), st.integers(1, 300), st.integers(0, 2**32 - 1))
-def test_best_is_a_stable_sort(columns: int, count: int, different: int, seed: int) -> None:
+def test_largest_is_a_stable_sort(columns: int, count: int, different: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     value = torch.randint(different, (3, columns), generator=generator).float()  # few different numbers: many equals
     value[:, ::7] = float("-inf")
     expected = value.sort(dim=1, descending=True, stable=True)
-    values, ids = _best(value, count)
+    values, ids = largest(value, count)
     assert torch.equal(values, expected.values[:, :count])
     assert torch.equal(ids, expected.indices[:, :count])
 

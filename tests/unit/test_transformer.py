@@ -14,6 +14,7 @@ from dragoman.model.attention import HeadMask, MultiHeadAttention
 from dragoman.model.footprint import parameter_counts, parameter_table
 from dragoman.model.positions import rotate, rotation, sinusoids
 from dragoman.model.transformer import Transformer
+from tests.hypotheses import check_hypotheses_follow_their_parents
 
 VARIANTS: list[dict[str, Any]] = [
     {},
@@ -229,7 +230,22 @@ def test_prefix_can_be_decoded_in_one_call() -> None:
     assert largest(torch.cat(parts, dim=1) - model(source_ids, target_ids, allowed)) < 1e-12
 
 
-def test_selecting_rows_selects_their_cache() -> None:
+@pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
+def test_hypotheses_of_a_sentence_follow_their_parents(variant: dict[str, Any]) -> None:
+    check_hypotheses_follow_their_parents(small_model(**variant), *some_ids())
+
+
+def test_hypotheses_share_the_keys_of_the_source() -> None:
+    model = small_model()
+    source_ids, target_ids, allowed = some_ids()
+    cache = model.start(model.encode(source_ids, allowed), allowed)
+    model.step(target_ids[:, 0], cache)
+    keys = [layer.source.k_BHKD for layer in cache.layers]
+    cache.reorder(torch.zeros(3, 4, dtype=torch.long))
+    assert all(layer.source.k_BHKD is before for layer, before in zip(cache.layers, keys, strict=True))
+
+
+def test_selecting_sentences_selects_their_cache() -> None:
     model = small_model()
     source_ids, target_ids, allowed = some_ids()
     order = torch.tensor([2, 0, 0])

@@ -149,7 +149,7 @@ def test_special_ids_are_never_produced_however_likely(
 
     def favouring(self: engine.EngineDecoding, ids_N: torch.Tensor) -> torch.Tensor:
         fed.update(ids_N.tolist())
-        log_probs = step(self, ids_N)
+        log_probs = step(self, ids_N).log_softmax(dim=-1)
         log_probs[:, special] = 5.0  # above the log of 1
         if len(fed) > 1:
             log_probs[:, EOS] = -1.0  # so that it ends

@@ -1,10 +1,10 @@
 """Greedy search, beam search and sampling over a small step protocol.
 
 Owns the choice of the next ids. Knows nothing of text, tokenizers or model classes. A Transformer with a cache, a
-recurrent network or a table of numbers can be decoded in the same way, as long as it can `step` and `select`.
+recurrent network or a table of numbers can be decoded in the same way, as long as it is a `Decoding`.
 
-The expensive part, a pass over every log-probability, runs on the model's device. The best few of each row are then
-copied in one transfer, and the bookkeeping is plain NumPy on arrays of a few hundred numbers.
+The expensive part, a pass over every logit, is the decoding's: it returns the best few of each row. The bookkeeping
+here is plain NumPy on arrays of a few hundred numbers.
 
 Shape suffixes
     B  sentences still in the batch      V  vocabulary
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.config import DecodeConfig
+from dragoman.decode.ranking import largest, to_host
 
 Array: TypeAlias = NDArray[Any]
 
@@ -42,17 +43,28 @@ class BeamStep(NamedTuple):
 
 
 class Decoding(Protocol):
-    """A batch of sentences being decoded, N rows in lockstep; initially one row per sentence.
+    """A batch of sentences being decoded in lockstep, W hypotheses of each; initially one.
 
-    `ids_N` and `rows_N` are int64 tensors on the CPU; the decoding moves them to its device.
+    A row is a hypothesis; those of a sentence follow each other.
     """
 
-    def step(self, ids_N: Tensor) -> Tensor:
-        """Feed one id per row; return log-probabilities [N, V] of the next id. The search may overwrite them."""
+    def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
+        """Feed an id to every hypothesis. Return the log-probabilities of the best `count` next ids, and the ids.
+
+        Both are [N, C], best first, the lower id of ties first; C is `count`, or the vocabulary if that is smaller.
+        """
         ...
 
-    def select(self, rows_N: Tensor) -> None:
-        """Keep, repeat or reorder rows: row n becomes a copy of row rows_N[n]."""
+    def log_probs(self, id_BW: Array) -> Tensor:
+        """The same with the log-probabilities of all ids, in order: [N, V]. The search may overwrite them."""
+        ...
+
+    def reorder(self, parent_BW: Array) -> None:
+        """Hypothesis w of sentence b continues what was hypothesis parent_BW[b, w]; there may be more than before."""
+        ...
+
+    def select(self, sentence_B: Array) -> None:
+        """Keep or repeat sentences: sentence b becomes a copy of sentence_B[b]."""
         ...
 
 
@@ -100,10 +112,10 @@ def greedy(
 ) -> list[Hypothesis]:
     """Take the most probable id at every step, the lowest of ties. `options` only supply the length penalty."""
 
-    def most_probable(log_prob_NV: Tensor, path_N: Array, step: int) -> Tensor:
-        return _best(log_prob_NV, 1)[1]
+    def most_probable(id_N: Array, path_N: Array, step: int) -> tuple[Array, Array]:
+        return _best_allowed(decoding, id_N[:, np.newaxis], 1, forbidden)
 
-    return _single_paths(decoding, max_lengths, most_probable, options, start, end, forbidden)
+    return _single_paths(decoding, max_lengths, most_probable, options, start, end)
 
 
 def sample(
@@ -126,15 +138,18 @@ def sample(
         return []
     count, longest = options.n_best, max(max_lengths)
     if count > 1:
-        decoding.select(torch.arange(len(max_lengths)).repeat_interleave(count))
+        decoding.select(np.arange(len(max_lengths)).repeat(count))
     limits = [limit for limit in max_lengths for _ in range(count)]
     streams = [_uniforms(options.seed, key, number, longest + 1) for key in keys for number in range(count)]
     uniform_NT = torch.from_numpy(np.stack(streams))
 
-    def drawn(log_prob_NV: Tensor, path_N: Array, step: int) -> Tensor:
-        return _draw(log_prob_NV, uniform_NT[path_N, step].to(log_prob_NV.device), options)
+    def drawn(id_N: Array, path_N: Array, step: int) -> tuple[Array, Array]:
+        log_prob_NV = _forbid(decoding.log_probs(id_N[:, np.newaxis]), forbidden)
+        drawn_N1 = _draw(log_prob_NV, uniform_NT[path_N, step].to(log_prob_NV.device), options)
+        value_N1, id_N1 = to_host(log_prob_NV.gather(1, drawn_N1), drawn_N1)
+        return _without_nan(value_N1), id_N1
 
-    paths = _single_paths(decoding, limits, drawn, options, start, end, forbidden)
+    paths = _single_paths(decoding, limits, drawn, options, start, end)
     groups = (paths[first : first + count] for first in range(0, len(paths), count))
     return [sorted(group, key=_rank) for group in groups]
 
@@ -167,8 +182,8 @@ def beam_search(
     for length in itertools.count(1):  # length of a hypothesis that ends in this step, including the end symbol
         if not sentence_B.size:
             return results
-        log_prob_NV = _forbid(decoding.step(torch.from_numpy(live.id_BW.reshape(-1))), forbidden)
-        candidates = _expand(log_prob_NV, live.score_BW, 2 * options.beam)
+        value_NC, id_NC = _best_allowed(decoding, live.id_BW, 2 * options.beam, forbidden)
+        candidates = _expand(live.score_BW, value_NC, id_NC, 2 * options.beam)
 
         ends_BC = (candidates.id_BC == end) & (candidates.score_BC > NEVER)
         ends_BC[:, options.beam :] = False  # a narrower search would not have seen these
@@ -190,7 +205,7 @@ def beam_search(
             results[sentence_B[row]] = [*finished[sentence_B[row]], *unfinished][: options.n_best]
 
         kept_B = ~done_B
-        _select(decoding, parent_BW, live.score_BW.shape[1], kept_B)
+        _keep(decoding, parent_BW, live.score_BW.shape[1], kept_B)
         live = _Live(*(array[kept_B] for array in grown))
         sentence_B, limit_B, worst_B = sentence_B[kept_B], limit_B[kept_B], worst_B[kept_B]
     raise AssertionError("unreachable: every sentence stops at its limit")
@@ -210,9 +225,8 @@ class _Candidates(NamedTuple):
     id_BC: Array
 
 
-def _expand(log_prob_NV: Tensor, score_BW: Array, count: int) -> _Candidates:
+def _expand(score_BW: Array, value_NC: Array, id_NC: Array, count: int) -> _Candidates:
     """Return the best `count` continuations of each sentence, over all its live hypotheses."""
-    value_NC, id_NC = _to_host(*_best(log_prob_NV, count))
     sentences, each = len(score_BW), id_NC.shape[1]
     score_BC = (score_BW.reshape(-1, 1) + value_NC).reshape(sentences, -1)
     order_BC = np.argsort(-score_BC, axis=1, kind="stable")[:, :count]
@@ -246,7 +260,7 @@ def _unfinished(live: _Live, row: int, ended: Array, options: DecodeConfig) -> l
     return [_hypothesis(live.ids_BWT[row, place], live.score_BW[row, place], False, options) for place in places]
 
 
-Choose: TypeAlias = Callable[[Tensor, Array, int], Tensor]
+Choose: TypeAlias = Callable[[Array, Array, int], tuple[Array, Array]]
 
 
 def _single_paths(
@@ -256,9 +270,8 @@ def _single_paths(
     options: DecodeConfig,
     start: int,
     end: int,
-    forbidden: Sequence[int],
 ) -> list[Hypothesis]:
-    """Follow one path per row: `choose(log_prob_NV, path_N, step)` returns the next id of each row, [N, 1]."""
+    """Follow one path per row: `choose(id_N, path_N, step)` feeds ids, returns log-probabilities and ids, [N, 1]."""
     results: list[Hypothesis] = [_hypothesis(np.zeros(0), 0.0, False, options)] * len(max_lengths)
     path_N = np.arange(len(max_lengths))
     limit_N = np.asarray(max_lengths)
@@ -268,9 +281,7 @@ def _single_paths(
     for step in itertools.count():
         if not path_N.size:
             return results
-        log_prob_NV = _forbid(decoding.step(torch.from_numpy(id_N)), forbidden)
-        id_N1 = choose(log_prob_NV, path_N, step)
-        value_N, id_N = (array[:, 0] for array in _to_host(log_prob_NV.gather(1, id_N1), id_N1))
+        value_N, id_N = (array[:, 0] for array in choose(id_N, path_N, step))
 
         possible_N = value_N > NEVER
         ended_N = possible_N & (id_N == end)
@@ -280,7 +291,7 @@ def _single_paths(
             results[path_N[row]] = _hypothesis(ids_NT[row], score, bool(ended_N[row]), options)
 
         kept_N = ~done_N
-        _select(decoding, np.zeros((len(id_N), 1), dtype=np.int64), 1, kept_N)
+        _keep(decoding, np.zeros((len(id_N), 1), dtype=np.int64), 1, kept_N)
         ids_NT = np.concatenate([ids_NT, id_N[:, np.newaxis]], axis=1)[kept_N]
         path_N, limit_N, score_N, id_N = path_N[kept_N], limit_N[kept_N], (score_N + value_N)[kept_N], id_N[kept_N]
     raise AssertionError("unreachable: every path stops at its limit")
@@ -290,7 +301,7 @@ def _draw(log_prob_NV: Tensor, uniform_N: Tensor, options: DecodeConfig) -> Tens
     """Draw one id per row, [N, 1], by inverse CDF, after temperature, then top-k, then top-p."""
     value_NC, id_NC = log_prob_NV, None
     if options.top_k > 0 or options.top_p < 1.0:  # only these need sorted values
-        value_NC, id_NC = _best(log_prob_NV, options.top_k or log_prob_NV.shape[1])
+        value_NC, id_NC = largest(log_prob_NV, options.top_k or log_prob_NV.shape[1])
     prob_NC = torch.softmax(value_NC.float() / options.temperature, dim=1)
     if options.top_p < 1.0:
         before_NC = prob_NC.cumsum(dim=1) - prob_NC
@@ -315,39 +326,34 @@ def _forbid(log_prob_NV: Tensor, forbidden: Sequence[int]) -> Tensor:
     return log_prob_NV
 
 
-def _best(value_NV: Tensor, count: int, width: int = 64) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest values of each row and their columns, best first, ties by the lower column.
+def _best_allowed(decoding: Decoding, id_BW: Array, count: int, forbidden: Sequence[int]) -> tuple[Array, Array]:
+    """The best `count` next ids of each row that are not forbidden: their log-probabilities in float64, and the ids.
 
-    torch.topk leaves the order of ties undefined and is slower on a CPU. Here a row is cut into chunks of `width`: the
-    `count` best values can only be in the `count` chunks with the largest maxima, or in the incomplete last chunk.
+    The others are not renormalized: a hypothesis keeps the model's own score.
     """
-    rows, columns = value_NV.shape
-    if columns <= 2 * count * width:
-        value_NC, column_NC = value_NV.sort(dim=1, descending=True, stable=True)
-        return value_NC[:, :count], column_NC[:, :count]
-    whole = columns - columns % width
-    maximum_NV = value_NV[:, :whole].reshape(rows, -1, width).amax(dim=2)
-    chunk_NC = _best(maximum_NV, count, width=8)[1].sort(dim=1).values
-    place = torch.arange(columns, device=value_NV.device)
-    column_NC = (chunk_NC[:, :, None] * width + place[:width]).flatten(1)
-    column_NC = torch.cat([column_NC, place[whole:].expand(rows, -1)], dim=1)
-    value_NC, order_NC = _best(value_NV.gather(1, column_NC), count, width=8)
-    return value_NC, column_NC.gather(1, order_NC)
+    value_NC, id_NC = decoding.best(id_BW, count + len(forbidden))
+    value_NC = _without_nan(value_NC)
+    for token in forbidden:
+        value_NC[id_NC == token] = NEVER
+    order_NC = np.argsort(-value_NC, axis=1, kind="stable")[:, :count]
+    return np.take_along_axis(value_NC, order_NC, axis=1), np.take_along_axis(id_NC, order_NC, axis=1)
 
 
-def _to_host(value_NC: Tensor, id_NC: Tensor) -> tuple[Array, Array]:
-    """Both as NumPy arrays (float64, int64) in one transfer: the values are sent as integers with the same bits."""
-    packed = torch.stack([value_NC.float().view(torch.int32), id_NC.to(torch.int32)]).cpu().numpy()
-    value = packed[0].view(np.float32).astype(np.float64)
-    return np.where(np.isnan(value), NEVER, value), packed[1].astype(np.int64)
+def _without_nan(value: Array) -> Array:
+    """As float64; what is not a number is impossible."""
+    value = value.astype(np.float64)
+    value[np.isnan(value)] = NEVER
+    return value
 
 
-def _select(decoding: Decoding, parent_BW: Array, width: int, kept_B: Array) -> None:
-    """Reduce the decoding to the kept sentences; does nothing if every row stays in place."""
-    first_B1 = np.arange(len(parent_BW))[:, np.newaxis] * width
-    rows_N = (first_B1 + parent_BW)[kept_B].reshape(-1)
-    if rows_N.size and not np.array_equal(rows_N, np.arange(len(parent_BW) * width)):
-        decoding.select(torch.from_numpy(rows_N))
+def _keep(decoding: Decoding, parent_BW: Array, width: int, kept_B: Array) -> None:
+    """Reduce the decoding to the kept sentences and reorder their hypotheses, as far as anything changes."""
+    if not kept_B.any():
+        return
+    if not kept_B.all():
+        decoding.select(np.flatnonzero(kept_B))
+    if parent_BW.shape[1] != width or (parent_BW[kept_B] != np.arange(width)).any():
+        decoding.reorder(parent_BW[kept_B])
 
 
 def _hypothesis(ids_T: Array, score: float, finished: bool, options: DecodeConfig) -> Hypothesis:

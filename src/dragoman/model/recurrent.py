@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dragoman.config import RecurrentConfig
 from dragoman.model.attention import AttentionWeights, look_ahead_mask, masked_softmax
+from dragoman.model.cache import rows_of, rows_of_hypotheses, rows_of_sentences
 from dragoman.model.transformer import embed, initialise
 
 CellState = tuple[Tensor, ...]  # h_LBM of an RNN; h_LBM and c_LBM of an LSTM
@@ -33,20 +34,28 @@ class RecurrentMemory:
 
 @dataclass
 class RecurrentState:
-    """The decoder between steps. Its rows can be kept, repeated and reordered as a beam moves."""
+    """The decoder between steps: `width` rows of cell states for each sentence, which share the source."""
 
     cell: CellState
     source_BSM: Tensor
     source_allowed: Tensor | None
     past_BTM: Tensor  # the decoder's own states so far, for the self-attentive context
+    width: int = 1
 
-    def select(self, rows_N: Tensor) -> None:
-        """Replace each row n with the former row rows_N[n]."""
-        self.cell = tuple(part_LBM.index_select(1, rows_N) for part_LBM in self.cell)
-        self.source_BSM = self.source_BSM.index_select(0, rows_N)
-        self.past_BTM = self.past_BTM.index_select(0, rows_N)
-        if self.source_allowed is not None:
-            self.source_allowed = self.source_allowed.index_select(0, rows_N)
+    def reorder(self, parent_BW: Tensor) -> None:
+        """Hypothesis w of sentence b becomes the former hypothesis parent_BW[b, w]."""
+        self._replace(rows_of_hypotheses(parent_BW, self.width))
+        self.width = parent_BW.size(1)
+
+    def select(self, sentence_B: Tensor) -> None:
+        """Replace each sentence b with the former sentence sentence_B[b]."""
+        self._replace(rows_of_sentences(sentence_B, self.width))
+        self.source_BSM = self.source_BSM.index_select(0, sentence_B)
+        self.source_allowed = rows_of(self.source_allowed, sentence_B)
+
+    def _replace(self, row_N: Tensor) -> None:
+        self.cell = tuple(part_LBM.index_select(1, row_N) for part_LBM in self.cell)
+        self.past_BTM = self.past_BTM.index_select(0, row_N)
 
 
 class Score(nn.Module):
@@ -145,7 +154,11 @@ class Recurrent(nn.Module):
         state.cell = last if isinstance(last, tuple) else (last,)
         if self.config.context == "source":
             allowed = None if state.source_allowed is None else state.source_allowed[:, None]
-            s_BTM, weights_BTK = self._look(s_BTM, state.source_BSM, allowed)
+            # the hypotheses of a sentence share the source: there, each is one more position
+            grouped_BTM, weights_BTK = self._look(
+                s_BTM.reshape(len(state.source_BSM), -1, s_BTM.size(2)), state.source_BSM, allowed
+            )
+            s_BTM = grouped_BTM.view_as(s_BTM)
             if weights is not None:
                 weights.cross.append(weights_BTK[:, None])  # one layer of one head
         elif self.config.context == "self":

@@ -139,11 +139,12 @@ class DecoderLayer(nn.Module):
         )
         x_BTM = self.self_attention_residual.leave(x_BTM, out_BTM)
 
-        h_BTM = self.cross_attention_residual.enter(x_BTM)
-        out_BTM, cross_weights_BHQK = self.cross_attention(
-            h_BTM, cache.source, allowed, head_mask_BH=cache.cross_head_mask_BH, need_weights=need_weights
+        # The hypotheses of a sentence share the source's keys and values: there, each is one more query.
+        h_BQM = self.cross_attention_residual.enter(x_BTM).reshape(len(cache.source.k_BHKD), -1, x_BTM.size(2))
+        out_BQM, cross_weights_BHQK = self.cross_attention(
+            h_BQM, cache.source, allowed, head_mask_BH=cache.cross_head_mask_BH, need_weights=need_weights
         )
-        x_BTM = self.cross_attention_residual.leave(x_BTM, out_BTM)
+        x_BTM = self.cross_attention_residual.leave(x_BTM, out_BQM.view_as(x_BTM))
 
         h_BTM = self.feed_forward_residual.enter(x_BTM)
         x_BTM = self.feed_forward_residual.leave(x_BTM, self.feed_forward(h_BTM))

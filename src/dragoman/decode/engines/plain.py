@@ -7,18 +7,22 @@ L layers, H heads.
 import copy
 import warnings
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.config import require_choice
 from dragoman.data.batching import Batch, pad_rows
 from dragoman.decode.quantized import quantized
+from dragoman.decode.ranking import largest, to_host
 from dragoman.device import is_slow_in_bfloat16
 from dragoman.errors import ConfigError
 from dragoman.model.attention import AttentionWeights, HeadMask
 from dragoman.model.build import Model
+
+Array: TypeAlias = NDArray[Any]
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 SLOW_BFLOAT16 = "precision: this CPU has no bfloat16 instructions and is far slower in it; use float32 or int8"
@@ -26,19 +30,31 @@ LOGITS_AT_ONCE = 1 << 24  # numbers, 64 MiB in float32: 512 positions with 32,76
 
 
 class EngineDecoding:
-    """One batch being decoded (search's Decoding protocol): the model and its cache. Ids and rows are on the CPU."""
+    """One batch being decoded (search's Decoding protocol): the model and its cache."""
 
     def __init__(self, model: Any, cache: Any, device: torch.device) -> None:
         self._model = model
         self._cache = cache
         self._device = device
 
-    def step(self, ids_N: Tensor) -> Tensor:
+    def step(self, id_N: Tensor) -> Tensor:
+        """Feed one id per row; return the logits of the next."""
         # fp32: a bf16 log-softmax over a large vocabulary loses the tail
-        return self._model.step(ids_N.to(self._device), self._cache).float().log_softmax(dim=-1)
+        return self._model.step(id_N.to(self._device), self._cache).float()
 
-    def select(self, rows_N: Tensor) -> None:
-        self._cache.select(rows_N.to(self._device))
+    def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
+        logits_NV = self.step(torch.from_numpy(id_BW.reshape(-1)))
+        value_NC, id_NC = largest(logits_NV, count)
+        return to_host(value_NC - logits_NV.logsumexp(dim=-1, keepdim=True), id_NC)
+
+    def log_probs(self, id_BW: Array) -> Tensor:
+        return self.step(torch.from_numpy(id_BW.reshape(-1))).log_softmax(dim=-1)
+
+    def reorder(self, parent_BW: Array) -> None:
+        self._cache.reorder(torch.from_numpy(parent_BW).to(self._device))
+
+    def select(self, sentence_B: Array) -> None:
+        self._cache.select(torch.from_numpy(sentence_B).to(self._device))
 
 
 class Engine:
