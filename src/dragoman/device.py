@@ -45,7 +45,8 @@ def choose_device(name: str) -> torch.device:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: CUDA has an exception type for it; for the CPU's allocator only the message tells."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        words in str(error) for words in ("can't allocate memory", "not enough memory")
+        words in str(error)
+        for words in ("can't allocate memory", "not enough memory", "Failed to allocate memory", "bad_alloc")
     )
 
 

@@ -2,7 +2,6 @@
 
 import math
 import os
-import random
 from typing import Any
 
 import pytest
@@ -13,37 +12,22 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton", reason="Triton is not installed: the kernels were not tested")
 
-from dragoman.config import DecodeConfig, TransformerConfig
+from dragoman.config import DecodeConfig
 from dragoman.decode.engines.cuda import CudaSearch
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import Hypothesis, search
 from dragoman.model.kernels import decoding as kernels
 from dragoman.model.transformer import Transformer
+from tests.searching import SPECIAL, assert_equal, make_jobs, random_model
 
 # Triton's interpreter turns arrays of one element into numbers, which NumPy will forbid one day
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SPECIAL: dict[str, Any] = {"start": 2, "end": 3, "forbidden": (0, 1, 2)}
 
 
-def make_model(seed: int, end_bias: float = 3.0, **settings: Any) -> Transformer:
-    """A small model with random weights that often ends a sentence."""
-    torch.manual_seed(seed)
-    sizes = {"vocab_size": 90, "num_layers": 1, "decoder_num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 2}
-    model = Transformer(TransformerConfig(**{**sizes, "dropout": 0.0, "output_bias": True, **settings})).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.1 * torch.randn_like(weight))
-        model.output.bias[3] += end_bias
-    return model.to(DEVICE)
-
-
-def make_jobs(seed: int, count: int, vocabulary: int = 90) -> tuple[list[list[int]], list[int]]:
-    """Sources and limits, among them the shortest."""
-    chance = random.Random(seed)
-    sources = [[chance.randrange(4, vocabulary) for _ in range(chance.randrange(8))] + [3] for _ in range(count)]
-    return sources, [0, 1, *(chance.randrange(2, 9) for _ in range(count - 2))]
+def make_model(seed: int, **settings: Any) -> Transformer:
+    return random_model(seed, **settings).to(DEVICE)
 
 
 def both(model: Transformer, options: DecodeConfig, count: int = 6, seed: int = 1) -> list[list[list[Hypothesis]]]:
@@ -56,14 +40,6 @@ def both(model: Transformer, options: DecodeConfig, count: int = 6, seed: int = 
     fast = {number: hypotheses for part in found for number, hypotheses in part.hypotheses(options)}
     assert sorted(fast) == list(range(count))
     return [plain, [fast[number] or [] for number in range(count)]]
-
-
-def assert_equal(plain: list[list[Hypothesis]], fast: list[list[Hypothesis]]) -> None:
-    for one, other in zip(plain, fast, strict=True):
-        assert [(each.ids, each.finished) for each in other] == [(each.ids, each.finished) for each in one]
-        for expected, given in zip(one, other, strict=True):
-            assert given.score == pytest.approx(expected.score, abs=1e-4)
-            assert given.normalized_score == pytest.approx(expected.normalized_score, abs=1e-4)
 
 
 @pytest.mark.parametrize(

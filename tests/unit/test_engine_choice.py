@@ -28,11 +28,54 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
 
-def test_auto_on_a_cpu_is_the_plain_engine_in_float32() -> None:
-    expected = EngineChoice("plain", "float32", "the device is cpu")
-    assert choose_engine("auto", "auto", model(), CPU) == expected
-    assert choose_engine("plain", "auto", model(), CPU) == expected
-    assert choose_engine("auto", "bfloat16", model(), CPU).precision == "bfloat16"
+WIDE = ("model.d_model=256",)
+
+
+def test_auto_on_a_cpu_is_the_cpu_engine_in_int8() -> None:
+    assert choose_engine("auto", "auto", model(*WIDE), CPU) == EngineChoice("cpu", "int8", "the fastest on cpu")
+    assert choose_engine("auto", "float32", model(*WIDE), CPU) == EngineChoice("cpu", "float32", "the fastest on cpu")
+    assert choose_engine("plain", "auto", model(*WIDE), CPU) == EngineChoice("plain", "float32", "as requested")
+
+
+def test_a_narrow_model_runs_in_the_plain_engine_unless_the_other_is_requested() -> None:
+    reason = "a model of width 128 gains little from another"
+    assert choose_engine("auto", "auto", model(), CPU) == EngineChoice("plain", "float32", reason)
+    assert choose_engine("auto", "int8", model(), CPU) == EngineChoice("cpu", "int8", "the fastest on cpu")
+    assert choose_engine("cpu", "auto", model(), CPU) == EngineChoice("cpu", "int8", "as requested")
+
+
+@pytest.mark.parametrize(
+    ("settings", "precision", "obstacle"),
+    [
+        (("model.architecture=rnn",), "auto", "the model is recurrent"),
+        (("model.positions=rotary",), "auto", "the model has rotary positions"),
+        ((), "bfloat16", "bfloat16 runs in the plain engine"),
+    ],
+)
+def test_what_the_cpu_engine_cannot_run_gets_the_plain_one(
+    settings: tuple[str, ...], precision: str, obstacle: str
+) -> None:
+    own = model(*WIDE, *settings)
+    expected = EngineChoice("plain", precision if precision != "auto" else "float32", obstacle)
+    assert choose_engine("auto", precision, own, CPU) == expected
+    with pytest.raises(ConfigError) as refused:
+        choose_engine("cpu", precision, own, CPU)
+    assert str(refused.value) == f"engine: 'cpu' cannot run: {obstacle}; use auto or plain"
+
+
+def test_without_an_exact_int8_product_a_cpu_searches_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "int8_is_exact", lambda: False)
+    assert choose_engine("auto", "auto", model(*WIDE), CPU).precision == "float32"
+    reason = "this processor has no exact int8 product"
+    assert choose_engine("auto", "int8", model(*WIDE), CPU) == EngineChoice("plain", "int8", reason)
+
+
+def test_without_its_runtime_the_cpu_engine_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "onnxruntime" else object())
+    found = choose_engine("auto", "auto", model(*WIDE), CPU)
+    assert found == EngineChoice("plain", "float32", "onnxruntime is not installed")
+    with pytest.raises(ConfigError, match=r"^engine: 'cpu' cannot run: the device is cuda; use auto or plain$"):
+        choose_engine("cpu", "auto", model(*WIDE), CUDA)
 
 
 def test_auto_on_a_gpu_is_the_cuda_engine_in_bfloat16(gpu: None) -> None:
@@ -102,7 +145,7 @@ def test_models_that_the_cuda_engine_cannot_run_get_the_plain_one_without_a_warn
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match="engine: 'gpu' is not a choice; known: auto, cuda, plain"):
+    with pytest.raises(ConfigError, match="engine: 'gpu' is not a choice; did you mean cpu"):
         choose_engine("gpu", "auto", model(), CPU)
     with pytest.raises(ConfigError, match="precision: 'bf16' is not a choice; did you mean bfloat16"):
         choose_engine("auto", "bf16", model(), CPU)
@@ -111,15 +154,21 @@ def test_unknown_names_are_refused() -> None:
 def test_info_names_the_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("dragoman.device.choose_device", lambda name: CPU)
     app(["info", "--preset", "tiny"], standalone_mode=False)
-    assert "translates here with the plain engine in float32: the device is cpu\n" in capsys.readouterr().out
+    assert (
+        "translates here with the plain engine in float32: a model of width 128 gains little from another\n"
+        in capsys.readouterr().out
+    )
     app(["info", "--preset", "tiny", "--json"], standalone_mode=False)
     assert json.loads(capsys.readouterr().out)["engine"]["engine"] == "plain"
 
 
 def test_the_translator_names_its_choice() -> None:
     translator = dragoman.load("en-de", "cpu")
-    assert translator.choice == EngineChoice("plain", "float32", "the device is cpu")
-    assert "float32" in repr(translator)
+    assert translator.choice == EngineChoice("cpu", "int8", "the fastest on cpu")
+    assert "int8" in repr(translator)
+    assert translator.options(batch_size=0).batch_size == 32
+    found = translator.choice_for(translator.options(sampling=True))
+    assert found == EngineChoice("plain", "float32", "the CPU engine has no sampling or head masks")
 
 
 def test_options_that_only_the_plain_engine_has_run_there(gpu: None) -> None:
@@ -129,5 +178,5 @@ def test_options_that_only_the_plain_engine_has_run_there(gpu: None) -> None:
     for options in ({"beam": 17}, {"sampling": True}):
         own = translator.options(**options)
         found = translator.choice_for(own)
-        assert (found.engine, found.precision, own.batch_size) == ("plain", "float32", 64)
+        assert (found.engine, found.precision, own.batch_size) == ("plain", "float32", 32)
     assert translator.options(batch_size=0).batch_size == 512

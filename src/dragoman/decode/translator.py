@@ -2,12 +2,14 @@
 
 import gc
 import itertools
+import math
 import os
 import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,11 +25,12 @@ from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
+from dragoman.decode.engines.cpu import CpuEngine
 from dragoman.decode.engines.cuda import CudaSearch, Search, supports
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
-from dragoman.decode.search import Hypothesis, search
+from dragoman.decode.search import Decoding, Hypothesis, search
 from dragoman.device import choose_device, choose_threads, cpu_threads
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.model.footprint import parameter_counts
@@ -40,8 +43,10 @@ from dragoman.text.sentences import sentences
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
+U = TypeVar("U")
 WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
-BATCH_SIZES = {"plain": 64, "cuda": 512}  # sentences, unless given
+BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
+FEWEST_PER_THREAD = 4  # sentences: fewer are decoded together, by all threads
 _ENGINES = threading.Lock()  # held while an engine is created
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
@@ -212,6 +217,7 @@ class Translator:
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
         self._name = ""
         self._cuda: CudaSearch | None = None
+        self._cpu: CpuEngine | None = None
 
     def __repr__(self) -> str:
         parts = [
@@ -292,10 +298,18 @@ class Translator:
         return WINDOW_ON_CUDA if self._uses_cuda(options) else 16 * self._sized(options).batch_size
 
     def choice_for(self, options: DecodeConfig) -> EngineChoice:
-        """The engine that searches with these options: what the CUDA engine cannot do runs in the plain one."""
-        if self.choice.engine == "plain" or (supports(options) and not self.engine.is_masked):
+        """The engine that searches with these options: what a fast engine cannot do runs in the plain one."""
+        if self.choice.engine == "plain":
             return self.choice
-        return EngineChoice("plain", self._plain_precision, "the CUDA engine has no sampling, wide beams or head masks")
+        if self.choice.engine == "cuda":
+            unable = not supports(options)
+            reason = "the CUDA engine has no sampling, wide beams or head masks"
+        else:
+            unable = options.sampling
+            reason = "the CPU engine has no sampling or head masks"
+        if unable or self.engine.is_masked:
+            return EngineChoice("plain", self._plain_precision, reason)
+        return self.choice
 
     def _uses_cuda(self, options: DecodeConfig) -> bool:
         return self.choice_for(options).engine == "cuda"
@@ -450,16 +464,33 @@ class Translator:
     ) -> list[Outcome]:
         """Search in batches bucketed by length; return outcomes in the order of the pieces."""
         by_length = sorted(range(len(pieces)), key=lambda index: len(pieces[index].ids))
+        size, workers, threads = options.batch_size, 1, choose_threads(options.threads, self.config.model.d_model)
+        if self.choice_for(options).engine == "cpu" and len(pieces) >= FEWEST_PER_THREAD * threads:
+            # a batch on each thread, rather than each batch on all threads; the longest first, so that all end together
+            rounds = math.ceil(len(pieces) / (size * threads))
+            size, workers, threads = math.ceil(len(pieces) / (rounds * threads)), threads, 1
+            by_length.reverse()
+        batches = [by_length[first : first + size] for first in range(0, len(by_length), size)]
+
+        def found(batch: list[int]) -> list[Outcome]:
+            keys = [start + pieces[index].line + (pieces[index].number << 40) for index in batch]
+            return self._search([pieces[index].ids for index in batch], keys, options, threads)
+
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
-        for first in range(0, len(by_length), options.batch_size):
-            batch = by_length[first : first + options.batch_size]
-            keys = [start + pieces[index].line + (pieces[index].number << 40) for index in batch]
-            found = self._search([pieces[index].ids for index in batch], keys, options)
-            outcomes.update(zip(batch, found, strict=True))
+        for batch, hypotheses in zip(batches, _in_threads(found, batches, workers), strict=True):
+            outcomes.update(zip(batch, hypotheses, strict=True))
             left.subtract(pieces[index].line for index in batch)
             advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
         return [outcomes[index] for index in range(len(pieces))]
+
+    def _cpu_engine(self) -> CpuEngine:
+        """The engine for CPUs, created when first used."""
+        with _ENGINES:
+            if self._cpu is None:
+                assert isinstance(self._model, Transformer)
+                self._cpu = CpuEngine(self._model, self.choice.precision)
+            return self._cpu
 
     def _cuda_search(self) -> CudaSearch:
         """The engine for CUDA, created when first used."""
@@ -518,14 +549,18 @@ class Translator:
         glue = " " if first[-1].isspace() or second[0].isspace() else ""
         return [*self._split(first), (ids, glue), *rest]
 
-    def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig) -> list[Outcome]:
+    def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig, threads: int) -> list[Outcome]:
         """Return the hypotheses of each source, or why it has none; if out of memory, retry in halves."""
+        on_cpu = self.choice_for(options).engine == "cpu"
+
+        def started(sources: list[list[int]]) -> Decoding:
+            return self._cpu_engine().start(sources, threads) if on_cpu else self.engine.start(sources)
 
         def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
             limits = [self.limit(len(source), options) for source, _ in jobs]
             keys = [key for _, key in jobs]
             ids = self.tokenizers.target.vocabulary
-            decoding = self.engine.start([source for source, _ in jobs])
+            decoding = started([source for source, _ in jobs])
             return [*search(decoding, limits, options, keys, start=ids.bos, end=ids.eos, forbidden=ids.never_predicted)]
 
         def too_big(job: tuple[list[int], int]) -> Outcome:
@@ -624,6 +659,18 @@ def _without_garbage_collection() -> Iterator[None]:
             _Collecting.paused_by -= 1
             if not _Collecting.paused_by and _Collecting.before:
                 gc.enable()
+
+
+def _in_threads(work: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
+    """The results of `work`, in order, by so many threads; an error cancels what has not begun."""
+    if threads == 1:
+        yield from map(work, items)
+        return
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield from pool.map(work, items)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _concatenated(rows: list[list[int]]) -> list[int]:

@@ -7,19 +7,21 @@ from importlib.util import find_spec
 import torch
 
 from dragoman.config import ModelConfig, TransformerConfig, require_choice
+from dragoman.decode.engines.cpu import int8_is_exact
 from dragoman.device import has_compiler
 from dragoman.errors import ConfigError
 
-ENGINES = ("auto", "plain", "cuda")
+ENGINES = ("auto", "plain", "cuda", "cpu")
 PRECISIONS = ("auto", "float32", "bfloat16", "int8")
 WIDEST_HEAD = 256
 MOST_IDS = 1 << 17  # of a vocabulary
 OLDEST_GPU = (8, 0)  # compute capability: bfloat16, and what the kernels were written for
+GAINS_FROM_INT8 = 256  # d_model from which the engine for CPUs pays
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    engine: str  # plain or cuda
+    engine: str  # plain, cuda or cpu
     precision: str  # of the search
     reason: str
 
@@ -32,16 +34,55 @@ def choose_engine(engine: str, precision: str, model: ModelConfig, device: torch
     """Resolve `auto`: the fastest engine and precision that lose no quality worth mentioning (docs/performance.md)."""
     require_choice("engine", engine, ENGINES)
     require_choice("precision", precision, PRECISIONS)
+    if engine == "plain":
+        return EngineChoice("plain", _plain(precision), "as requested")
+    if engine == "cpu" or (engine == "auto" and device.type == "cpu"):
+        return _for_cpu(engine, precision, model, device)
     machine = _obstacle_of_machine(device)
     obstacle = "int8 runs in the plain engine" if precision == "int8" else machine or _obstacle_of_model(model)
     if engine == "cuda" and obstacle:
         raise ConfigError(f"engine: 'cuda' cannot run: {obstacle}; use auto or plain")
-    if engine == "plain" or obstacle:
-        if engine == "auto" and device.type == "cuda" and obstacle == machine:
+    if obstacle:
+        if device.type == "cuda" and obstacle == machine:
             warnings.warn(f"engine: using the plain engine, which is many times slower: {machine}", stacklevel=3)
-        return EngineChoice("plain", "float32" if precision == "auto" else precision, obstacle or "as requested")
+        return EngineChoice("plain", _plain(precision), obstacle)
     reason = "as requested" if engine == "cuda" else f"the fastest on {device.type}"
     return EngineChoice("cuda", "bfloat16" if precision == "auto" else precision, reason)
+
+
+def _plain(precision: str) -> str:
+    return "float32" if precision == "auto" else precision
+
+
+def _for_cpu(engine: str, precision: str, model: ModelConfig, device: torch.device) -> EngineChoice:
+    obstacle = _obstacle_for_cpu(precision, model, device)
+    if engine == "cpu" and obstacle:
+        raise ConfigError(f"engine: 'cpu' cannot run: {obstacle}; use auto or plain")
+    if not obstacle and engine == "auto" and precision != "int8" and model.d_model < GAINS_FROM_INT8:
+        obstacle = f"a model of width {model.d_model} gains little from another"
+    if obstacle:
+        return EngineChoice("plain", _plain(precision), obstacle)
+    reason = "as requested" if engine == "cpu" else "the fastest on cpu"
+    if precision == "auto":
+        precision = "int8" if int8_is_exact() else "float32"
+    return EngineChoice("cpu", precision, reason)
+
+
+def _obstacle_for_cpu(precision: str, model: ModelConfig, device: torch.device) -> str:
+    """Why the engine for CPUs cannot run this; empty if it can."""
+    if device.type != "cpu":
+        return f"the device is {device.type}"
+    if missing := [name for name in ("onnxruntime", "onnx") if find_spec(name) is None]:
+        return f"{missing[0]} is not installed"
+    if not isinstance(model, TransformerConfig):
+        return "the model is recurrent"
+    if model.positions == "rotary":
+        return "the model has rotary positions"
+    if precision == "bfloat16":
+        return "bfloat16 runs in the plain engine"
+    if precision == "int8" and not int8_is_exact():
+        return "this processor has no exact int8 product"
+    return ""
 
 
 def _obstacle_of_machine(device: torch.device) -> str:

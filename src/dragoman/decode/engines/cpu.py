@@ -1,0 +1,223 @@
+"""Greedy and beam search on a CPU, in int8 or float32: graphs run by ONNX Runtime. Knows nothing of text.
+
+`engines/plain.py` says what is correct. Every hypothesis has a row of the mask that allows the cache entries of its own
+past. When the search moves hypotheses, only these rows move: keys and values stay where they were written.
+
+Shapes: B sentences, W hypotheses of each, P entries of a cache, S source positions, M width of a position,
+C candidates.
+"""
+
+import functools
+import itertools
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dragoman.model.positions import Positions
+from dragoman.model.transformer import Transformer
+
+Array = NDArray[Any]
+MASKED = -1e9  # added to a score; finite, because a row may have nothing to attend to yet
+# Keys are padded to a multiple of this many, and caches grow by this many steps. A softmax adds up this many numbers at
+# a time: with whole groups, further padding adds zeros only, and a sentence has the same bits in any batch.
+MULTIPLE = 16
+POSITIONS = 256  # of the first table of positions
+
+
+class CpuEngine:
+    """A Transformer as two ONNX graphs. Sources are ids that end in </s>."""
+
+    def __init__(self, model: Transformer, precision: str) -> None:
+        self._model, self._int8 = model, precision == "int8"
+        self._source, self._target = _Embedding.of(model, "source"), _Embedding.of(model, "target")
+        self._sessions: dict[int, tuple[Any, Any]] = {}
+        self._lock = threading.Lock()
+
+    def start(self, sources: Sequence[Sequence[int]], threads: int) -> "CpuDecoding":
+        """Encode a batch, which `threads` threads will decode."""
+        encoder, step = self._sessions_for(threads)
+        length_B = np.array([len(source) for source in sources])
+        longest = -(-length_B.max() // MULTIPLE) * MULTIPLE
+        real_BS = np.arange(longest) < length_B[:, np.newaxis]
+        token_BS = np.where(real_BS, np.cumsum(real_BS).reshape(real_BS.shape) - 1, 0)
+        place_BS = np.broadcast_to(np.arange(longest), real_BS.shape)
+        source_mask = np.where(real_BS, np.float32(0.0), np.float32(MASKED))[:, np.newaxis, np.newaxis]
+        feeds = {
+            "x": self._source(np.fromiter(itertools.chain(*sources), np.int64), place_BS[real_BS]),
+            "token": token_BS,
+            "position": np.flatnonzero(real_BS),
+            "source_mask": source_mask,
+        }
+        outputs = [output.name for output in encoder.get_outputs()]
+        memory = dict(zip(outputs, _run(encoder, outputs, feeds), strict=True))
+        return CpuDecoding(step, self._target, {"source_mask": source_mask, **memory})
+
+    def _sessions_for(self, threads: int) -> tuple[Any, Any]:
+        """Encoder and step on so many threads, created when first used."""
+        from dragoman.decode.engines.graphs import encoder_graph, step_graph
+
+        with self._lock:
+            if threads not in self._sessions:
+                graphs = (build(self._model, int8=self._int8) for build in (encoder_graph, step_graph))
+                encoder, step = (_session(graph, threads) for graph in graphs)
+                self._sessions[threads] = encoder, step
+            return self._sessions[threads]
+
+
+class CpuDecoding:
+    """One batch being decoded (search's Decoding protocol, without `log_probs`).
+
+    Sentences that are done leave by moving another one into their place, so arrays are in another order than in the
+    search: `_place_B` says where a sentence of the search is.
+    """
+
+    def __init__(self, session: Any, embedding: "_Embedding", source: dict[str, Array]) -> None:
+        self._session, self._embedding = session, embedding
+        self._outputs = [output.name for output in session.get_outputs()]
+        self._source = source
+        batch = len(source["source_mask"])
+        self._cache = {
+            each.name: np.zeros((batch, each.shape[1], 0, each.shape[3]), dtype=np.float32)
+            for each in session.get_inputs()
+            if each.name.startswith(("key_", "value_"))
+        }
+        self._mask = np.zeros((batch, 1, 1, 0), dtype=np.float32)
+        self._used = self._position = 0  # cache entries, target positions
+        self._place_B = np.arange(batch)
+
+    def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
+        width = id_BW.shape[1]
+        own_BW = np.empty_like(id_BW)
+        own_BW[self._place_B] = id_BW
+        self._grow(width)
+        feeds = {
+            "x": self._embedding(own_BW, np.array([self._position])),
+            "mask": self._mask,
+            "count": np.array([min(count, self._embedding.size)]),
+            **self._source,
+            **self._cache,
+        }
+        results = dict(zip(self._outputs, _run(self._session, self._outputs, feeds), strict=True))
+        entries = slice(self._used, self._used + width)
+        for name, cache in self._cache.items():
+            cache[:, :, entries] = results["new_" + name]
+        self._mask[:, 0, np.arange(width), np.arange(self._used, self._used + width)] = 0.0
+        self._used += width
+        self._position += 1
+        value_NC, id_NC = (
+            results[name].reshape(*id_BW.shape, -1)[self._place_B].reshape(id_BW.size, -1) for name in ("values", "ids")
+        )
+        return value_NC, id_NC
+
+    def log_probs(self, id_BW: Array) -> Tensor:
+        raise NotImplementedError("the CPU engine does not sample")
+
+    def reorder(self, parent_BW: Array) -> None:
+        own_BW = np.empty_like(parent_BW)
+        own_BW[self._place_B] = parent_BW
+        self._mask = np.take_along_axis(self._mask, own_BW[:, np.newaxis, :, np.newaxis], axis=2)
+
+    def select(self, sentence_B: Array) -> None:
+        """Move kept sentences from the end into the places of dropped ones, then cut off the end."""
+        place_B = self._place_B[sentence_B]
+        kept = len(place_B)
+        free = np.setdiff1d(np.arange(kept), place_B)
+        moved = np.flatnonzero(place_B >= kept)
+        for arrays in (self._source, self._cache):
+            for name, array in arrays.items():
+                array[free] = array[place_B[moved]]
+                arrays[name] = array[:kept]
+        self._mask[free] = self._mask[place_B[moved]]
+        self._mask = self._mask[:kept]
+        place_B[moved] = free
+        self._place_B = place_B
+
+    def _grow(self, width: int) -> None:
+        """Make room for the entries of a step."""
+        if self._used + width <= self._mask.shape[3]:
+            return
+        more = MULTIPLE * width
+        for name, cache in self._cache.items():
+            new = np.zeros((*cache.shape[:2], more, cache.shape[3]), dtype=np.float32)
+            self._cache[name] = np.concatenate([cache, new], axis=2)
+        self._mask = np.concatenate([self._mask, np.full((*self._mask.shape[:3], more), MASKED, np.float32)], axis=3)
+
+
+class _Embedding:
+    """Rows of an embedding with positions added; the table is the model's own."""
+
+    def __init__(self, embedding: nn.Embedding, positions: Positions) -> None:
+        self._table = embedding.weight.detach().float().numpy()
+        self._scale = np.float32(math.sqrt(embedding.embedding_dim))
+        self._positions = positions
+        self._vectors: Array = np.zeros((0, 0), dtype=np.float32)
+        self.size = len(self._table)
+
+    @classmethod
+    def of(cls, model: Transformer, side: str) -> "_Embedding":
+        if side == "source":
+            return cls(model.source_embedding, model.encoder.positions)
+        return cls(model.target_embedding, model.decoder.positions)
+
+    def __call__(self, ids: Array, places: Array) -> Array:
+        """The vectors of these ids at these places: [..., M]."""
+        x = self._table[ids] * self._scale
+        if self._positions.kind not in ("sinusoidal", "learned"):
+            return x
+        if places.max() >= len(self._vectors):
+            self._vectors = self._position_vectors(int(places.max()) + 1)
+        return x + self._vectors[places]
+
+    @torch.no_grad()
+    def _position_vectors(self, least: int) -> Array:
+        count = max(POSITIONS, 2 * least)
+        if self._positions.learned is not None:
+            count = min(count, self._positions.learned.num_embeddings)
+        vectors = self._positions.vectors(torch.arange(count), torch.float32)
+        assert vectors is not None
+        return vectors.float().numpy()
+
+
+@functools.cache
+def int8_is_exact() -> bool:
+    """Whether ONNX Runtime's int8 product is exact on this processor, tested with the largest values.
+
+    x86 processors without VNNI add pairs of products in 16 bits, which saturate without an error.
+    """
+    from dragoman.decode.engines.graphs import product_graph
+
+    largest = torch.full((64, 64), 1.0)
+    signs = [torch.where(torch.arange(64) % 4 < split, 1.0, -1.0) * largest for split in (4, 2, 0)]
+    for weight in signs:
+        x = np.ones((64, 64), dtype=np.float32)
+        (found,) = _run(_session(product_graph(weight), 1), ["y"], {"x": x})
+        if np.abs(found - x @ weight.numpy().T).max() > 1e-4:
+            return False
+    return True
+
+
+def _session(graph: bytes, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.enable_mem_pattern = False  # patterns are kept for every shape, and every step has another
+    # two sessions take turns: idle threads of one must not keep those of the other from a core
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def _run(session: Any, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
+    """Its own exceptions are no RuntimeError."""
+    try:
+        results: list[Array] = session.run(outputs, feeds)
+    except Exception as error:
+        raise RuntimeError(str(error)) from error
+    return results

@@ -1,0 +1,186 @@
+"""The engine for CPUs against the plain one, and a sentence's answer in any batch."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dragoman
+from dragoman.config import DecodeConfig
+from dragoman.decode.engines import cpu
+from dragoman.decode.engines.cpu import CpuDecoding, CpuEngine, int8_is_exact
+from dragoman.decode.engines.plain import Engine
+from dragoman.decode.search import search
+from dragoman.decode.translator import Translator
+from dragoman.model.transformer import Transformer
+from tests.searching import SPECIAL, assert_equal, make_jobs, random_model
+
+CPU = torch.device("cpu")
+BEAM = DecodeConfig(beam=4, n_best=4)
+
+
+def plain(model: Transformer, options: DecodeConfig, sources: list[list[int]], limits: list[int]) -> Any:
+    with torch.inference_mode():
+        return search(Engine(model, CPU).start(sources), limits, options, range(len(sources)), **SPECIAL)
+
+
+def fast(engine: CpuEngine, options: DecodeConfig, sources: list[list[int]], limits: list[int]) -> Any:
+    return search(engine.start(sources, 1), limits, options, range(len(sources)), **SPECIAL)
+
+
+VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"beam": 1}, {}),
+    ({"beam": 4, "n_best": 4}, {}),
+    ({"beam": 3, "n_best": 2, "length_penalty": 1.0, "length_penalty_form": "power"}, {"activation": "swish"}),
+    ({"beam": 2, "n_best": 2}, {"norm": "pre"}),
+    ({"beam": 2}, {"positions": "learned", "d_k": 24, "d_v": 8, "activation": "gelu"}),
+    ({"beam": 5, "n_best": 5}, {"vocab_size": 8, "attention_bias": False, "positions": "none"}),
+    ({"beam": 3, "n_best": 3}, {"decoder_d_model": 48, "decoder_num_heads": 3, "share_source_target": False}),
+]
+
+
+@pytest.mark.parametrize(("options", "settings"), VARIANTS, ids=str)
+def test_cpu_search_finds_what_plain_search_finds(options: dict[str, Any], settings: dict[str, Any]) -> None:
+    model = random_model(1, **settings)
+    sources, limits = make_jobs(1, 12, model.config.vocab_size)
+    expected = plain(model, DecodeConfig(**options), sources, limits)
+    assert_equal(expected, fast(CpuEngine(model, "float32"), DecodeConfig(**options), sources, limits))
+    assert any(hypothesis.finished for hypotheses in expected for hypothesis in hypotheses)
+
+
+def test_long_translations_outgrow_their_caches() -> None:
+    """And their table of positions."""
+    model = random_model(4, end_bias=-50.0, decoder_num_layers=1)
+    job = ([[5, 6, 3], [7, 3]], [300, 290])
+    expected = plain(model, DecodeConfig(beam=2, n_best=2), *job)
+    assert_equal(expected, fast(CpuEngine(model, "float32"), DecodeConfig(beam=2, n_best=2), *job))
+    assert [len(hypothesis.ids) for hypotheses in expected for hypothesis in hypotheses] == [300, 300, 290, 290]
+
+
+def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: if every hypothesis attends to the past of its own place, the search goes elsewhere."""
+    model = random_model(7, end_bias=-1.0)
+    sources, limits = make_jobs(1, 12)[0], [20] * 12
+    expected = fast(CpuEngine(model, "float32"), BEAM, sources, limits)
+    reorder = CpuDecoding.reorder
+
+    def in_place(self: CpuDecoding, parent_BW: Any) -> None:
+        own = np.broadcast_to(np.arange(parent_BW.shape[1]), parent_BW.shape)
+        reorder(self, parent_BW if self._mask.shape[2] == 1 else own.copy())
+
+    monkeypatch.setattr(CpuDecoding, "reorder", in_place)
+    assert fast(CpuEngine(model, "float32"), BEAM, sources, limits) != expected
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("beam", [1, 5])
+def test_a_sentence_has_the_same_bits_in_any_batch(precision: str, beam: int) -> None:
+    """Alone, among 7 or 40, shortest or longest first, on one thread or two."""
+    chance = random.Random(3)
+    sources = [[chance.randrange(4, 90) for _ in range(chance.randrange(40))] + [3] for _ in range(40)]
+    limits = [len(source) + 10 for source in sources]
+    engine, options = CpuEngine(random_model(7, end_bias=1.0), precision), DecodeConfig(beam=beam, n_best=beam)
+    together = fast(engine, options, sources, limits)
+    assert fast(engine, options, sources[::-1], limits[::-1])[::-1] == together
+    for size in (1, 7):
+        parts = [slice(first, first + size) for first in range(0, 40, size)]
+        assert [each for part in parts for each in fast(engine, options, sources[part], limits[part])] == together
+    on_two = search(engine.start(sources, 2), limits, options, range(40), **SPECIAL)
+    assert on_two == together
+    assert len({hypotheses[0].ids for hypotheses in together}) > 20, "the control: they differ"
+
+
+def test_int8_differs_from_float32_by_little() -> None:
+    model = random_model(8)
+    sources, limits = make_jobs(8, 30)
+    exact, rounded = (
+        fast(CpuEngine(model, each), DecodeConfig(beam=1), sources, limits) for each in ("float32", "int8")
+    )
+    equal = [
+        (one[0].score, other[0].score) for one, other in zip(exact, rounded, strict=True) if one[0].ids == other[0].ids
+    ]
+    assert len(equal) > 20
+    assert 0 < max(abs(one - other) for one, other in equal) < 0.2
+
+
+def test_int8_products_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a processor added pairs of products in 16 bits."""
+    run = cpu._run
+    assert int8_is_exact()
+    int8_is_exact.cache_clear()
+    monkeypatch.setattr(cpu, "_run", lambda *arguments: [0.8 * each for each in run(*arguments)])
+    assert not int8_is_exact()
+    int8_is_exact.cache_clear()
+
+
+def test_rows_of_zeros_are_no_division_by_zero() -> None:
+    model = random_model(9)
+    with torch.no_grad():
+        for layer in model.encoder.layers:
+            layer.feed_forward.inner.weight.zero_()  # type: ignore[union-attr, operator]
+            layer.feed_forward.inner.bias.fill_(-1.0)  # type: ignore[union-attr, operator]
+    found = fast(CpuEngine(model, "int8"), BEAM, [[5, 6, 3]], [5])
+    assert all(np.isfinite(hypothesis.score) for hypothesis in found[0])
+
+
+# In the translator
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return dragoman.load("en-de", "cpu")
+
+
+LINES = [
+    "The house is small.",
+    "",
+    "I have two cats and a dog.",
+    "It rains.",
+    "Where do you live?",
+    "Good morning!",
+] * 2
+
+
+def hypotheses(translator: Translator, **options: Any) -> list[tuple[str, float]]:
+    return [(each.text, each.score) for each in translator.translate(LINES, **options)]
+
+
+def test_the_number_of_threads_changes_nothing(translator: Translator) -> None:
+    assert translator.choice.engine == "cpu"
+    expected = hypotheses(translator, threads=1)
+    for options in ({"threads": 2}, {"threads": 3, "batch_size": 2}, {"threads": 2, "batch_size": 1}):
+        assert hypotheses(translator, **options) == expected
+    assert [(each.text, each.score) for each in map(translator.translate, LINES)] == expected
+
+
+def test_a_batch_that_does_not_fit_is_halved(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, run, sizes = hypotheses(translator), cpu._run, []
+
+    def limited(session: Any, outputs: Any, feeds: Any) -> Any:
+        if "token" in feeds:
+            sizes.append(len(feeds["token"]))
+            if sizes[-1] > 2:
+                raise RuntimeError("Failed to allocate memory for requested buffer of size 99")
+        return run(session, outputs, feeds)
+
+    monkeypatch.setattr(cpu, "_run", limited)
+    assert hypotheses(translator, threads=2) == expected
+    assert max(sizes) > 2 >= min(sizes)
+
+
+def test_an_error_in_a_thread_reaches_the_caller(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setattr(cpu, "_run", broken)
+    with pytest.raises(RuntimeError, match=r"^no such operator$"):
+        hypotheses(translator, threads=2)
+
+
+def test_errors_of_the_runtime_are_runtime_errors() -> None:
+    engine = CpuEngine(random_model(1), "float32")
+    session = engine._sessions_for(1)[0]
+    with pytest.raises(RuntimeError, match="x"):
+        cpu._run(session, ["source_key_0"], {"x": np.zeros((1, 7), dtype=np.float32)})
