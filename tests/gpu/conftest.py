@@ -1,5 +1,7 @@
 """Tests that need a CUDA device. `make test-gpu` runs them; everywhere else they are not collected."""
 
+import gc
+
 import pytest
 import torch
 
@@ -16,4 +18,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def free_memory() -> None:
+    gc.collect()  # what earlier tests left in cycles
     torch.cuda.empty_cache()

@@ -1,5 +1,6 @@
 """Translation on CUDA: the same as on the CPU, in any precision, never through cuDNN's attention, and on a full GPU."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -188,3 +189,13 @@ def test_statuses_and_attention_are_those_of_the_plain_engine() -> None:
 def test_trained_model_translates_the_same_on_cuda(quick_run: Path) -> None:
     here, there = (dragoman.load(str(quick_run), device).translate(["a b c", "d e"]) for device in ("cpu", "cuda"))
     assert [result.text for result in there] == [result.text for result in here]
+
+
+def test_a_translator_that_is_dropped_frees_its_memory() -> None:
+    before = torch.cuda.memory_allocated()
+    translator = dragoman.load("en-de", "cuda")
+    translator.translate(["The house is small."] * 20)
+    assert torch.cuda.memory_allocated() > before + 2**26, "the control"
+    del translator
+    gc.collect()
+    assert torch.cuda.memory_allocated() < before + 2**20

@@ -117,10 +117,11 @@ class Notes(SilentReporter):
 
 def test_peak_memory_stays_within_the_prediction(tmp_path: Path) -> None:
     torch.cuda.reset_peak_memory_stats()
+    others = torch.cuda.memory_allocated()  # of models that earlier tests keep
     corpus = ("data.generated=reverse", "data.generated_size=2000", "text.model=word", "text.vocab_size=300")
     run = ("train.device=cuda", "train.max_steps=3", "train.save_every=3", "train.batch_tokens=8192")
     reporter = Notes()
     train(Config.build("base", None, [*corpus, *run, "train.valid_sentences=4"]), tmp_path / "run", reporter)
     (told,) = [text for text in reporter.notes if text.startswith("expected peak memory")]
     expected = float(told.split()[3]) * 2**30
-    assert 0.4 * expected < measured_peak(torch.device("cuda")) < 1.15 * expected
+    assert 0.4 * expected < measured_peak(torch.device("cuda")) - others < 1.15 * expected

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ MASKED = -1e9  # added to a score; finite, because a row may have nothing to att
 # a time: with whole groups, further padding adds zeros only, and a sentence has the same bits in any batch.
 MULTIPLE = 16
 POSITIONS = 256  # of the first table of positions
+ENCODED_TOKENS = 256  # of a pass of the encoder, unless a sentence is longer: more do not fit in a core's own cache
 
 
 class CpuEngine:
@@ -42,8 +43,14 @@ class CpuEngine:
     def start(self, sources: Sequence[Sequence[int]], threads: int) -> "CpuDecoding":
         """Encode a batch, which `threads` threads will decode."""
         encoder, step = self._sessions_for(threads)
+        longest = -(-max(map(len, sources)) // MULTIPLE) * MULTIPLE
+        parts = [self._encode(encoder, part, longest) for part in _parts(sources)]
+        memory = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return CpuDecoding(step, self._target, memory)
+
+    def _encode(self, encoder: Any, sources: Sequence[Sequence[int]], longest: int) -> dict[str, Array]:
+        """The keys and values of the source for every decoder layer, and its mask."""
         length_B = np.array([len(source) for source in sources])
-        longest = -(-length_B.max() // MULTIPLE) * MULTIPLE
         real_BS = np.arange(longest) < length_B[:, np.newaxis]
         token_BS = np.where(real_BS, np.cumsum(real_BS).reshape(real_BS.shape) - 1, 0)
         place_BS = np.broadcast_to(np.arange(longest), real_BS.shape)
@@ -55,8 +62,7 @@ class CpuEngine:
             "source_mask": source_mask,
         }
         outputs = [output.name for output in encoder.get_outputs()]
-        memory = dict(zip(outputs, _run(encoder, outputs, feeds), strict=True))
-        return CpuDecoding(step, self._target, {"source_mask": source_mask, **memory})
+        return {"source_mask": source_mask, **dict(zip(outputs, _run(encoder, outputs, feeds), strict=True))}
 
     def _sessions_for(self, threads: int) -> tuple[Any, Any]:
         """Encoder and step on so many threads, created when first used."""
@@ -182,6 +188,17 @@ class _Embedding:
         vectors = self._positions.vectors(torch.arange(count), torch.float32)
         assert vectors is not None
         return vectors.float().numpy()
+
+
+def _parts(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
+    """Sentences in order, in parts of at most ENCODED_TOKENS tokens or of one sentence."""
+    first = tokens = 0
+    for number, source in enumerate(sources):
+        if number > first and tokens + len(source) > ENCODED_TOKENS:
+            yield sources[first:number]
+            first, tokens = number, 0
+        tokens += len(source)
+    yield sources[first:]
 
 
 @functools.cache
