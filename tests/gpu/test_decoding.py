@@ -30,7 +30,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def on_cpu() -> Translator:
-    return dragoman.load("en-de", "cpu")
+    return dragoman.load("en-de", "cpu", "float32", engine="plain")
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16", "int8"])
@@ -195,7 +195,7 @@ def test_a_translator_that_is_dropped_frees_its_memory() -> None:
     before = torch.cuda.memory_allocated()
     translator = dragoman.load("en-de", "cuda")
     translator.translate(["The house is small."] * 20)
-    assert torch.cuda.memory_allocated() > before + 2**26, "the control"
+    assert torch.cuda.memory_allocated() > before + 2**27, "the control"
     del translator
     gc.collect()
-    assert torch.cuda.memory_allocated() < before + 2**20
+    assert torch.cuda.memory_allocated() < before + 2**26, "cuBLAS may keep a workspace of 32 MiB"

@@ -22,6 +22,7 @@ from dragoman.decode import quantized
 from dragoman.decode.engines import plain as engine
 from dragoman.decode.translator import Translation, Translator
 from dragoman.int8 import LEVELS
+from dragoman.model.cache import rows_of_hypotheses, rows_of_sentences
 
 MARGINS = {"float32": 1e-4, "int8": 0.05}
 LINES = 80
@@ -34,7 +35,12 @@ def precision(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def translator(quick_run: Path, precision: str) -> Translator:
-    return dragoman.load(str(quick_run), device="cpu", precision=precision)
+    return dragoman.load(str(quick_run), device="cpu", precision=precision, engine="plain")
+
+
+@pytest.fixture(scope="module")
+def on_cpu_engine(quick_run: Path, precision: str) -> Translator:
+    return dragoman.load(str(quick_run), device="cpu", precision=precision, engine="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +79,20 @@ def test_batch_size_and_order_do_not_change_tokens(
 
 
 @pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("batch_size", [7, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 64))])
+def test_batch_size_and_order_do_not_change_a_bit_in_the_cpu_engine(
+    on_cpu_engine: Translator, translator: Translator, margin: float, beam: int, batch_size: int
+) -> None:
+    texts = lines()
+    expected = on_cpu_engine.translate(texts, beam=beam, batch_size=LINES)
+    order = np.random.default_rng(batch_size).permutation(len(texts))
+    assert on_cpu_engine.translate(texts, beam=beam, batch_size=batch_size, threads=2) == expected
+    shuffled = on_cpu_engine.translate([texts[place] for place in order], beam=beam, batch_size=batch_size)
+    assert shuffled == [expected[place] for place in order]
+    assert differing(translator.translate(texts, beam=beam), expected, 2 * margin) <= LINES // 8, "the engines agree"
+
+
+@pytest.mark.parametrize("beam", [1, 5])
 def test_without_padding_mask_batch_size_changes_tokens(
     translator: Translator, margin: float, beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +114,7 @@ def test_without_padding_mask_batch_size_changes_tokens(
 def test_one_int8_scale_per_batch_makes_tokens_depend_on_the_batch(
     quick_run: Path, beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    translator, texts = dragoman.load(str(quick_run), device="cpu", precision="int8"), lines()
+    translator, texts = dragoman.load(str(quick_run), device="cpu", precision="int8", engine="plain"), lines()
 
     def whole_batch(x_NI: Tensor) -> tuple[Tensor, Tensor]:
         scale_N1 = (x_NI.abs().amax() / LEVELS).expand(x_NI.size(0), 1)
@@ -106,24 +126,30 @@ def test_one_int8_scale_per_batch_makes_tokens_depend_on_the_batch(
     assert changed(together, alone) > 0
 
 
-class Recomputed:
+class Recomputed(engine.EngineDecoding):
     """A decoding without a cache: every step runs over the source and all tokens so far. `skipped` ones are not fed."""
 
     def __init__(self, model: Any, sources: Sequence[Sequence[int]], skipped: int = 0) -> None:
-        self.model, self.skipped = model, skipped
+        super().__init__(model, None, torch.device("cpu"))
+        self.skipped, self.width = skipped, 1
         self.source_ids, self.allowed = pad_rows(sources)
         self.ids_NT = torch.zeros(len(sources), 0, dtype=torch.int64)
 
-    def step(self, ids_N: Tensor) -> Tensor:
-        self.ids_NT = torch.cat((self.ids_NT, ids_N[:, None]), dim=1)
+    def step(self, id_N: Tensor) -> Tensor:
+        self.ids_NT = torch.cat((self.ids_NT, id_N[:, None]), dim=1)
         fed = self.skipped if self.ids_NT.size(1) > self.skipped else 0
-        logits_NTV: Tensor = self.model(self.source_ids, self.ids_NT[:, fed:], self.allowed)
-        return logits_NTV[:, -1].log_softmax(dim=-1)
+        source_ids, allowed = (part.repeat_interleave(self.width, dim=0) for part in (self.source_ids, self.allowed))
+        logits_NTV: Tensor = self._model(source_ids, self.ids_NT[:, fed:], allowed)
+        return logits_NTV[:, -1]
 
-    def select(self, rows_N: Tensor) -> None:
-        self.source_ids, self.allowed, self.ids_NT = (
-            part[rows_N] for part in (self.source_ids, self.allowed, self.ids_NT)
-        )
+    def reorder(self, parent_BW: engine.Array) -> None:
+        self.ids_NT = self.ids_NT[rows_of_hypotheses(torch.from_numpy(parent_BW), self.width)]
+        self.width = parent_BW.shape[1]
+
+    def select(self, sentence_B: engine.Array) -> None:
+        sentences = torch.from_numpy(sentence_B)
+        self.ids_NT = self.ids_NT[rows_of_sentences(sentences, self.width)]
+        self.source_ids, self.allowed = self.source_ids[sentences], self.allowed[sentences]
 
 
 @pytest.mark.parametrize("beam", [1, 5])

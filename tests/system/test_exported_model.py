@@ -48,7 +48,7 @@ class Peer:
     def __init__(self, directory: Path, source: common.Source) -> None:
         self.source = source
         target = source.tokenizers.target
-        self.translator = dragoman.load("en-de", "cpu")
+        self.translator = dragoman.load("en-de", "cpu", "float32")
         self.ids = {piece: index for index, piece in enumerate(target.pieces(range(target.size)))}
 
     def ours(self, texts: Sequence[str], beam: int) -> tuple[list[list[int]], list[float]]:

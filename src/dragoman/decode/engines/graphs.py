@@ -49,7 +49,7 @@ class _Graph:
         self._inputs: list[ValueInfoProto] = []
         self._outputs: list[ValueInfoProto] = []
         self._constants: dict[tuple[str, str], str] = {}
-        self._zeros = ""
+        self._zeros: dict[int, str] = {}
 
     def input(self, name: str, shape: Sequence[int | str], kind: int = TensorProto.FLOAT) -> str:
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
@@ -92,29 +92,32 @@ class _Graph:
     # Layers
 
     def quantized(self, x_NM: str, *, positive: bool = False) -> tuple[str, ...]:
-        """What `product` takes: in int8, the rows and their scales."""
+        """What `product` takes: in int8, the rows, their scales, and what stands for zero."""
         if not self._int8:
             return (x_NM,)
+        levels, zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
         peak_N1 = self.op("ReduceMax", x_NM if positive else self.op("Abs", x_NM), self.integers(-1))
         # not zero: a row of zeros must not be divided by it
-        scale_N1 = self.op(
-            "Mul", self.op("Max", peak_N1, self.constant(float(np.finfo(np.float32).tiny) * LEVELS)),
-            self.constant(1 / LEVELS),
-        )  # fmt: skip
+        peak_N1 = self.op("Max", peak_N1, self.constant(float(np.finfo(np.float32).tiny) * levels))
+        scale_N1 = self.op("Mul", peak_N1, self.constant(1 / levels))
         scale_N = self.op("Squeeze", scale_N1, self.integers(1))
-        if not self._zeros:  # all matrices of a graph have as many rows
-            self._zeros = self.op("Expand", self.constant(ZERO, np.uint8), self.op("Shape", scale_N))
-        return self.op("QuantizeLinear", x_NM, scale_N, self._zeros, axis=0), scale_N1
+        if zero not in self._zeros:  # all matrices of a graph have as many rows
+            self._zeros[zero] = self.op("Expand", self.constant(zero, np.uint8), self.op("Shape", scale_N))
+        return (
+            self.op("QuantizeLinear", x_NM, scale_N, self._zeros[zero], axis=0),
+            scale_N1,
+            self.constant(zero, np.uint8),
+        )
 
     def product(self, rows: tuple[str, ...], weight_OM: Tensor) -> str:
         """x W^T."""
         if not self._int8:
             return self.op("MatMul", *rows, self.weight(weight_OM.T.numpy()))
-        x8_NM, scale_N1 = rows
+        x8_NM, scale_N1, zero = rows
         weight8_OM, scale_O1 = quantize_rows(weight_OM)
         product_NO = self.op(
             "MatMulIntegerToFloat", x8_NM, self.weight(weight8_OM.T.numpy()),
-            self.constant(1.0), self.weight(scale_O1[:, 0].numpy()), self.constant(ZERO, np.uint8), domain=FUSED,
+            self.constant(1.0), self.weight(scale_O1[:, 0].numpy()), zero, domain=FUSED,
         )  # fmt: skip
         return self.op("Mul", product_NO, scale_N1)
 
@@ -241,10 +244,10 @@ def step_graph(model: Transformer, *, int8: bool) -> bytes:
 
 
 def product_graph(weight_OM: Tensor) -> bytes:
-    """x W^T in int8 alone, to find out what a processor makes of it."""
+    """x W^T in int8 alone, for positive x, to find out what a processor makes of the largest numbers."""
     graph = _Graph(int8=True)
     x_NM = graph.input("x", ["N", weight_OM.size(1)])
-    graph.output("y", graph.product(graph.quantized(x_NM), weight_OM), ["N", len(weight_OM)])
+    graph.output("y", graph.product(graph.quantized(x_NM, positive=True), weight_OM), ["N", len(weight_OM)])
     return graph.serialized()
 
 

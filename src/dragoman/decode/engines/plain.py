@@ -45,7 +45,10 @@ class EngineDecoding:
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
         logits_NV = self.step(torch.from_numpy(id_BW.reshape(-1)))
         value_NC, id_NC = largest(logits_NV, count)
-        return to_host(value_NC - logits_NV.logsumexp(dim=-1, keepdim=True), id_NC)
+        # from differences to the best, which are small numbers: log-sum-exp itself is rounded as coarsely as logits are
+        best_N1 = value_NC[:, :1]
+        rest_N1 = (logits_NV - best_N1).exp_().sum(dim=-1, keepdim=True).log_()
+        return to_host(value_NC - best_N1 - rest_N1, id_NC)
 
     def log_probs(self, id_BW: Array) -> Tensor:
         return self.step(torch.from_numpy(id_BW.reshape(-1))).log_softmax(dim=-1)
