@@ -5,7 +5,7 @@
 Ours is `Translator.translate`, from text to text, with splitting, tokenization and detokenization. The peer gets
 the pieces of the same lines; its tokenization is not counted. It runs twice, with all threads on each batch and with a
 batch on each thread; the better counts. All systems run every setting in turns, and the best of `--repeats` times
-counts. Also one sentence at a time, the share of lines that are equal, and the processor time that other machines took.
+counts. Also one sentence at a time, the share of equal lines, and steal time.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--model", default="en-de")
-    parser.add_argument("--lines", type=int, default=192, help="every n-th line of the input, so many")
+    parser.add_argument("--lines", type=int, default=192, help="number of lines, spread over the input")
     parser.add_argument("--batch", type=int, nargs="+", default=[64])
     parser.add_argument("--beam", type=int, nargs="+", default=[4, 1])
     parser.add_argument("--precision", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
@@ -139,7 +139,7 @@ def main() -> None:
     for name, ratio in ratios.items():
         print(f"{OURS} / {PEER}, {name}: {ratio:.2f}")
     stolen = stolen_share(before, processor_times())
-    print(f"processor time taken by others: {stolen:.1%}")
+    print(f"steal time: {stolen:.1%}")
     if arguments.json:
         from dragoman.training.reports.provenance import source_commit
 

@@ -9,7 +9,7 @@ PARENTS = torch.tensor([[1, 0, 1], [0, 0, 1], [1, 1, 0]])  # two hypotheses of e
 
 
 def check_hypotheses_follow_their_parents(model: Any, source_ids: Tensor, target_ids: Tensor, allowed: Tensor) -> None:
-    """For three sentences. The control: with other parents the logits are others."""
+    """For three sentences. The control: with other parents the logits differ."""
     paths = {2: [(10, 11), (10, 12), (9, 13)], 0: [(6, 14), (5, 15), (6, 16)]}
     alone = [
         _last_logits(model, source_ids[sentence], [int(target_ids[sentence, 0]), *path], allowed[sentence])

@@ -114,7 +114,8 @@ class HuggingFace(Peer):
 PEERS = {"ctranslate2": CTranslate2, "huggingface": HuggingFace}
 
 
-@pytest.fixture(scope="module", params=PEERS)
+# importing transformers and converting takes some 15 seconds
+@pytest.fixture(scope="module", params=["ctranslate2", pytest.param("huggingface", marks=pytest.mark.slow)])
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Peer:
     source = common.load_source("en-de", lambda _: None)
     return PEERS[request.param](tmp_path_factory.mktemp("exports") / request.param, source)

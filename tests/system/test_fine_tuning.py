@@ -248,6 +248,7 @@ def test_predicted_memory_grows_with_batch_layers_ema_and_r_drop(tmp_path: Path)
     assert available_memory(cpu) > measured_peak(cpu) > 0
 
 
+@pytest.mark.slow
 def test_saved_activations_stay_within_the_cuda_prediction(tmp_path: Path) -> None:
     """Counted here tensor by tensor; on CUDA it is more, since layer norms save float32 there."""
     settings = "data.generated=numbers-de", "model.d_model=64", "model.attention_dropout=0.1", "train.batch_tokens=4096"

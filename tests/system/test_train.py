@@ -199,7 +199,7 @@ def test_packed_batches_learn_and_resume(tmp_path: Path) -> None:
     ("settings", "told"),
     [
         ((), "in float32, padded batches"),
-        (("train.precision=bfloat16",), "in bfloat16, packed batches"),
+        pytest.param(("train.precision=bfloat16",), "in bfloat16, packed batches", marks=pytest.mark.slow),
         pytest.param(
             ("train.precision=bfloat16", "train.r_drop=1.0"), "in bfloat16, packed batches", marks=pytest.mark.slow
         ),

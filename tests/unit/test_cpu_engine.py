@@ -1,6 +1,7 @@
 """The engine for CPUs against the plain one, and a sentence's answer in any batch."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,13 @@ def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: py
     assert fast(CpuEngine(model, "float32"), BEAM, sources, limits) != expected
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize(
+    ("precision", "beam"),
+    [
+        ("int8", 5),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("int8", 1), ("float32", 5), ("float32", 1))),
+    ],
+)
 def test_a_sentence_has_the_same_bits_in_any_batch(precision: str, beam: int) -> None:
     """Alone, among 7 or 40, shortest or longest first, on one thread or two."""
     chance = random.Random(3)
@@ -92,8 +98,9 @@ def test_a_sentence_has_the_same_bits_in_any_batch(precision: str, beam: int) ->
     assert len({hypotheses[0].ids for hypotheses in together}) > 20, "the control: they differ"
 
 
-def test_int8_differs_from_float32_by_little() -> None:
-    model = random_model(8)
+@pytest.mark.parametrize("settings", [{}, {"norm": "pre", "activation": "gelu", "attention_bias": False}], ids=str)
+def test_int8_differs_from_float32_by_little(settings: dict[str, Any]) -> None:
+    model = random_model(8, **settings)
     sources, limits = make_jobs(8, 30)
     exact, rounded = (
         fast(CpuEngine(model, each), DecodeConfig(beam=1), sources, limits) for each in ("float32", "int8")
@@ -115,7 +122,7 @@ def test_int8_products_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     int8_is_exact.cache_clear()
 
 
-def test_rows_of_zeros_are_no_division_by_zero() -> None:
+def test_zero_rows_do_not_divide_by_zero() -> None:
     model = random_model(9)
     with torch.no_grad():
         for layer in model.encoder.layers:
@@ -123,6 +130,33 @@ def test_rows_of_zeros_are_no_division_by_zero() -> None:
             layer.feed_forward.inner.bias.fill_(-1.0)  # type: ignore[union-attr, operator]
     found = fast(CpuEngine(model, "int8"), BEAM, [[5, 6, 3]], [5])
     assert all(np.isfinite(hypothesis.score) for hypothesis in found[0])
+
+
+def test_sentences_of_very_different_lengths_share_a_batch() -> None:
+    """They are encoded in parts, each padded to its own longest."""
+    model = random_model(11, end_bias=0.0)
+    sources = [[5, 6, 3], list(range(4, 80)) * 5 + [3], [7, 3], list(range(4, 60)) * 3 + [3]]
+    limits = [10, 10, 10, 10]
+    assert_equal(plain(model, BEAM, sources, limits), fast(CpuEngine(model, "float32"), BEAM, sources, limits))
+
+
+def test_threads_may_need_longer_tables_of_positions_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "INITIAL_POSITIONS", 2)
+    engine, options = CpuEngine(random_model(12, end_bias=-50.0), "float32"), DecodeConfig(beam=1)
+    limits = [60, 7, 33, 8, 50, 10]
+    alone = [fast(engine, options, [[5, 3]], [limit]) for limit in limits]
+    fresh = CpuEngine(engine._model, "float32")
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda limit: fast(fresh, options, [[5, 3]], [limit]), limits))
+    assert together == alone
+
+
+def test_sessions_are_kept_for_few_numbers_of_threads() -> None:
+    engine = CpuEngine(random_model(1), "float32")
+    for threads in (1, 2, 3, 2):
+        assert threads in {**engine._sessions, threads: engine._sessions_for(threads)}
+        assert 1 in engine._sessions
+        assert len(engine._sessions) <= 2
 
 
 # In the translator

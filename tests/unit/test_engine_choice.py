@@ -1,6 +1,7 @@
 """Which engine and precision `auto` takes, why, and what is refused."""
 
 import json
+import sys
 import warnings
 
 import pytest
@@ -31,14 +32,22 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 WIDE = ("model.d_model=256",)
 
 
+@pytest.fixture
+def exact_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on every processor but older ones of x86."""
+    monkeypatch.setattr(choice, "int8_is_exact", lambda: True)
+
+
+@pytest.mark.usefixtures("exact_int8")
 def test_auto_on_a_cpu_is_the_cpu_engine_in_int8() -> None:
     assert choose_engine("auto", "auto", model(*WIDE), CPU) == EngineChoice("cpu", "int8", "the fastest on cpu")
     assert choose_engine("auto", "float32", model(*WIDE), CPU) == EngineChoice("cpu", "float32", "the fastest on cpu")
     assert choose_engine("plain", "auto", model(*WIDE), CPU) == EngineChoice("plain", "float32", "as requested")
 
 
+@pytest.mark.usefixtures("exact_int8")
 def test_a_narrow_model_runs_in_the_plain_engine_unless_the_other_is_requested() -> None:
-    reason = "a model of width 128 gains little from another"
+    reason = "a model of width 128 gains little from the CPU engine"
     assert choose_engine("auto", "auto", model(), CPU) == EngineChoice("plain", "float32", reason)
     assert choose_engine("auto", "int8", model(), CPU) == EngineChoice("cpu", "int8", "the fastest on cpu")
     assert choose_engine("cpu", "auto", model(), CPU) == EngineChoice("cpu", "int8", "as requested")
@@ -49,6 +58,11 @@ def test_a_narrow_model_runs_in_the_plain_engine_unless_the_other_is_requested()
     [
         (("model.architecture=rnn",), "auto", "the model is recurrent"),
         (("model.positions=rotary",), "auto", "the model has rotary positions"),
+        (
+            ("model.d_model=16384", "model.num_heads=8", "model.num_layers=8"),
+            "auto",
+            "the model is too large for an ONNX graph",
+        ),
         ((), "bfloat16", "bfloat16 runs in the plain engine"),
     ],
 )
@@ -70,10 +84,11 @@ def test_without_an_exact_int8_product_a_cpu_searches_in_float32(monkeypatch: py
     assert choose_engine("auto", "int8", model(*WIDE), CPU) == EngineChoice("plain", "int8", reason)
 
 
-def test_without_its_runtime_the_cpu_engine_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "onnxruntime" else object())
+def test_without_its_runtime_the_cpu_engine_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
     found = choose_engine("auto", "auto", model(*WIDE), CPU)
-    assert found == EngineChoice("plain", "float32", "onnxruntime is not installed")
+    assert (found.engine, found.precision) == ("plain", "float32")
+    assert found.reason.startswith("ONNX Runtime cannot be imported: import of onnxruntime halted")
     with pytest.raises(ConfigError, match=r"^engine: 'cpu' cannot run: the device is cuda; use auto or plain$"):
         choose_engine("cpu", "auto", model(*WIDE), CUDA)
 
@@ -155,20 +170,25 @@ def test_info_names_the_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setattr("dragoman.device.choose_device", lambda name: CPU)
     app(["info", "--preset", "tiny"], standalone_mode=False)
     assert (
-        "translates here with the plain engine in float32: a model of width 128 gains little from another\n"
+        "translates here with the plain engine in float32: a model of width 128 gains little from the CPU engine\n"
         in capsys.readouterr().out
     )
     app(["info", "--preset", "tiny", "--json"], standalone_mode=False)
     assert json.loads(capsys.readouterr().out)["engine"]["engine"] == "plain"
 
 
+@pytest.mark.usefixtures("exact_int8")
 def test_the_translator_names_its_choice() -> None:
     translator = dragoman.load("en-de", "cpu")
     assert translator.choice == EngineChoice("cpu", "int8", "the fastest on cpu")
     assert "int8" in repr(translator)
     assert translator.options(batch_size=0).batch_size == 32
-    found = translator.choice_for(translator.options(sampling=True))
-    assert found == EngineChoice("plain", "float32", "the CPU engine has no sampling or head masks")
+    assert translator.choice_for(translator.options(beam=16)) == translator.choice
+    for options in ({"beam": 17}, {"sampling": True}):
+        own = translator.options(**options)
+        reason = "the CPU engine has no sampling, wide beams or head masks"
+        assert translator.choice_for(own) == EngineChoice("plain", "float32", reason)
+        assert own.batch_size == 64
 
 
 def test_options_that_only_the_plain_engine_has_run_there(gpu: None) -> None:
@@ -178,5 +198,5 @@ def test_options_that_only_the_plain_engine_has_run_there(gpu: None) -> None:
     for options in ({"beam": 17}, {"sampling": True}):
         own = translator.options(**options)
         found = translator.choice_for(own)
-        assert (found.engine, found.precision, own.batch_size) == ("plain", "float32", 32)
+        assert (found.engine, found.precision, own.batch_size) == ("plain", "float32", 64)
     assert translator.options(batch_size=0).batch_size == 512

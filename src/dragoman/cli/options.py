@@ -15,8 +15,10 @@ Model = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or int8.")]
-SearchPrecision = Annotated[str, typer.Option(help="auto, float32, bfloat16 or int8; auto is bfloat16 on a GPU.")]
-Engine = Annotated[str, typer.Option(help="auto, plain or cuda; `dragoman info` names the one auto takes.")]
+SearchPrecision = Annotated[
+    str, typer.Option(help="auto, float32, bfloat16 or int8; auto is bfloat16 on a GPU, int8 on most CPUs.")
+]
+Engine = Annotated[str, typer.Option(help="auto, plain, cuda or cpu; `dragoman info` names the one auto takes.")]
 Threads = Annotated[
     int | None, typer.Option(metavar="N", help="CPU threads; by default one per core, one for a small model.")
 ]

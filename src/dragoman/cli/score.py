@@ -29,7 +29,7 @@ def command(
 
     translator = dragoman.load(model, device, precision, threads, engine="plain")
     interrupts.check()
-    batch_size = batch_size or translator.config.decode.batch_size
+    batch_size = batch_size or translator.options().batch_size
     for window in windows(parallel_lines(source, target), 16 * batch_size):
         pairs = [(valid_line(mine, source).text, valid_line(theirs, target).text) for mine, theirs in window]
         sources, targets = [text for text, _ in pairs], [text for _, text in pairs]

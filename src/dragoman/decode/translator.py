@@ -24,6 +24,7 @@ from dragoman.config import Config, DataConfig, DecodeConfig
 from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
+from dragoman.decode.engines import cpu
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.engines.cpu import CpuEngine
 from dragoman.decode.engines.cuda import CudaSearch, Search, supports
@@ -212,7 +213,7 @@ class Translator:
         self.engine = Engine(bundle.model.eval(), chosen, self._plain_precision)
         self._model = bundle.model  # in float32
         decode = bundle.config.decode
-        decode = self._sized(decode if threads is None else replace(decode, threads=threads))
+        decode = decode if threads is None else replace(decode, threads=threads)
         self.config: Config = replace(bundle.config, decode=decode)
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
         self._name = ""
@@ -295,7 +296,14 @@ class Translator:
 
     def window_size(self, options: DecodeConfig) -> int:
         """How many lines to translate together: enough to bucket well by length, few enough to show results early."""
-        return WINDOW_ON_CUDA if self._uses_cuda(options) else 16 * self._sized(options).batch_size
+        if self._uses_cuda(options):
+            return WINDOW_ON_CUDA
+        on_cpu_engine = self.choice_for(options).engine == "cpu"
+        batches = max(32, 4 * self._threads(options)) if on_cpu_engine else 16
+        return batches * self._sized(options).batch_size
+
+    def _threads(self, options: DecodeConfig) -> int:
+        return choose_threads(options.threads, self.config.model.d_model)
 
     def choice_for(self, options: DecodeConfig) -> EngineChoice:
         """The engine that searches with these options: what a fast engine cannot do runs in the plain one."""
@@ -305,8 +313,8 @@ class Translator:
             unable = not supports(options)
             reason = "the CUDA engine has no sampling, wide beams or head masks"
         else:
-            unable = options.sampling
-            reason = "the CPU engine has no sampling or head masks"
+            unable = not cpu.supports(options)
+            reason = "the CPU engine has no sampling, wide beams or head masks"
         if unable or self.engine.is_masked:
             return EngineChoice("plain", self._plain_precision, reason)
         return self.choice
@@ -351,7 +359,7 @@ class Translator:
         if len(sources) != len(targets):
             raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target per source")
         options = self.config.decode if batch_size is None else self.options(batch_size=batch_size)
-        return self._score(self._encoded_pairs(sources, targets), options.batch_size)
+        return self._score(self._encoded_pairs(sources, targets), options.batch_size or BATCH_SIZES["plain"])
 
     @contextmanager
     def inference(self, threads: int | None = None) -> Iterator[None]:
@@ -464,7 +472,7 @@ class Translator:
     ) -> list[Outcome]:
         """Search in batches bucketed by length; return outcomes in the order of the pieces."""
         by_length = sorted(range(len(pieces)), key=lambda index: len(pieces[index].ids))
-        size, workers, threads = options.batch_size, 1, choose_threads(options.threads, self.config.model.d_model)
+        size, workers, threads = options.batch_size, 1, self._threads(options)
         if self.choice_for(options).engine == "cpu" and len(pieces) >= FEWEST_PER_THREAD * threads:
             # a batch on each thread, rather than each batch on all threads; the longest first, so that all end together
             rounds = math.ceil(len(pieces) / (size * threads))
@@ -478,14 +486,14 @@ class Translator:
 
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
-        for batch, hypotheses in zip(batches, _in_threads(found, batches, workers), strict=True):
+        for batch, hypotheses in zip(batches, _map_in_threads(found, batches, workers), strict=True):
             outcomes.update(zip(batch, hypotheses, strict=True))
             left.subtract(pieces[index].line for index in batch)
             advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
         return [outcomes[index] for index in range(len(pieces))]
 
     def _cpu_engine(self) -> CpuEngine:
-        """The engine for CPUs, created when first used."""
+        """The CPU engine, created when first used."""
         with _ENGINES:
             if self._cpu is None:
                 assert isinstance(self._model, Transformer)
@@ -493,7 +501,7 @@ class Translator:
             return self._cpu
 
     def _cuda_search(self) -> CudaSearch:
-        """The engine for CUDA, created when first used."""
+        """The CUDA engine, created when first used."""
         with _ENGINES:
             if self._cuda is None:
                 assert isinstance(self._model, Transformer)
@@ -553,14 +561,14 @@ class Translator:
         """Return the hypotheses of each source, or why it has none; if out of memory, retry in halves."""
         on_cpu = self.choice_for(options).engine == "cpu"
 
-        def started(sources: list[list[int]]) -> Decoding:
+        def start_decoding(sources: list[list[int]]) -> Decoding:
             return self._cpu_engine().start(sources, threads) if on_cpu else self.engine.start(sources)
 
         def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
             limits = [self.limit(len(source), options) for source, _ in jobs]
             keys = [key for _, key in jobs]
             ids = self.tokenizers.target.vocabulary
-            decoding = started([source for source, _ in jobs])
+            decoding = start_decoding([source for source, _ in jobs])
             return [*search(decoding, limits, options, keys, start=ids.bos, end=ids.eos, forbidden=ids.never_predicted)]
 
         def too_big(job: tuple[list[int], int]) -> Outcome:
@@ -661,8 +669,8 @@ def _without_garbage_collection() -> Iterator[None]:
                 gc.enable()
 
 
-def _in_threads(work: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
-    """The results of `work`, in order, by so many threads; an error cancels what has not begun."""
+def _map_in_threads(work: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
+    """The results of `work`, in order, by `threads` threads; an error cancels what has not begun."""
     if threads == 1:
         yield from map(work, items)
         return

@@ -10,13 +10,15 @@ from dragoman.config import ModelConfig, TransformerConfig, require_choice
 from dragoman.decode.engines.cpu import int8_is_exact
 from dragoman.device import has_compiler
 from dragoman.errors import ConfigError
+from dragoman.model.footprint import parameter_counts
 
 ENGINES = ("auto", "plain", "cuda", "cpu")
 PRECISIONS = ("auto", "float32", "bfloat16", "int8")
 WIDEST_HEAD = 256
 MOST_IDS = 1 << 17  # of a vocabulary
 OLDEST_GPU = (8, 0)  # compute capability: bfloat16, and what the kernels were written for
-GAINS_FROM_INT8 = 256  # d_model from which the engine for CPUs pays
+NARROWEST_ON_CPU = 256  # d_model from which the CPU engine pays
+MOST_BYTES = 1 << 31  # of an ONNX graph
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,12 @@ def _plain(precision: str) -> str:
 
 
 def _for_cpu(engine: str, precision: str, model: ModelConfig, device: torch.device) -> EngineChoice:
-    obstacle = _obstacle_for_cpu(precision, model, device)
+    if engine == "auto" and precision != "int8" and model.d_model < NARROWEST_ON_CPU:
+        obstacle = f"a model of width {model.d_model} gains little from the CPU engine"
+    else:
+        obstacle = _obstacle_for_cpu(precision, model, device)
     if engine == "cpu" and obstacle:
         raise ConfigError(f"engine: 'cpu' cannot run: {obstacle}; use auto or plain")
-    if not obstacle and engine == "auto" and precision != "int8" and model.d_model < GAINS_FROM_INT8:
-        obstacle = f"a model of width {model.d_model} gains little from another"
     if obstacle:
         return EngineChoice("plain", _plain(precision), obstacle)
     reason = "as requested" if engine == "cpu" else "the fastest on cpu"
@@ -69,15 +72,20 @@ def _for_cpu(engine: str, precision: str, model: ModelConfig, device: torch.devi
 
 
 def _obstacle_for_cpu(precision: str, model: ModelConfig, device: torch.device) -> str:
-    """Why the engine for CPUs cannot run this; empty if it can."""
+    """Why the CPU engine cannot run this; empty if it can."""
     if device.type != "cpu":
         return f"the device is {device.type}"
-    if missing := [name for name in ("onnxruntime", "onnx") if find_spec(name) is None]:
-        return f"{missing[0]} is not installed"
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        return f"ONNX Runtime cannot be imported: {error}"
     if not isinstance(model, TransformerConfig):
         return "the model is recurrent"
     if model.positions == "rotary":
         return "the model has rotary positions"
+    if sum(parameter_counts(model).values()) * (4 if precision == "float32" else 1) > MOST_BYTES:
+        return "the model is too large for an ONNX graph"
     if precision == "bfloat16":
         return "bfloat16 runs in the plain engine"
     if precision == "int8" and not int8_is_exact():
@@ -86,7 +94,7 @@ def _obstacle_for_cpu(precision: str, model: ModelConfig, device: torch.device) 
 
 
 def _obstacle_of_machine(device: torch.device) -> str:
-    """Why the engine for CUDA cannot run here; empty if it can."""
+    """Why the CUDA engine cannot run here; empty if it can."""
     if device.type != "cuda":
         return f"the device is {device.type}"
     if find_spec("triton") is None:
@@ -100,7 +108,7 @@ def _obstacle_of_machine(device: torch.device) -> str:
 
 
 def _obstacle_of_model(model: ModelConfig) -> str:
-    """Why the engine for CUDA cannot run this model; empty if it can."""
+    """Why the CUDA engine cannot run this model; empty if it can."""
     if not isinstance(model, TransformerConfig):
         return "the model is recurrent"
     widest = max(model.decoder.d_k, model.decoder.d_v)

@@ -12,6 +12,7 @@ import itertools
 import math
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dragoman.config import DecodeConfig
 from dragoman.model.positions import Positions
 from dragoman.model.transformer import Transformer
 
 Array = NDArray[Any]
-MASKED = -1e9  # added to a score; finite, because a row may have nothing to attend to yet
+MASKED = -1e9  # added to a score
+MOST_HYPOTHESES = 16  # a hypothesis looks at the entries of all; wider beams are for the plain engine
 # Keys are padded to a multiple of this many, and caches grow by this many steps. A softmax adds up this many numbers at
 # a time: with whole groups, further padding adds zeros only, and a sentence has the same bits in any batch.
 MULTIPLE = 16
-POSITIONS = 256  # of the first table of positions
-ENCODED_TOKENS = 256  # of a pass of the encoder, unless a sentence is longer: more do not fit in a core's own cache
+INITIAL_POSITIONS = 256  # rows computed at first; doubled when needed
+ENCODER_TOKENS = 256  # per call of the encoder, unless a sentence is longer: more do not fit in a core's own cache
+SESSIONS = 2  # kept: for one thread and for all
 
 
 class CpuEngine:
@@ -43,14 +47,15 @@ class CpuEngine:
     def start(self, sources: Sequence[Sequence[int]], threads: int) -> "CpuDecoding":
         """Encode a batch, which `threads` threads will decode."""
         encoder, step = self._sessions_for(threads)
-        longest = -(-max(map(len, sources)) // MULTIPLE) * MULTIPLE
-        parts = [self._encode(encoder, part, longest) for part in _parts(sources)]
-        memory = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        parts = [self._encode(encoder, part) for part in _split_into_parts(sources)]
+        longest = max(part["source_mask"].shape[3] for part in parts)
+        memory = {name: np.concatenate([_padded(name, part[name], longest) for part in parts]) for name in parts[0]}
         return CpuDecoding(step, self._target, memory)
 
-    def _encode(self, encoder: Any, sources: Sequence[Sequence[int]], longest: int) -> dict[str, Array]:
+    def _encode(self, encoder: Any, sources: Sequence[Sequence[int]]) -> dict[str, Array]:
         """The keys and values of the source for every decoder layer, and its mask."""
         length_B = np.array([len(source) for source in sources])
+        longest = -(-length_B.max() // MULTIPLE) * MULTIPLE
         real_BS = np.arange(longest) < length_B[:, np.newaxis]
         token_BS = np.where(real_BS, np.cumsum(real_BS).reshape(real_BS.shape) - 1, 0)
         place_BS = np.broadcast_to(np.arange(longest), real_BS.shape)
@@ -65,19 +70,21 @@ class CpuEngine:
         return {"source_mask": source_mask, **dict(zip(outputs, _run(encoder, outputs, feeds), strict=True))}
 
     def _sessions_for(self, threads: int) -> tuple[Any, Any]:
-        """Encoder and step on so many threads, created when first used."""
-        from dragoman.decode.engines.graphs import encoder_graph, step_graph
+        """Encoder and step that run on `threads` threads, created when first used."""
+        from dragoman.decode.engines.graphs import build_encoder, build_step
 
         with self._lock:
             if threads not in self._sessions:
-                graphs = (build(self._model, int8=self._int8) for build in (encoder_graph, step_graph))
-                encoder, step = (_session(graph, threads) for graph in graphs)
+                while len(self._sessions) >= SESSIONS:  # each has the weights
+                    del self._sessions[max(self._sessions)]
+                graphs = (build(self._model, int8=self._int8) for build in (build_encoder, build_step))
+                encoder, step = (_create_session(graph, threads) for graph in graphs)
                 self._sessions[threads] = encoder, step
             return self._sessions[threads]
 
 
 class CpuDecoding:
-    """One batch being decoded (search's Decoding protocol, without `log_probs`).
+    """One batch being decoded (search's Decoding protocol, without what only sampling needs).
 
     Sentences that are done leave by moving another one into their place, so arrays are in another order than in the
     search: `_place_B` says where a sentence of the search is.
@@ -133,6 +140,7 @@ class CpuDecoding:
         """Move kept sentences from the end into the places of dropped ones, then cut off the end."""
         place_B = self._place_B[sentence_B]
         kept = len(place_B)
+        assert len(np.unique(place_B)) == kept, "sentences are repeated for sampling only"
         free = np.setdiff1d(np.arange(kept), place_B)
         moved = np.flatnonzero(place_B >= kept)
         for arrays in (self._source, self._cache):
@@ -176,13 +184,14 @@ class _Embedding:
         x = self._table[ids] * self._scale
         if self._positions.kind not in ("sinusoidal", "learned"):
             return x
-        if places.max() >= len(self._vectors):
-            self._vectors = self._position_vectors(int(places.max()) + 1)
-        return x + self._vectors[places]
+        vectors = self._vectors  # another thread may replace it, even by a shorter table
+        if places.max() >= len(vectors):
+            vectors = self._vectors = self._position_vectors(int(places.max()) + 1)
+        return x + vectors[places]
 
     @torch.no_grad()
     def _position_vectors(self, least: int) -> Array:
-        count = max(POSITIONS, 2 * least)
+        count = max(INITIAL_POSITIONS, 2 * least)
         if self._positions.learned is not None:
             count = min(count, self._positions.learned.num_embeddings)
         vectors = self._positions.vectors(torch.arange(count), torch.float32)
@@ -190,11 +199,18 @@ class _Embedding:
         return vectors.float().numpy()
 
 
-def _parts(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
-    """Sentences in order, in parts of at most ENCODED_TOKENS tokens or of one sentence."""
+def _padded(name: str, array: Array, longest: int) -> Array:
+    """With source positions added up to the longest: masked in the mask, zeros in keys and values."""
+    axis, value = (3, MASKED) if name == "source_mask" else (2, 0.0)
+    missing = [(0, longest - size if number == axis else 0) for number, size in enumerate(array.shape)]
+    return np.pad(array, missing, constant_values=value) if longest > array.shape[axis] else array
+
+
+def _split_into_parts(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
+    """Sentences in order, in parts of at most ENCODER_TOKENS tokens or of one sentence."""
     first = tokens = 0
     for number, source in enumerate(sources):
-        if number > first and tokens + len(source) > ENCODED_TOKENS:
+        if number > first and tokens + len(source) > ENCODER_TOKENS:
             yield sources[first:number]
             first, tokens = number, 0
         tokens += len(source)
@@ -207,19 +223,19 @@ def int8_is_exact() -> bool:
 
     x86 processors without VNNI add pairs of products in 16 bits, which saturate without an error.
     """
-    from dragoman.decode.engines.graphs import product_graph
+    from dragoman.decode.engines.graphs import build_product
 
     largest = torch.full((64, 64), 1.0)
     signs = [torch.where(torch.arange(64) % 4 < split, 1.0, -1.0) * largest for split in (4, 2, 0)]
     for weight in signs:
         x = np.ones((64, 64), dtype=np.float32)
-        (found,) = _run(_session(product_graph(weight), 1), ["y"], {"x": x})
+        (found,) = _run(_create_session(build_product(weight), 1), ["y"], {"x": x})
         if np.abs(found - x @ weight.numpy().T).max() > 1e-4:
             return False
     return True
 
 
-def _session(graph: bytes, threads: int) -> Any:
+def _create_session(graph: bytes, threads: int) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -228,13 +244,25 @@ def _session(graph: bytes, threads: int) -> Any:
     # two sessions take turns: idle threads of one must not keep those of the other from a core
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    with _runtime_errors():
+        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 def _run(session: Any, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
-    """Its own exceptions are no RuntimeError."""
-    try:
+    with _runtime_errors():
         results: list[Array] = session.run(outputs, feeds)
+    return results
+
+
+@contextmanager
+def _runtime_errors() -> Iterator[None]:
+    """Raise the exceptions of ONNX Runtime, which derive from nothing more specific than Exception, as RuntimeError."""
+    try:
+        yield
     except Exception as error:
         raise RuntimeError(str(error)) from error
-    return results
+
+
+def supports(options: DecodeConfig) -> bool:
+    """Whether the CPU engine has this search."""
+    return not options.sampling and options.beam <= MOST_HYPOTHESES

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from torch import Tensor, nn
 
+from dragoman.config import StackSize
 from dragoman.int8 import LEVELS, quantize_rows
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
@@ -101,7 +102,7 @@ class _Graph:
         peak_N1 = self.op("Max", peak_N1, self.constant(float(np.finfo(np.float32).tiny) * levels))
         scale_N1 = self.op("Mul", peak_N1, self.constant(1 / levels))
         scale_N = self.op("Squeeze", scale_N1, self.integers(1))
-        if zero not in self._zeros:  # all matrices of a graph have as many rows
+        if zero not in self._zeros:  # all matrices of a graph have the same number of rows
             self._zeros[zero] = self.op("Expand", self.constant(zero, np.uint8), self.op("Shape", scale_N))
         return (
             self.op("QuantizeLinear", x_NM, scale_N, self._zeros[zero], axis=0),
@@ -171,7 +172,7 @@ class _Stream:
         return graph.op("Add", scaled_NM, graph.vector(norm.bias))
 
 
-def encoder_graph(model: Transformer, *, int8: bool) -> bytes:
+def build_encoder(model: Transformer, *, int8: bool) -> bytes:
     """Embedded source tokens, end to end -> the keys and values of every decoder layer's attention over them.
 
     Only attention sees sentences: `token` is the row of every position, any row for padding, and `position` the place
@@ -196,12 +197,12 @@ def encoder_graph(model: Transformer, *, int8: bool) -> bytes:
     for number, decoder_layer in enumerate(decoder_layers):
         attention = decoder_layer.cross_attention
         parts = _split_heads(graph, memory, attention, token_BS, token_BS)
-        for (name, width), part in zip(_widths(model.config.decoder), parts, strict=True):
+        for (name, width), part in zip(_cache_widths(model.config.decoder), parts, strict=True):
             graph.output(f"source_{name}_{number}", part, ["B", attention.num_heads, "S", width])
     return graph.serialized()
 
 
-def step_graph(model: Transformer, *, int8: bool) -> bytes:
+def build_step(model: Transformer, *, int8: bool) -> bytes:
     """Embedded newest ids -> the best next ids of every row, and the new keys and values of every layer."""
     graph, size = _Graph(int8=int8), model.config.decoder
     x_BWM = graph.input("x", ["B", "W", size.d_model])
@@ -217,16 +218,18 @@ def step_graph(model: Transformer, *, int8: bool) -> bytes:
     stream = _Stream(graph, graph.flat(x_BWM, size.d_model), residuals, model.decoder.final_norm)
     for number, layer in enumerate(layers):
         heads = layer.self_attention.num_heads
-        past_k, past_v = (graph.input(f"{name}_{number}", ["B", heads, "P", width]) for name, width in _widths(size))
+        past_k, past_v = (
+            graph.input(f"{name}_{number}", ["B", heads, "P", width]) for name, width in _cache_widths(size)
+        )
         attention = layer.self_attention
         q, k, v = _split_heads(graph, graph.quantized(stream.h_NM), attention, x_BWM, queries=True)
         out = graph.joined(_attend_to_past_and_self(graph, q, k, v, past_k, past_v, mask_BP), _width(attention))
         stream.add(graph.quantized(out), _output(attention))
-        for (name, width), part in zip(_widths(size), (k, v), strict=True):
+        for (name, width), part in zip(_cache_widths(size), (k, v), strict=True):
             graph.output(f"new_{name}_{number}", part, ["B", heads, "W", width])
 
         source_k, source_v = (
-            graph.input(f"source_{name}_{number}", ["B", heads, "S", width]) for name, width in _widths(size)
+            graph.input(f"source_{name}_{number}", ["B", heads, "S", width]) for name, width in _cache_widths(size)
         )
         attention = layer.cross_attention
         weight, bias = Matrix.of(attention.query)
@@ -243,7 +246,7 @@ def step_graph(model: Transformer, *, int8: bool) -> bytes:
     return graph.serialized()
 
 
-def product_graph(weight_OM: Tensor) -> bytes:
+def build_product(weight_OM: Tensor) -> bytes:
     """x W^T in int8 alone, for positive x, to find out what a processor makes of the largest numbers."""
     graph = _Graph(int8=True)
     x_NM = graph.input("x", ["N", weight_OM.size(1)])
@@ -315,7 +318,7 @@ _ACTIVATIONS = {
 
 
 def _output(attention: MultiHeadAttention) -> Matrix:
-    """The last matrix of attention. The shares of a query add up to 1, so the bias of the values arrives here whole."""
+    """The last matrix of attention. The shares of a query add up to 1, so the bias of the values can be added here."""
     matrix = Matrix.of(attention.output)
     if matrix.bias is None:
         return matrix
@@ -327,6 +330,6 @@ def _width(attention: MultiHeadAttention) -> int:
     return attention.output.in_features
 
 
-def _widths(size: Any) -> tuple[tuple[str, int], tuple[str, int]]:
+def _cache_widths(size: StackSize) -> tuple[tuple[str, int], tuple[str, int]]:
     """The two parts of a cache, and their width in a head."""
     return ("key", size.d_k), ("value", size.d_v)
