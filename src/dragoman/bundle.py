@@ -22,6 +22,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -69,6 +70,7 @@ class Bundle:
     config: Config
     tokenizers: Tokenizers
     model: Model
+    int8: bool = False  # whether its matrices are stored in int8
 
 
 @contextmanager
@@ -299,13 +301,23 @@ def load_bundle(directory: Path) -> Bundle:
         raise ModelError(f"{path}: missing; training writes it at its first save")
     expected = sum(parameter_counts(config.model).values())
     with _verified(directory, WEIGHTS, expected * MAX_BYTES_PER_PARAMETER + MAX_HEADER) as content:
-        weights = _expanded(weights_from_bytes(content, path), expected, path)
+        stored = weights_from_bytes(content, path)
+        weights = _expanded(stored, expected, path)
         model = empty_model(config, torch.device("cpu"))
         set_weights(model, weights, path)
         broken = [name for name, tensor in named_weights(model).items() if not tensor.isfinite().all()]
         if broken:
             raise ModelError(f"{path}: {broken[0]} and {len(broken) - 1} more hold numbers that are not finite")
-    return Bundle(config, tokenizers, model.eval())
+    return Bundle(config, tokenizers, model.eval(), any(tensor.dtype == torch.int8 for tensor in stored.values()))
+
+
+def stores_int8(directory: Path) -> bool:
+    """Whether a model directory has int8 matrices, from the header of its weights; False if that cannot be read."""
+    try:
+        with safe_open(directory / WEIGHTS, framework="pt") as content:
+            return any(content.get_slice(name).get_dtype() == "I8" for name in content.keys())  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return False
 
 
 def _expanded(stored: Mapping[str, Tensor], expected: int, path: Path) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 import json
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -39,8 +40,13 @@ def exact_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("exact_int8")
-def test_auto_on_a_cpu_is_the_cpu_engine_in_int8() -> None:
-    assert choose_engine("auto", "auto", model(*WIDE), CPU) == EngineChoice("cpu", "int8", "the fastest on cpu")
+def test_auto_on_a_cpu_is_the_cpu_engine_in_int8_for_int8_weights() -> None:
+    expected = EngineChoice("cpu", "int8", "the fastest on cpu")
+    assert choose_engine("auto", "auto", model(*WIDE), CPU, int8_weights=True) == expected
+    assert choose_engine("auto", "int8", model(*WIDE), CPU) == expected
+    assert choose_engine("auto", "auto", model(*WIDE), CPU) == replace(expected, precision="float32"), (
+        "not rounded unasked"
+    )
     assert choose_engine("auto", "float32", model(*WIDE), CPU) == EngineChoice("cpu", "float32", "the fastest on cpu")
     assert choose_engine("plain", "auto", model(*WIDE), CPU) == EngineChoice("plain", "float32", "as requested")
 
@@ -50,7 +56,7 @@ def test_a_narrow_model_runs_in_the_plain_engine_unless_the_other_is_requested()
     reason = "a model of width 128 gains little from the CPU engine"
     assert choose_engine("auto", "auto", model(), CPU) == EngineChoice("plain", "float32", reason)
     assert choose_engine("auto", "int8", model(), CPU) == EngineChoice("cpu", "int8", "the fastest on cpu")
-    assert choose_engine("cpu", "auto", model(), CPU) == EngineChoice("cpu", "int8", "as requested")
+    assert choose_engine("cpu", "auto", model(), CPU, int8_weights=True) == EngineChoice("cpu", "int8", "as requested")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,7 @@ def test_what_the_cpu_engine_cannot_run_gets_the_plain_one(
 
 def test_without_an_exact_int8_product_a_cpu_searches_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "int8_is_exact", lambda: False)
-    assert choose_engine("auto", "auto", model(*WIDE), CPU).precision == "float32"
+    assert choose_engine("auto", "auto", model(*WIDE), CPU, int8_weights=True).precision == "float32"
     reason = "this processor has no exact int8 product"
     assert choose_engine("auto", "int8", model(*WIDE), CPU) == EngineChoice("plain", "int8", reason)
 
@@ -166,6 +172,7 @@ def test_unknown_names_are_refused() -> None:
         choose_engine("auto", "bf16", model(), CPU)
 
 
+@pytest.mark.usefixtures("exact_int8")
 def test_info_names_the_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("dragoman.device.choose_device", lambda name: CPU)
     app(["info", "--preset", "tiny"], standalone_mode=False)
@@ -175,6 +182,8 @@ def test_info_names_the_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     )
     app(["info", "--preset", "tiny", "--json"], standalone_mode=False)
     assert json.loads(capsys.readouterr().out)["engine"]["engine"] == "plain"
+    app(["info", "--model", "en-de"], standalone_mode=False)
+    assert "translates here with the cpu engine in int8: the fastest on cpu\n" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("exact_int8")

@@ -30,10 +30,12 @@ def command(
     if model is not None:
         if settings or vocab_size is not None:
             raise ConfigError("--set: a model has the settings it has; leave out --set and --vocab-size")
-        from dragoman.bundle import load_config, resolve_model
+        from dragoman.bundle import load_config, resolve_model, stores_int8
 
-        config = load_config(resolve_model(model))
+        directory = resolve_model(model)
+        config, int8 = load_config(directory), stores_int8(directory)
     else:
+        int8 = False
         config = Config.build(preset, None, settings or [])
         size = vocab_size or config.text.vocab_size
         config = config.with_vocabulary(size, size)
@@ -42,7 +44,7 @@ def command(
     from dragoman.device import choose_device
     from dragoman.model.footprint import parameter_counts, parameter_table
 
-    choice = choose_engine("auto", "auto", config.model, choose_device("auto"))
+    choice = choose_engine("auto", "auto", config.model, choose_device("auto"), int8_weights=int8)
     if as_json:
         counts = parameter_counts(config.model)
         record = {

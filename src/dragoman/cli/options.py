@@ -16,7 +16,8 @@ Model = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or int8.")]
 SearchPrecision = Annotated[
-    str, typer.Option(help="auto, float32, bfloat16 or int8; auto is bfloat16 on a GPU, int8 on most CPUs.")
+    str,
+    typer.Option(help="auto, float32, bfloat16 or int8; auto: bfloat16 on a GPU, int8 for int8 weights on a CPU."),
 ]
 Engine = Annotated[str, typer.Option(help="auto, plain, cuda or cpu; `dragoman info` names the one auto takes.")]
 Threads = Annotated[

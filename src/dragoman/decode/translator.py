@@ -207,7 +207,7 @@ class Translator:
     ) -> None:
         self.tokenizers: Tokenizers = bundle.tokenizers
         chosen = choose_device(device) if isinstance(device, str) else device
-        self.choice = choose_engine(engine, precision, bundle.config.model, chosen)
+        self.choice = choose_engine(engine, precision, bundle.config.model, chosen, int8_weights=bundle.int8)
         # what is not a search runs in float32 unless requested otherwise
         self._plain_precision = "float32" if precision == "auto" else precision
         self.engine = Engine(bundle.model.eval(), chosen, self._plain_precision)

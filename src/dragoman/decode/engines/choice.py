@@ -32,14 +32,20 @@ class EngineChoice:
         return f"{self.engine} engine in {self.precision}: {self.reason}"
 
 
-def choose_engine(engine: str, precision: str, model: ModelConfig, device: torch.device) -> EngineChoice:
-    """Resolve `auto`: the fastest engine and precision that lose no quality worth mentioning (docs/performance.md)."""
+def choose_engine(
+    engine: str, precision: str, model: ModelConfig, device: torch.device, *, int8_weights: bool = False
+) -> EngineChoice:
+    """Resolve `auto`: the fastest engine and precision that lose no quality worth mentioning (docs/performance.md).
+
+    On a CPU, weights are not rounded unasked: int8 is for a model that is stored in int8. Rounding can undo a short
+    fine-tuning of such a model, whose weights have hardly left their int8 levels.
+    """
     require_choice("engine", engine, ENGINES)
     require_choice("precision", precision, PRECISIONS)
     if engine == "plain":
         return EngineChoice("plain", _plain(precision), "as requested")
     if engine == "cpu" or (engine == "auto" and device.type == "cpu"):
-        return _for_cpu(engine, precision, model, device)
+        return _for_cpu(engine, precision, model, device, int8_weights)
     machine = _obstacle_of_machine(device)
     obstacle = "int8 runs in the plain engine" if precision == "int8" else machine or _obstacle_of_model(model)
     if engine == "cuda" and obstacle:
@@ -56,7 +62,7 @@ def _plain(precision: str) -> str:
     return "float32" if precision == "auto" else precision
 
 
-def _for_cpu(engine: str, precision: str, model: ModelConfig, device: torch.device) -> EngineChoice:
+def _for_cpu(engine: str, precision: str, model: ModelConfig, device: torch.device, int8_weights: bool) -> EngineChoice:
     if engine == "auto" and precision != "int8" and model.d_model < NARROWEST_ON_CPU:
         obstacle = f"a model of width {model.d_model} gains little from the CPU engine"
     else:
@@ -67,7 +73,7 @@ def _for_cpu(engine: str, precision: str, model: ModelConfig, device: torch.devi
         return EngineChoice("plain", _plain(precision), obstacle)
     reason = "as requested" if engine == "cpu" else "the fastest on cpu"
     if precision == "auto":
-        precision = "int8" if int8_is_exact() else "float32"
+        precision = "int8" if int8_weights and int8_is_exact() else "float32"
     return EngineChoice("cpu", precision, reason)
 
 
