@@ -98,8 +98,7 @@ class _Graph:
             return (x_NM,)
         levels, zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
         peak_N1 = self.op("ReduceMax", x_NM if positive else self.op("Abs", x_NM), self.integers(-1))
-        # not zero: a row of zeros must not be divided by it
-        peak_N1 = self.op("Max", peak_N1, self.constant(float(np.finfo(np.float32).tiny) * levels))
+        # A row of zeros has the scale 0: whatever integers become of 0 / 0, the scale makes zeros of their products.
         scale_N1 = self.op("Mul", peak_N1, self.constant(1 / levels))
         scale_N = self.op("Squeeze", scale_N1, self.integers(1))
         if zero not in self._zeros:  # all matrices of a graph have the same number of rows
