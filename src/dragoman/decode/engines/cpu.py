@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.config import DecodeConfig
+from dragoman.data.packing import split_by_tokens
 from dragoman.model.positions import Positions
 from dragoman.model.transformer import Transformer
 
@@ -47,7 +48,7 @@ class CpuEngine:
     def start(self, sources: Sequence[Sequence[int]], threads: int) -> "CpuDecoding":
         """Encode a batch, which `threads` threads will decode."""
         encoder, step = self._sessions_for(threads)
-        parts = [self._encode(encoder, part) for part in _split_into_parts(sources)]
+        parts = [self._encode(encoder, part) for part in split_by_tokens(sources, ENCODER_TOKENS)]
         longest = max(part["source_mask"].shape[3] for part in parts)
         memory = {name: np.concatenate([_padded(name, part[name], longest) for part in parts]) for name in parts[0]}
         return CpuDecoding(step, self._target, memory)
@@ -204,17 +205,6 @@ def _padded(name: str, array: Array, longest: int) -> Array:
     axis, value = (3, MASKED) if name == "source_mask" else (2, 0.0)
     missing = [(0, longest - size if number == axis else 0) for number, size in enumerate(array.shape)]
     return np.pad(array, missing, constant_values=value) if longest > array.shape[axis] else array
-
-
-def _split_into_parts(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
-    """Sentences in order, in parts of at most ENCODER_TOKENS tokens or of one sentence."""
-    first = tokens = 0
-    for number, source in enumerate(sources):
-        if number > first and tokens + len(source) > ENCODER_TOKENS:
-            yield sources[first:number]
-            first, tokens = number, 0
-        tokens += len(source)
-    yield sources[first:]
 
 
 @functools.cache

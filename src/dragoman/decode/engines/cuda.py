@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.config import DecodeConfig
-from dragoman.data.packing import pack_sources
+from dragoman.data.packing import pack_sources, split_by_tokens
 from dragoman.decode.search import Hypothesis, length_penalty
 from dragoman.device import is_out_of_memory
 from dragoman.model.attention import MultiHeadAttention
@@ -161,7 +161,7 @@ class CudaSearch:
     def _launch(self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int) -> "Program":
         program = self._program(jobs, options, special, slots)
         first = 0
-        for batch in _batches([job.source for job in jobs]):
+        for batch in split_by_tokens([job.source for job in jobs], ENCODED_TOKENS):
             memory_SM = self._encode(batch)
             for kv, layer in zip(program.sources, self._layers, strict=True):
                 kv[first : first + len(memory_SM)] = layer.cross_memory(memory_SM)
@@ -530,17 +530,6 @@ def _queues(order: Sequence[int], jobs: Sequence[Job], sentences: int) -> Iterat
         tokens += length
     if queue:
         yield queue
-
-
-def _batches(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
-    """Cut sources into passes of the encoder."""
-    first = tokens = 0
-    for number, source in enumerate(sources):
-        if number > first and tokens + len(source) > ENCODED_TOKENS:
-            yield sources[first:number]
-            first, tokens = number, 0
-        tokens += len(source)
-    yield sources[first:]
 
 
 def _next_power_of_two(number: int) -> int:
