@@ -42,7 +42,8 @@ class CTranslate2:
         )  # fmt: skip
 
     def pieces(self, lines: Sequence[str]) -> list[list[str]]:
-        return [[*self._source.pieces(ids), "</s>"] for ids in self._source.encode_batch(lines)]
+        """CTranslate2 adds </s>."""
+        return [self._source.pieces(ids) for ids in self._source.encode_batch(lines)]
 
     def translate(self, pieces: list[list[str]], beam: int, batch: int) -> list[Any]:
         # a batch on each thread needs as many batches as threads

@@ -30,7 +30,7 @@ print(dragoman.load({model!r}, "cpu").translate({sentence!r}).text)
 import ctranslate2, sentencepiece
 pieces = sentencepiece.SentencePieceProcessor(model_file={ctranslate2!r} + "/source.spm")
 translator = ctranslate2.Translator({ctranslate2!r}, compute_type="int8", intra_threads=2)
-tokens = [*pieces.encode({sentence!r}, out_type=str), "</s>"]
+tokens = pieces.encode({sentence!r}, out_type=str)
 print(pieces.decode(translator.translate_batch([tokens], beam_size=4)[0].hypotheses[0]))
 """,
     "Hugging Face": """
