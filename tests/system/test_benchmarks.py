@@ -116,6 +116,58 @@ def test_cpu_training_benchmark_compares_with_a_peer() -> None:
     assert results["target_tokens_per_step"] == pytest.approx(300, rel=0.2)
 
 
+CURVES = ["--quick", "--curve", "batch", "beam", "length", "vocabulary", "--json"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "command"),
+    [
+        ("Hugging Face", ["benchmarks.decode_gpu", "--device", "cpu", "--precision", "float32", "--base", *CURVES]),
+        ("CTranslate2", ["benchmarks.decode_cpu", *CURVES]),
+    ],
+)
+def test_decoding_benchmarks_compare_equal_outputs(peer: str, command: list[str]) -> None:
+    """All curves with tiny random models; both systems give the same tokens in float32."""
+    pytest.importorskip("transformers" if peer == "Hugging Face" else "ctranslate2")
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert results["equal_in_float32"] == {"beam 4": 1.0, "beam 1": 1.0}
+    assert set(results["curves"]) == {"batch", "beam", "length", "vocabulary"}
+    for curve in results["curves"].values():
+        assert len(curve) == 2
+        for row in curve.values():
+            assert row["ratio"] == pytest.approx(row["dragoman"] / max(row[name] for name in row if peer in name))
+    assert len(results["ratios"]) == 8 + len(results["results"])
+    assert all(math.isfinite(number) for number in numbers_in(results))
+
+
+def test_random_model_has_the_vocabulary_asked_for_and_never_ends(tmp_path: Path) -> None:
+    import dragoman
+    from benchmarks.random_models import random_lines, random_shape, save_random_model
+
+    save_random_model(tmp_path, random_shape("tiny", 500))
+    translator = dragoman.load(tmp_path, "cpu")
+    assert translator.tokenizers.source.size == 500
+    lines = random_lines(500, 8, words=5)
+    assert [len(ids) for ids in translator.tokenizers.source.encode_batch(lines)] == [5] * 8
+    for beam in (1, 4):
+        found = translator.translate(lines, beam=beam, max_extra=4)
+        assert {(each.status, len(each.tokens)) for each in found} == {("truncated", 9)}
+        assert len({each.text for each in found}) == 8  # it depends on the source
+
+
+def test_unequal_outputs_are_reported() -> None:
+    from benchmarks.decoding import Task, measure, require_equal
+
+    ours, theirs = [["a", "b"], ["a", "c"]], [["a", "b"], ["a", "d"]]
+    row = measure({"dragoman": Task(2, lambda: ours, list), "peer": Task(2, lambda: theirs, list)}, 1)
+    assert (row.equal, row.prefix) == (0.5, 0.75)
+    require_equal({"beam 4": 1.0})
+    with pytest.raises(SystemExit, match="float32, beam 4: only 50% of the sentences are equal"):
+        require_equal({"beam 4": 0.5})
+
+
 def test_flops_are_counted_from_real_tokens() -> None:
     """Against a count by hand for one pair: products with every matrix of a token, and attention's own."""
     from benchmarks.train_cpu import model_flops
