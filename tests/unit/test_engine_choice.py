@@ -15,7 +15,7 @@ from dragoman.decode.engines import choice
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.errors import ConfigError
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU, CUDA = "cpu", "cuda"
 
 
 def model(*settings: str, size: int = 1000) -> ModelConfig:

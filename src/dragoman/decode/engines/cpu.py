@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.config import DecodeConfig
-from dragoman.data.packing import split_by_tokens
+from dragoman.data.batching import split_by_tokens
 from dragoman.model.positions import Positions
 from dragoman.model.transformer import Transformer
 

@@ -18,7 +18,8 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from dragoman.config import StackSize
-from dragoman.int8 import LEVELS, quantize_rows
+from dragoman.decode.quantized import quantize_rows
+from dragoman.int8 import LEVELS
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
 
