@@ -14,11 +14,18 @@ from dragoman.decode.engines.cpu import CpuDecoding, CpuEngine, int8_is_exact
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import search
 from dragoman.decode.translator import Translator
+from dragoman.int8 import compact, expanded
+from dragoman.model import positions
 from dragoman.model.transformer import Transformer
+from dragoman.tensors import named_arrays
 from tests.searching import SPECIAL, assert_equal, make_jobs, random_model
 
 CPU = torch.device("cpu")
 BEAM = DecodeConfig(beam=4, n_best=4)
+
+
+def cpu_engine(model: Transformer, precision: str) -> CpuEngine:
+    return CpuEngine(model.config, named_arrays(model), precision)
 
 
 def plain(model: Transformer, options: DecodeConfig, sources: list[list[int]], limits: list[int]) -> Any:
@@ -46,7 +53,7 @@ def test_cpu_search_finds_what_plain_search_finds(options: dict[str, Any], setti
     model = random_model(1, **settings)
     sources, limits = make_jobs(1, 12, model.config.vocab_size)
     expected = plain(model, DecodeConfig(**options), sources, limits)
-    assert_equal(expected, fast(CpuEngine(model, "float32"), DecodeConfig(**options), sources, limits))
+    assert_equal(expected, fast(cpu_engine(model, "float32"), DecodeConfig(**options), sources, limits))
     assert any(hypothesis.finished for hypotheses in expected for hypothesis in hypotheses)
 
 
@@ -55,7 +62,7 @@ def test_long_translations_outgrow_their_caches() -> None:
     model = random_model(4, end_bias=-50.0, decoder_num_layers=1)
     job = ([[5, 6, 3], [7, 3]], [300, 290])
     expected = plain(model, DecodeConfig(beam=2, n_best=2), *job)
-    assert_equal(expected, fast(CpuEngine(model, "float32"), DecodeConfig(beam=2, n_best=2), *job))
+    assert_equal(expected, fast(cpu_engine(model, "float32"), DecodeConfig(beam=2, n_best=2), *job))
     assert [len(hypothesis.ids) for hypotheses in expected for hypothesis in hypotheses] == [300, 300, 290, 290]
 
 
@@ -63,7 +70,7 @@ def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: py
     """The control: if every hypothesis attends to the past of its own place, the search goes elsewhere."""
     model = random_model(7, end_bias=-1.0)
     sources, limits = make_jobs(1, 12)[0], [20] * 12
-    expected = fast(CpuEngine(model, "float32"), BEAM, sources, limits)
+    expected = fast(cpu_engine(model, "float32"), BEAM, sources, limits)
     reorder = CpuDecoding.reorder
 
     def in_place(self: CpuDecoding, parent_BW: Any) -> None:
@@ -71,7 +78,7 @@ def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: py
         reorder(self, parent_BW if self._mask.shape[2] == 1 else own.copy())
 
     monkeypatch.setattr(CpuDecoding, "reorder", in_place)
-    assert fast(CpuEngine(model, "float32"), BEAM, sources, limits) != expected
+    assert fast(cpu_engine(model, "float32"), BEAM, sources, limits) != expected
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_a_sentence_has_the_same_bits_in_any_batch(precision: str, beam: int) ->
     chance = random.Random(3)
     sources = [[chance.randrange(4, 90) for _ in range(chance.randrange(40))] + [3] for _ in range(40)]
     limits = [len(source) + 10 for source in sources]
-    engine, options = CpuEngine(random_model(7, end_bias=1.0), precision), DecodeConfig(beam=beam, n_best=beam)
+    engine, options = cpu_engine(random_model(7, end_bias=1.0), precision), DecodeConfig(beam=beam, n_best=beam)
     together = fast(engine, options, sources, limits)
     assert fast(engine, options, sources[::-1], limits[::-1])[::-1] == together
     for size in (1, 7):
@@ -102,13 +109,37 @@ def test_int8_differs_from_float32_by_little(settings: dict[str, Any]) -> None:
     model = random_model(8, **settings)
     sources, limits = make_jobs(8, 30)
     exact, rounded = (
-        fast(CpuEngine(model, each), DecodeConfig(beam=1), sources, limits) for each in ("float32", "int8")
+        fast(cpu_engine(model, each), DecodeConfig(beam=1), sources, limits) for each in ("float32", "int8")
     )
     equal = [
         (one[0].score, other[0].score) for one, other in zip(exact, rounded, strict=True) if one[0].ids == other[0].ids
     ]
     assert len(equal) > 20
     assert 0 < max(abs(one - other) for one, other in equal) < 0.2
+
+
+def test_matrices_stored_in_int8_are_used_as_they_are() -> None:
+    """They are those of float32 weights that are rounded here; the control has other scales."""
+    model = random_model(8, d_k=24, end_bias=1.0)
+    jobs, stored = make_jobs(8, 30), compact(named_arrays(model))
+    found = fast(CpuEngine(model.config, stored, "int8"), BEAM, *jobs)
+    assert_equal(fast(CpuEngine(model.config, expanded(stored), "int8"), BEAM, *jobs), found)
+    name = "decoder.layers.1.feed_forward.outer.weight.scale"
+    other = fast(CpuEngine(model.config, {**stored, name: 1.5 * stored[name]}, "int8"), BEAM, *jobs)
+    assert [each[0].score for each in other] != pytest.approx([each[0].score for each in found], abs=1e-3)
+
+
+def test_int8_weights_are_expanded_for_a_search_in_float32() -> None:
+    model = random_model(8, end_bias=1.0)
+    jobs, stored = make_jobs(8, 30), compact(named_arrays(model))
+    expected = fast(CpuEngine(model.config, expanded(stored), "float32"), BEAM, *jobs)
+    assert fast(CpuEngine(model.config, stored, "float32"), BEAM, *jobs) == expected
+
+
+@pytest.mark.parametrize("width", [512, 256, 33])
+def test_positions_are_those_of_the_model(width: int) -> None:
+    expected = positions.sinusoids(torch.arange(2_000), width).float()
+    np.testing.assert_allclose(cpu.sinusoids(2_000, width), expected.numpy(), rtol=0, atol=1e-7)
 
 
 def test_int8_products_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +158,7 @@ def test_zero_rows_do_not_divide_by_zero() -> None:
         for layer in model.encoder.layers:
             layer.feed_forward.inner.weight.zero_()  # type: ignore[union-attr, operator]
             layer.feed_forward.inner.bias.fill_(-1.0)  # type: ignore[union-attr, operator]
-    found = fast(CpuEngine(model, "int8"), BEAM, [[5, 6, 3]], [5])
+    found = fast(cpu_engine(model, "int8"), BEAM, [[5, 6, 3]], [5])
     assert all(np.isfinite(hypothesis.score) for hypothesis in found[0])
 
 
@@ -136,12 +167,12 @@ def test_sentences_of_very_different_lengths_share_a_batch() -> None:
     model = random_model(11, end_bias=0.0)
     sources = [[5, 6, 3], list(range(4, 80)) * 5 + [3], [7, 3], list(range(4, 60)) * 3 + [3]]
     limits = [10, 10, 10, 10]
-    assert_equal(plain(model, BEAM, sources, limits), fast(CpuEngine(model, "float32"), BEAM, sources, limits))
+    assert_equal(plain(model, BEAM, sources, limits), fast(cpu_engine(model, "float32"), BEAM, sources, limits))
 
 
 def test_positions_do_not_depend_on_a_table_that_other_threads_replace(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if another thread put an empty table in its place at every moment."""
-    engine = CpuEngine(random_model(12), "float32")
+    engine = cpu_engine(random_model(12), "float32")
     expected = fast(engine, BEAM, [[5, 3]], [5])
     replaced = property(lambda self: np.zeros((0, 0), dtype=np.float32), lambda self, vectors: None)
     monkeypatch.setattr(cpu._Embedding, "_vectors", replaced, raising=False)
@@ -149,7 +180,7 @@ def test_positions_do_not_depend_on_a_table_that_other_threads_replace(monkeypat
 
 
 def test_sessions_are_kept_for_few_numbers_of_threads() -> None:
-    engine = CpuEngine(random_model(1), "float32")
+    engine = cpu_engine(random_model(1), "float32")
     for threads in (1, 2, 3, 2):
         assert engine._sessions_for(threads) is engine._sessions[threads]
         assert set(engine._sessions) == {1, threads}
@@ -210,7 +241,7 @@ def test_an_error_in_a_thread_reaches_the_caller(translator: Translator, monkeyp
 
 
 def test_errors_of_the_runtime_are_runtime_errors() -> None:
-    engine = CpuEngine(random_model(1), "float32")
+    engine = cpu_engine(random_model(1), "float32")
     session = engine._sessions_for(1)[0]
     with pytest.raises(RuntimeError, match="x"):
         cpu._run(session, ["source_key_0"], {"x": np.zeros((1, 7), dtype=np.float32)})

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.bundle import Bundle, Tokenizers, load_bundle, resolve_model
-from dragoman.config import Config, DataConfig, DecodeConfig
+from dragoman.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
@@ -521,11 +521,9 @@ class Translator:
         """The CPU engine, created when first used."""
         with _ENGINES:
             if self._cpu is None:
-                from dragoman.model.transformer import Transformer
-
-                model = self._bundle.model
-                assert isinstance(model, Transformer)
-                self._cpu = CpuEngine(model, self.choice.precision)
+                config = self.config.model
+                assert isinstance(config, TransformerConfig)
+                self._cpu = CpuEngine(config, self._bundle.weights, self.choice.precision)
             return self._cpu
 
     def _cuda_search(self) -> "CudaSearch":

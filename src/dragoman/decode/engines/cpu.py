@@ -13,19 +13,18 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from dragoman.config import DecodeConfig
+from dragoman.config import DecodeConfig, TransformerConfig
 from dragoman.data.batching import split_by_tokens
-from dragoman.model.positions import Positions
-from dragoman.model.transformer import Transformer
+from dragoman.int8 import SCALE, Array
+from dragoman.weights import Weights
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from torch import Tensor
+
 MASKED = -1e9  # added to a score
 MOST_HYPOTHESES = 16  # a hypothesis looks at the entries of all; wider beams are for the plain engine
 # Keys are padded to a multiple of this many, and caches grow by this many steps. A softmax adds up this many numbers at
@@ -33,15 +32,18 @@ MOST_HYPOTHESES = 16  # a hypothesis looks at the entries of all; wider beams ar
 MULTIPLE = 16
 INITIAL_POSITIONS = 256  # rows computed at first; doubled when needed
 ENCODER_TOKENS = 256  # per call of the encoder, unless a sentence is longer: more do not fit in a core's own cache
+BASE = 10_000.0  # of the sinusoids
 SESSIONS = 2  # kept: for one thread and for all
 
 
 class CpuEngine:
-    """A Transformer as two ONNX graphs. Sources are ids that end in </s>."""
+    """A Transformer as two ONNX graphs, with its weights as they are stored. Sources are ids that end in </s>."""
 
-    def __init__(self, model: Transformer, precision: str) -> None:
-        self._model, self._int8 = model, precision == "int8"
-        self._source, self._target = _Embedding.of(model, "source"), _Embedding.of(model, "target")
+    def __init__(self, config: TransformerConfig, weights: Weights, precision: str) -> None:
+        self._config, self._weights, self._int8 = config, weights, precision == "int8"
+        target = "source" if config.share_source_target else "target"
+        self._source = _Embedding(weights, "source_embedding", "encoder", config)
+        self._target = _Embedding(weights, f"{target}_embedding", "decoder", config)
         self._sessions: dict[int, tuple[Any, Any]] = {}
         self._lock = threading.Lock()
 
@@ -78,7 +80,8 @@ class CpuEngine:
             if threads not in self._sessions:
                 while len(self._sessions) >= SESSIONS:  # each has the weights
                     del self._sessions[max(self._sessions)]
-                graphs = (build(self._model, int8=self._int8) for build in (build_encoder, build_step))
+                builds = (build_encoder, build_step)
+                graphs = (build(self._config, self._weights, int8=self._int8) for build in builds)
                 encoder, step = (_create_session(graph, threads) for graph in graphs)
                 self._sessions[threads] = encoder, step
             return self._sessions[threads]
@@ -129,7 +132,7 @@ class CpuDecoding:
         )
         return value_NC, id_NC
 
-    def log_probs(self, id_BW: Array) -> Tensor:
+    def log_probs(self, id_BW: Array) -> "Tensor":
         raise NotImplementedError("the CPU engine does not sample")
 
     def reorder(self, parent_BW: Array) -> None:
@@ -165,39 +168,37 @@ class CpuDecoding:
 
 
 class _Embedding:
-    """Rows of an embedding with positions added; the table is the model's own."""
+    """Rows of an embedding with positions added; the table is the model's own, int8 rows are expanded one by one."""
 
-    def __init__(self, embedding: nn.Embedding, positions: Positions) -> None:
-        self._table = embedding.weight.detach().float().numpy()
-        self._scale = np.float32(math.sqrt(embedding.embedding_dim))
-        self._positions = positions
+    def __init__(self, weights: Weights, name: str, stack: str, config: TransformerConfig) -> None:
+        self._table, self._scale_V = weights[f"{name}.weight"], weights.get(f"{name}.weight{SCALE}")
+        self.size, self._width = self._table.shape
+        self._factor = np.float32(math.sqrt(self._width))
+        self._kind, self._learned = config.positions, weights.get(f"{stack}.positions.learned.weight")
         self._vectors: Array = np.zeros((0, 0), dtype=np.float32)
-        self.size = len(self._table)
-
-    @classmethod
-    def of(cls, model: Transformer, side: str) -> "_Embedding":
-        if side == "source":
-            return cls(model.source_embedding, model.encoder.positions)
-        return cls(model.target_embedding, model.decoder.positions)
 
     def __call__(self, ids: Array, places: Array) -> Array:
         """The vectors of these ids at these places: [..., M]."""
-        x = self._table[ids] * self._scale
-        if self._positions.kind not in ("sinusoidal", "learned"):
-            return x
-        vectors = self._vectors  # another thread may replace it, even by a shorter table
-        if places.max() >= len(vectors):
-            vectors = self._vectors = self._position_vectors(int(places.max()) + 1)
-        return x + vectors[places]
+        x = self._table[ids]
+        if self._scale_V is not None:
+            x = x * self._scale_V[ids][..., np.newaxis]
+        x = x * self._factor
+        return x if self._kind == "none" else x + self._position_vectors(int(places.max()) + 1)[places]
 
-    @torch.no_grad()
     def _position_vectors(self, least: int) -> Array:
-        count = max(INITIAL_POSITIONS, 2 * least)
-        if self._positions.learned is not None:
-            count = min(count, self._positions.learned.num_embeddings)
-        vectors = self._positions.vectors(torch.arange(count), torch.float32)
-        assert vectors is not None
-        return vectors.float().numpy()
+        if self._learned is not None:
+            return self._learned
+        vectors = self._vectors  # another thread may replace it, even by a shorter table
+        if least > len(vectors):
+            vectors = self._vectors = sinusoids(max(INITIAL_POSITIONS, 2 * least), self._width)
+        return vectors
+
+
+def sinusoids(count: int, width: int) -> Array:
+    """The vectors of `model.positions.sinusoids` for the first `count` positions."""
+    angles = np.arange(count)[:, np.newaxis] * BASE ** (-np.arange(0, width, 2) / width)
+    vectors = np.stack((np.sin(angles), np.cos(angles)), axis=-1).reshape(count, -1)
+    return vectors[:, :width].astype(np.float32)
 
 
 def _padded(name: str, array: Array, longest: int) -> Array:
@@ -215,12 +216,11 @@ def int8_is_exact() -> bool:
     """
     from dragoman.decode.engines.graphs import build_product
 
-    largest = torch.full((64, 64), 1.0)
-    signs = [torch.where(torch.arange(64) % 4 < split, 1.0, -1.0) * largest for split in (4, 2, 0)]
-    for weight in signs:
-        x = np.ones((64, 64), dtype=np.float32)
+    x = np.ones((64, 64), dtype=np.float32)
+    for split in (4, 2, 0):
+        weight = np.where(np.arange(64) % 4 < split, x, -x)
         (found,) = _run(_create_session(build_product(weight), 1), ["y"], {"x": x})
-        if np.abs(found - x @ weight.numpy().T).max() > 1e-4:
+        if np.abs(found - x @ weight.T).max() > 1e-4:
             return False
     return True
 

@@ -8,44 +8,34 @@ Shapes: B sentences, W hypotheses of each, S source positions, P entries of a ca
 H heads, D and E width of a head's keys and values, V vocabulary, C candidates.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
-from torch import Tensor, nn
 
-from dragoman.config import StackSize
-from dragoman.decode.quantized import quantize_rows
-from dragoman.int8 import LEVELS
-from dragoman.model.attention import MultiHeadAttention
-from dragoman.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
+from dragoman.config import StackSize, TransformerConfig
+from dragoman.int8 import LEVELS, SCALE, Array, expand, quantize_rows
+from dragoman.weights import Weights
 
 FUSED = "com.microsoft"  # the domain of ONNX Runtime's own operators
 OPSET, IR_VERSION = 21, 10
+EPSILON = 1e-5  # of a layer norm: PyTorch's default
 ZERO = 128  # stands for 0 in the unsigned activations that every processor multiplies fast
 
 
 class Matrix(NamedTuple):
-    """The weights of one or several linear layers side by side: [out, in], and the bias if there is one."""
+    """The weights of a linear layer, or of several side by side: [out, in], in int8 with a scale for every output."""
 
-    weight: Tensor
-    bias: Tensor | None
-
-    @classmethod
-    def of(cls, *linears: nn.Linear) -> "Matrix":
-        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
-        weight = torch.cat([linear.weight.detach() for linear in linears]).float()
-        return cls(weight, torch.cat(biases).float() if biases else None)
+    weight: Array
+    scale: Array | None = None
 
 
 class _Graph:
-    """A graph under construction; names stand for its values."""
+    """A graph under construction; names stand for its values, and for the weights of the model."""
 
-    def __init__(self, *, int8: bool) -> None:
-        self._int8 = int8
+    def __init__(self, weights: Weights, *, int8: bool) -> None:
+        self._model, self._int8 = weights, int8
         self._nodes: list[NodeProto] = []
         self._weights: list[TensorProto] = []
         self._inputs: list[ValueInfoProto] = []
@@ -69,13 +59,10 @@ class _Graph:
         self._nodes.append(helper.make_node(kind, inputs, names, domain=domain, **attributes))
         return names
 
-    def weight(self, array: NDArray[Any]) -> str:
+    def weight(self, array: Array) -> str:
         name = f"weight_{len(self._weights)}"
         self._weights.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
-
-    def vector(self, parameter: Tensor) -> str:
-        return self.weight(parameter.detach().float().numpy())
 
     def constant(self, value: Any, kind: type[np.generic] = np.float32) -> str:
         key = (repr(value), kind.__name__)
@@ -90,6 +77,31 @@ class _Graph:
         graph = helper.make_graph(self._nodes, "dragoman", self._inputs, self._outputs, self._weights)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(FUSED, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION).SerializeToString()
+
+    # The weights of the model
+
+    def matrix(self, linear: str, factor: float = 1.0) -> Matrix:
+        """The matrix of a linear layer times a factor. One that is stored in int8 is not rounded again."""
+        name = f"{linear}.weight"
+        if not self._int8:
+            return Matrix(expand(self._model, name) * np.float32(factor))
+        if name + SCALE in self._model:
+            return Matrix(self._model[name], self._model[name + SCALE] * np.float32(factor))
+        weight8_OM, scale_O1 = quantize_rows(self._model[name])
+        return Matrix(weight8_OM, scale_O1[:, 0] * np.float32(factor))
+
+    def bias(self, linear: str) -> Array | None:
+        return self._model.get(f"{linear}.bias")
+
+    def norm(self, name: str) -> tuple[Array, Array]:
+        return self._model[f"{name}.weight"], self._model[f"{name}.bias"]
+
+    def output_bias(self, attention: str) -> Array | None:
+        """The bias at the end of attention. The shares of a query add up to 1, so that of the values is added here."""
+        bias, value_bias = self.bias(f"{attention}.output"), self.bias(f"{attention}.value")
+        if bias is None or value_bias is None:
+            return bias
+        return bias + expand(self._model, f"{attention}.output.weight") @ value_bias
 
     # Layers
 
@@ -110,21 +122,20 @@ class _Graph:
             self.constant(zero, np.uint8),
         )
 
-    def product(self, rows: tuple[str, ...], weight_OM: Tensor) -> str:
+    def product(self, rows: tuple[str, ...], matrix: Matrix) -> str:
         """x W^T."""
-        if not self._int8:
-            return self.op("MatMul", *rows, self.weight(weight_OM.T.numpy()))
+        if matrix.scale is None:
+            return self.op("MatMul", *rows, self.weight(matrix.weight.T))
         x8_NM, scale_N1, zero = rows
-        weight8_OM, scale_O1 = quantize_rows(weight_OM)
         product_NO = self.op(
-            "MatMulIntegerToFloat", x8_NM, self.weight(weight8_OM.T.numpy()),
-            self.constant(1.0), self.weight(scale_O1[:, 0].numpy()), zero, domain=FUSED,
+            "MatMulIntegerToFloat", x8_NM, self.weight(matrix.weight.T),
+            self.constant(1.0), self.weight(matrix.scale), zero, domain=FUSED,
         )  # fmt: skip
         return self.op("Mul", product_NO, scale_N1)
 
-    def linear(self, rows: tuple[str, ...], matrix: Matrix) -> str:
-        out_NO = self.product(rows, matrix.weight)
-        return out_NO if matrix.bias is None else self.op("Add", out_NO, self.weight(matrix.bias.numpy()))
+    def linear(self, rows: tuple[str, ...], matrix: Matrix, bias: Array | None) -> str:
+        out_NO = self.product(rows, matrix)
+        return out_NO if bias is None else self.op("Add", out_NO, self.weight(bias))
 
     def flat(self, x: str, width: int) -> str:
         return self.op("Reshape", x, self.integers(-1, width))
@@ -145,18 +156,20 @@ class _Graph:
 
 
 class _Stream:
-    """The values between sub-layers, with the norms in the order in which they are reached."""
+    """The values between sub-layers, normalized by the norms of the stack in the order in which they are reached."""
 
-    def __init__(self, graph: _Graph, x_NM: str, residuals: Sequence[Residual], final: nn.LayerNorm | None) -> None:
-        norms = [residual.layer_norm for residual in residuals]
-        self._graph, self._pre_norm = graph, final is not None
-        self._norms: Iterator[nn.LayerNorm] = iter([*norms, final] if final is not None else norms)
+    def __init__(
+        self, graph: _Graph, x_NM: str, stack: str, sublayers: Sequence[str], config: TransformerConfig
+    ) -> None:
+        self._graph, self._pre_norm = graph, config.norm == "pre"
+        norms = [f"{sublayer}_residual.layer_norm" for sublayer in sublayers]
+        self._norms = iter([*norms, f"{stack}.final_norm"] if self._pre_norm else norms)
         self._x_NM = x_NM
         self.h_NM = self._normalized(x_NM) if self._pre_norm else x_NM  # what the next sub-layer takes
 
-    def add(self, rows: tuple[str, ...], matrix: Matrix) -> None:
+    def add(self, rows: tuple[str, ...], matrix: Matrix, bias: Array | None) -> None:
         """Leave a sub-layer through its last matrix: add its output and normalize."""
-        self._x_NM = self._graph.op("Add", self._graph.linear(rows, matrix), self._x_NM)
+        self._x_NM = self._graph.op("Add", self._graph.linear(rows, matrix, bias), self._x_NM)
         self.h_NM = self._normalized(self._x_NM)
         if not self._pre_norm:
             self._x_NM = self.h_NM
@@ -164,94 +177,97 @@ class _Stream:
     def _normalized(self, x_NM: str) -> str:
         """LayerNorm in single operators: the runtime's own, one number at a time, takes two to three times as long."""
         graph, norm = self._graph, next(self._norms)
-        width, last = graph.constant(1 / norm.normalized_shape[0]), graph.integers(-1)
+        gain_M, bias_M = graph.norm(norm)
+        width, last = graph.constant(1 / len(gain_M)), graph.integers(-1)
         centred_NM = graph.op("Sub", x_NM, graph.op("ReduceMean", x_NM, last))
         variance_N1 = graph.op("Mul", graph.op("ReduceSumSquare", centred_NM, last), width)
-        deviation_N1 = graph.op("Sqrt", graph.op("Add", variance_N1, graph.constant(norm.eps)))
-        scaled_NM = graph.op("Mul", graph.op("Div", centred_NM, deviation_N1), graph.vector(norm.weight))
-        return graph.op("Add", scaled_NM, graph.vector(norm.bias))
+        deviation_N1 = graph.op("Sqrt", graph.op("Add", variance_N1, graph.constant(EPSILON)))
+        scaled_NM = graph.op("Mul", graph.op("Div", centred_NM, deviation_N1), graph.weight(gain_M))
+        return graph.op("Add", scaled_NM, graph.weight(bias_M))
 
 
-def build_encoder(model: Transformer, *, int8: bool) -> bytes:
+def build_encoder(config: TransformerConfig, weights: Weights, *, int8: bool) -> bytes:
     """Embedded source tokens, end to end -> the keys and values of every decoder layer's attention over them.
 
     Only attention sees sentences: `token` is the row of every position, any row for padding, and `position` the place
     of every row among them.
     """
-    graph, size = _Graph(int8=int8), model.config.encoder
+    graph, size = _Graph(weights, int8=int8), config.encoder
     x_NM = graph.input("x", ["N", size.d_model])
     token_BS = graph.input("token", ["B", "S"], TensorProto.INT64)
     position_N = graph.input("position", ["N"], TensorProto.INT64)
     mask = graph.input("source_mask", ["B", 1, 1, "S"])
-    layers: list[EncoderLayer] = list(model.encoder.layers)  # type: ignore[arg-type]
-    residuals = [each for layer in layers for each in (layer.self_attention_residual, layer.feed_forward_residual)]
-    stream = _Stream(graph, x_NM, residuals, model.encoder.final_norm)
+    layers = _layers("encoder", size)
+    sublayers = [f"{layer}.{part}" for layer in layers for part in ("self_attention", "feed_forward")]
+    stream = _Stream(graph, x_NM, "encoder", sublayers, config)
     for layer in layers:
-        attention = layer.self_attention
-        q, k, v = _split_heads(graph, graph.quantized(stream.h_NM), attention, token_BS, token_BS, queries=True)
-        out = graph.joined(graph.attend(q, k, v, mask), _width(attention))
-        stream.add(graph.quantized(graph.op("Gather", out, position_N)), _output(attention))
-        _feed_forward(graph, stream, layer)
+        attention = f"{layer}.self_attention"
+        q, k, v = _split_heads(graph, graph.quantized(stream.h_NM), attention, size, token_BS, token_BS, queries=True)
+        out = graph.joined(graph.attend(q, k, v, mask), size.num_heads * size.d_v)
+        rows = graph.quantized(graph.op("Gather", out, position_N))
+        stream.add(rows, graph.matrix(f"{attention}.output"), graph.output_bias(attention))
+        _feed_forward(graph, stream, layer, config)
     memory = graph.quantized(stream.h_NM)
-    decoder_layers: list[DecoderLayer] = list(model.decoder.layers)  # type: ignore[arg-type]
-    for number, decoder_layer in enumerate(decoder_layers):
-        attention = decoder_layer.cross_attention
-        parts = _split_heads(graph, memory, attention, token_BS, token_BS)
-        for (name, width), part in zip(_cache_widths(model.config.decoder), parts, strict=True):
-            graph.output(f"source_{name}_{number}", part, ["B", attention.num_heads, "S", width])
+    size = config.decoder
+    for number, layer in enumerate(_layers("decoder", size)):
+        parts = _split_heads(graph, memory, f"{layer}.cross_attention", size, token_BS, token_BS)
+        for (name, width), part in zip(_cache_widths(size), parts, strict=True):
+            graph.output(f"source_{name}_{number}", part, ["B", size.num_heads, "S", width])
     return graph.serialized()
 
 
-def build_step(model: Transformer, *, int8: bool) -> bytes:
+def build_step(config: TransformerConfig, weights: Weights, *, int8: bool) -> bytes:
     """Embedded newest ids -> the best next ids of every row, and the new keys and values of every layer."""
-    graph, size = _Graph(int8=int8), model.config.decoder
+    graph, size = _Graph(weights, int8=int8), config.decoder
+    heads, width_of_values = size.num_heads, size.num_heads * size.d_v
     x_BWM = graph.input("x", ["B", "W", size.d_model])
     mask_BP = graph.input("mask", ["B", 1, "W", "P"])
     source_mask = graph.input("source_mask", ["B", 1, 1, "S"])
     count = graph.input("count", [1], TensorProto.INT64)
-    layers: list[DecoderLayer] = list(model.decoder.layers)  # type: ignore[arg-type]
-    residuals = [
-        each
-        for layer in layers
-        for each in (layer.self_attention_residual, layer.cross_attention_residual, layer.feed_forward_residual)
-    ]
-    stream = _Stream(graph, graph.flat(x_BWM, size.d_model), residuals, model.decoder.final_norm)
+    layers, parts = _layers("decoder", size), ("self_attention", "cross_attention", "feed_forward")
+    sublayers = [f"{layer}.{part}" for layer in layers for part in parts]
+    stream = _Stream(graph, graph.flat(x_BWM, size.d_model), "decoder", sublayers, config)
     for number, layer in enumerate(layers):
-        heads = layer.self_attention.num_heads
         past_k, past_v = (
             graph.input(f"{name}_{number}", ["B", heads, "P", width]) for name, width in _cache_widths(size)
         )
-        attention = layer.self_attention
-        q, k, v = _split_heads(graph, graph.quantized(stream.h_NM), attention, x_BWM, queries=True)
-        out = graph.joined(_attend_to_past_and_self(graph, q, k, v, past_k, past_v, mask_BP), _width(attention))
-        stream.add(graph.quantized(out), _output(attention))
+        attention = f"{layer}.self_attention"
+        q, k, v = _split_heads(graph, graph.quantized(stream.h_NM), attention, size, x_BWM, queries=True)
+        out = graph.joined(_attend_to_past_and_self(graph, q, k, v, past_k, past_v, mask_BP), width_of_values)
+        stream.add(graph.quantized(out), graph.matrix(f"{attention}.output"), graph.output_bias(attention))
         for (name, width), part in zip(_cache_widths(size), (k, v), strict=True):
             graph.output(f"new_{name}_{number}", part, ["B", heads, "W", width])
 
         source_k, source_v = (
             graph.input(f"source_{name}_{number}", ["B", heads, "S", width]) for name, width in _cache_widths(size)
         )
-        attention = layer.cross_attention
-        weight, bias = Matrix.of(attention.query)
-        factor = _score_factor(attention)
-        query = Matrix(weight * factor, None if bias is None else bias * factor)
-        q = graph.heads(graph.linear(graph.quantized(stream.h_NM), query), x_BWM, heads, size.d_k)
-        out = graph.joined(graph.attend(q, source_k, source_v, source_mask), _width(attention))
-        stream.add(graph.quantized(out), _output(attention))
-        _feed_forward(graph, stream, layer)
-    logits_NV = graph.linear(graph.quantized(stream.h_NM), Matrix.of(model.output))
+        attention = f"{layer}.cross_attention"
+        query = graph.matrix(f"{attention}.query", _score_factor(size))
+        q_N = graph.linear(graph.quantized(stream.h_NM), query, _query_bias(graph, attention, size))
+        q = graph.heads(q_N, x_BWM, heads, size.d_k)
+        out = graph.joined(graph.attend(q, source_k, source_v, source_mask), width_of_values)
+        stream.add(graph.quantized(out), graph.matrix(f"{attention}.output"), graph.output_bias(attention))
+        _feed_forward(graph, stream, layer, config)
+    target = "source_embedding" if config.share_source_target else "target_embedding"
+    output = graph.matrix(target if config.share_target_output else "output")
+    logits_NV = graph.linear(graph.quantized(stream.h_NM), output, graph.bias("output"))
     value_NC, id_NC = graph.ops("TopK", graph.op("LogSoftmax", logits_NV, axis=-1), count, outputs=2, axis=-1)
     graph.output("values", value_NC, ["N", "C"])
     graph.output("ids", id_NC, ["N", "C"], TensorProto.INT64)
     return graph.serialized()
 
 
-def build_product(weight_OM: Tensor) -> bytes:
+def build_product(weight_OM: Array) -> bytes:
     """x W^T in int8 alone, for positive x, to find out what a processor makes of the largest numbers."""
-    graph = _Graph(int8=True)
-    x_NM = graph.input("x", ["N", weight_OM.size(1)])
-    graph.output("y", graph.product(graph.quantized(x_NM, positive=True), weight_OM), ["N", len(weight_OM)])
+    graph = _Graph({"linear.weight": weight_OM}, int8=True)
+    x_NM = graph.input("x", ["N", weight_OM.shape[1]])
+    rows = graph.quantized(x_NM, positive=True)
+    graph.output("y", graph.product(rows, graph.matrix("linear")), ["N", len(weight_OM)])
     return graph.serialized()
+
+
+def _layers(stack: str, size: StackSize) -> list[str]:
+    return [f"{stack}.layers.{number}" for number in range(size.num_layers)]
 
 
 def _attend_to_past_and_self(
@@ -270,7 +286,8 @@ def _attend_to_past_and_self(
 def _split_heads(
     graph: _Graph,
     rows: tuple[str, ...],
-    attention: MultiHeadAttention,
+    attention: str,
+    size: StackSize,
     like: str,
     token_BS: str = "",
     *,
@@ -278,56 +295,50 @@ def _split_heads(
 ) -> list[str]:
     """[queries,] keys and values of these rows, by one product; `token_BS` arranges them by sentence.
 
-    Keys need no bias: it adds the same to all scores of a query. That of the values is in `_output`.
+    Keys need no bias: it adds the same to all scores of a query. That of the values is in `output_bias`.
     """
-    linears = [*([attention.query] if queries else []), attention.key, attention.value]
-    widths = [linear.out_features for linear in linears]
-    weight = Matrix.of(*linears).weight.clone()
-    if queries:
-        weight[: widths[0]] *= _score_factor(attention)
-    out = graph.product(rows, weight)
+    matrices = [graph.matrix(f"{attention}.query", _score_factor(size))] if queries else []
+    matrices += [graph.matrix(f"{attention}.key"), graph.matrix(f"{attention}.value")]
+    widths = [len(matrix.weight) for matrix in matrices]
+    out = graph.product(rows, _side_by_side(matrices))
     if token_BS:
         out = graph.op("Gather", out, token_BS)
     parts = graph.ops("Split", out, graph.integers(*widths), outputs=len(widths), axis=-1)
-    if queries and attention.query.bias is not None:
-        parts[0] = graph.op("Add", parts[0], graph.vector(attention.query.bias * _score_factor(attention)))
+    bias = _query_bias(graph, attention, size) if queries else None
+    if bias is not None:
+        parts[0] = graph.op("Add", parts[0], graph.weight(bias))
     return [
-        graph.heads(part, like, attention.num_heads, width // attention.num_heads)
+        graph.heads(part, like, size.num_heads, width // size.num_heads)
         for part, width in zip(parts, widths, strict=True)
     ]
 
 
-def _score_factor(attention: MultiHeadAttention) -> float:
+def _side_by_side(matrices: Sequence[Matrix]) -> Matrix:
+    scales = [matrix.scale for matrix in matrices if matrix.scale is not None]
+    return Matrix(np.concatenate([matrix.weight for matrix in matrices]), np.concatenate(scales) if scales else None)
+
+
+def _query_bias(graph: _Graph, attention: str, size: StackSize) -> Array | None:
+    bias = graph.bias(f"{attention}.query")
+    return None if bias is None else bias * np.float32(_score_factor(size))
+
+
+def _score_factor(size: StackSize) -> float:
     """1 / sqrt(d_k), by which scores are multiplied, and here the queries."""
-    return float((attention.query.out_features // attention.num_heads) ** -0.5)
+    return float(size.d_k**-0.5)
 
 
-def _feed_forward(graph: _Graph, stream: _Stream, layer: EncoderLayer | DecoderLayer) -> None:
-    inner = graph.linear(graph.quantized(stream.h_NM), Matrix.of(layer.feed_forward.inner))
-    activation = layer.feed_forward.activation
-    active = _ACTIVATIONS[activation](graph, inner)
-    rows = graph.quantized(active, positive=activation is nn.functional.relu)
-    stream.add(rows, Matrix.of(layer.feed_forward.outer))
+def _feed_forward(graph: _Graph, stream: _Stream, layer: str, config: TransformerConfig) -> None:
+    inner, outer = f"{layer}.feed_forward.inner", f"{layer}.feed_forward.outer"
+    inner_NF = graph.linear(graph.quantized(stream.h_NM), graph.matrix(inner), graph.bias(inner))
+    rows = graph.quantized(_activate(graph, inner_NF, config.activation), positive=config.activation == "relu")
+    stream.add(rows, graph.matrix(outer), graph.bias(outer))
 
 
-_ACTIVATIONS = {
-    nn.functional.relu: lambda graph, x: graph.op("Relu", x),
-    nn.functional.gelu: lambda graph, x: graph.op("Gelu", x),
-    nn.functional.silu: lambda graph, x: graph.op("Mul", x, graph.op("Sigmoid", x)),
-}
-
-
-def _output(attention: MultiHeadAttention) -> Matrix:
-    """The last matrix of attention. The shares of a query add up to 1, so the bias of the values can be added here."""
-    matrix = Matrix.of(attention.output)
-    if matrix.bias is None:
-        return matrix
-    return Matrix(matrix.weight, matrix.bias + matrix.weight @ attention.value.bias.detach().float())
-
-
-def _width(attention: MultiHeadAttention) -> int:
-    """Of all heads' values side by side."""
-    return attention.output.in_features
+def _activate(graph: _Graph, x: str, activation: str) -> str:
+    if activation == "swish":
+        return graph.op("Mul", x, graph.op("Sigmoid", x))
+    return graph.op({"relu": "Relu", "gelu": "Gelu"}[activation], x)
 
 
 def _cache_widths(size: StackSize) -> tuple[tuple[str, int], tuple[str, int]]:
