@@ -9,9 +9,10 @@ import torch
 
 import dragoman
 from dragoman.config import DecodeConfig
-from dragoman.decode.engines import cpu
-from dragoman.decode.engines.cpu import CpuDecoding, CpuEngine, int8_is_exact
+from dragoman.decode.engines import layers, loops, products
+from dragoman.decode.engines.cpu import CpuDecoding, CpuEngine
 from dragoman.decode.engines.plain import Engine
+from dragoman.decode.engines.products import Matrix, int8_is_exact
 from dragoman.decode.search import search
 from dragoman.decode.translator import Translator
 from dragoman.int8 import compact, expanded
@@ -75,7 +76,7 @@ def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: py
 
     def in_place(self: CpuDecoding, parent_BW: Any) -> None:
         own = np.broadcast_to(np.arange(parent_BW.shape[1]), parent_BW.shape)
-        reorder(self, parent_BW if self._mask.shape[2] == 1 else own.copy())
+        reorder(self, parent_BW if self._entry_BWT.shape[1] == 1 else own.copy())
 
     monkeypatch.setattr(CpuDecoding, "reorder", in_place)
     assert fast(cpu_engine(model, "float32"), BEAM, sources, limits) != expected
@@ -139,15 +140,15 @@ def test_int8_weights_are_expanded_for_a_search_in_float32() -> None:
 @pytest.mark.parametrize("width", [512, 256, 33])
 def test_positions_are_those_of_the_model(width: int) -> None:
     expected = positions.sinusoids(torch.arange(2_000), width).float()
-    np.testing.assert_allclose(cpu.sinusoids(2_000, width), expected.numpy(), rtol=0, atol=1e-7)
+    np.testing.assert_allclose(layers.sinusoids(2_000, width), expected.numpy(), rtol=0, atol=1e-7)
 
 
 def test_int8_products_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a processor added pairs of products in 16 bits."""
-    run = cpu._run
+    run = Matrix._run
     assert int8_is_exact()
     int8_is_exact.cache_clear()
-    monkeypatch.setattr(cpu, "_run", lambda *arguments: [0.8 * each for each in run(*arguments)])
+    monkeypatch.setattr(Matrix, "_run", lambda *arguments: np.clip(run(*arguments), -(2**15), 2**15 - 1))
     assert not int8_is_exact()
     int8_is_exact.cache_clear()
 
@@ -163,7 +164,7 @@ def test_zero_rows_do_not_divide_by_zero() -> None:
 
 
 def test_sentences_of_very_different_lengths_share_a_batch() -> None:
-    """They are encoded in parts, each padded to its own longest."""
+    """They are encoded in parts."""
     model = random_model(11, end_bias=0.0)
     sources = [[5, 6, 3], list(range(4, 80)) * 5 + [3], [7, 3], list(range(4, 60)) * 3 + [3]]
     limits = [10, 10, 10, 10]
@@ -175,15 +176,60 @@ def test_positions_do_not_depend_on_a_table_that_other_threads_replace(monkeypat
     engine = cpu_engine(random_model(12), "float32")
     expected = fast(engine, BEAM, [[5, 3]], [5])
     replaced = property(lambda self: np.zeros((0, 0), dtype=np.float32), lambda self, vectors: None)
-    monkeypatch.setattr(cpu._Embedding, "_vectors", replaced, raising=False)
+    monkeypatch.setattr(layers.Embedding, "_vectors", replaced, raising=False)
     assert fast(engine, BEAM, [[5, 3]], [5]) == expected
 
 
-def test_sessions_are_kept_for_few_numbers_of_threads() -> None:
-    engine = cpu_engine(random_model(1), "float32")
-    for threads in (1, 2, 3, 2):
-        assert engine._sessions_for(threads) is engine._sessions[threads]
-        assert set(engine._sessions) == {1, threads}
+def test_only_large_matrices_are_multiplied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x = np.ones((3, 8), dtype=np.float32), np.ones((2, 8), dtype=np.float32)
+    small, large = Matrix(weight, None, None), Matrix(weight, None, None)
+    small(x, 2)
+    monkeypatch.setattr(products, "LARGE", weight.nbytes)
+    large(x, 2)
+    assert (set(small._sessions), set(large._sessions)) == ({1}, {2})
+
+
+# The loops
+
+
+def test_exponentials_are_exact_to_the_last_places() -> None:
+    x = -np.geomspace(1e-6, 87, 5_000, dtype=np.float32)
+    found = np.array([loops._exponential(each) for each in x])
+    np.testing.assert_allclose(found, np.exp(x.astype(np.float64)), rtol=3e-7)
+    assert loops._exponential(np.float32(0.0)) == 1.0
+    assert 0.0 <= loops._exponential(np.float32(-np.inf)) < 1e-37
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 129, 1000])
+def test_candidates_are_the_best_and_ties_go_to_the_lower_id(size: int) -> None:
+    chance = np.random.default_rng(size)
+    logit_NV = chance.integers(-9, 9, (20, size)).astype(np.float32)
+    count = min(6, size)
+    value_NC, id_NC = np.empty((20, count), np.float32), np.empty((20, count), np.int64)
+    ones, zeros = np.ones(size, np.float32), np.zeros(size, np.float32)
+    loops.best(logit_NV, np.ones(20, np.float32), ones, zeros, value_NC, id_NC)
+    expected = torch.log_softmax(torch.from_numpy(logit_NV).double(), dim=1).numpy()
+    order = np.argsort(-logit_NV, axis=1, kind="stable")[:, :count]
+    assert (id_NC == order).all()
+    np.testing.assert_allclose(value_NC, np.take_along_axis(expected, order, axis=1), atol=2e-6)
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    """The search then takes it as impossible."""
+    logit_NV = np.array([[1.0, np.nan, 2.0], [1.0, 3.0, 2.0]], dtype=np.float32)
+    value_NC, id_NC = np.empty((2, 2), np.float32), np.empty((2, 2), np.int64)
+    ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
+    loops.best(logit_NV, ones, ones, zeros, value_NC, id_NC)
+    assert np.isnan(value_NC[0]).all()
+    assert id_NC[1].tolist() == [1, 2]
+
+
+def test_rounded_rows_keep_their_largest_and_rows_of_zeros_are_zeros() -> None:
+    x_NI = np.array([[0.5, -2.0, 1.0], [0.0, 0.0, 0.0], [3.0, 1.5, 0.0]], dtype=np.float32)
+    out_NI, scale_N = np.empty(x_NI.shape, np.uint8), np.empty(3, np.float32)
+    loops.quantize(x_NI, np.float32(127), np.float32(128), out_NI, scale_N)
+    assert out_NI.tolist() == [[160, 1, 192], [128, 128, 128], [255, 192, 128]]
+    np.testing.assert_allclose(scale_N, [2 / 127, 0, 3 / 127], rtol=1e-6)
 
 
 # In the translator
@@ -217,16 +263,15 @@ def test_the_number_of_threads_changes_nothing(translator: Translator) -> None:
 
 
 def test_a_batch_that_does_not_fit_is_halved(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, run, sizes = hypotheses(translator), cpu._run, []
+    expected, encode, sizes = hypotheses(translator), CpuEngine._encode, []
 
-    def limited(session: Any, outputs: Any, feeds: Any) -> Any:
-        if "token" in feeds:
-            sizes.append(len(feeds["token"]))
-            if sizes[-1] > 2:
-                raise RuntimeError("Failed to allocate memory for requested buffer of size 99")
-        return run(session, outputs, feeds)
+    def limited(self: CpuEngine, sources: Any, threads: int) -> Any:
+        sizes.append(len(sources))
+        if sizes[-1] > 2:
+            raise RuntimeError("Failed to allocate memory for requested buffer of size 99")
+        return encode(self, sources, threads)
 
-    monkeypatch.setattr(cpu, "_run", limited)
+    monkeypatch.setattr(CpuEngine, "_encode", limited)
     assert hypotheses(translator, threads=2) == expected
     assert max(sizes) > 2 >= min(sizes)
 
@@ -235,13 +280,11 @@ def test_an_error_in_a_thread_reaches_the_caller(translator: Translator, monkeyp
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("no such operator")
 
-    monkeypatch.setattr(cpu, "_run", broken)
+    monkeypatch.setattr(Matrix, "_run", broken)
     with pytest.raises(RuntimeError, match=r"^no such operator$"):
         hypotheses(translator, threads=2)
 
 
 def test_errors_of_the_runtime_are_runtime_errors() -> None:
-    engine = cpu_engine(random_model(1), "float32")
-    session = engine._sessions_for(1)[0]
     with pytest.raises(RuntimeError, match="x"):
-        cpu._run(session, ["source_key_0"], {"x": np.zeros((1, 7), dtype=np.float32)})
+        Matrix(np.ones((3, 8), dtype=np.float32), None, None)(np.ones((1, 7), dtype=np.float32), 1)

@@ -23,9 +23,7 @@ from dragoman.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
-from dragoman.decode.engines import cpu
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
-from dragoman.decode.engines.cpu import CpuEngine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.search import Decoding, Hypothesis, search
@@ -40,6 +38,7 @@ from dragoman.text.sentences import sentences
 if TYPE_CHECKING:
     import torch
 
+    from dragoman.decode.engines.cpu import CpuEngine
     from dragoman.decode.engines.cuda import CudaSearch, Search
     from dragoman.decode.engines.plain import Engine
 
@@ -333,8 +332,8 @@ class Translator:
             unable = not supports(options)
             reason = "the CUDA engine has no sampling, wide beams or head masks"
         else:
-            unable = not cpu.supports(options)
-            reason = "the CPU engine has no sampling, wide beams or head masks"
+            unable = options.sampling
+            reason = "the CPU engine has no sampling or head masks"
         if unable or (self._engine is not None and self._engine.is_masked):
             return EngineChoice("plain", self._plain_precision, reason)
         return self.choice
@@ -517,8 +516,10 @@ class Translator:
             advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
         return [outcomes[index] for index in range(len(pieces))]
 
-    def _cpu_engine(self) -> CpuEngine:
+    def _cpu_engine(self) -> "CpuEngine":
         """The CPU engine, created when first used."""
+        from dragoman.decode.engines.cpu import CpuEngine
+
         with _ENGINES:
             if self._cpu is None:
                 config = self.config.model

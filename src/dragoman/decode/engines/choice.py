@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from dragoman.config import ModelConfig, TransformerConfig, require_choice
-from dragoman.decode.engines.cpu import int8_is_exact
 from dragoman.errors import ConfigError
 from dragoman.machine import has_compiler
-from dragoman.model.footprint import parameter_counts
 
 ENGINES = ("auto", "plain", "cuda", "cpu")
 PRECISIONS = ("auto", "float32", "bfloat16", "int8")
@@ -80,21 +78,29 @@ def _for_cpu(engine: str, precision: str, model: ModelConfig, device: str, int8_
     return EngineChoice("cpu", precision, reason)
 
 
+def int8_is_exact() -> bool:
+    """Whether this processor has an exact int8 product."""
+    from dragoman.decode.engines import products  # takes a while to import
+
+    return products.int8_is_exact()
+
+
 def _obstacle_for_cpu(precision: str, model: ModelConfig, device: str) -> str:
     """Why the CPU engine cannot run this; empty if it can."""
     if _kind(device) != "cpu":
         return f"the device is {_kind(device)}"
     try:
+        import numba  # noqa: F401
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        return f"ONNX Runtime cannot be imported: {error}"
+        return f"a package it needs cannot be imported: {error}"
     if not isinstance(model, TransformerConfig):
         return "the model is recurrent"
     if model.positions == "rotary":
         return "the model has rotary positions"
-    if sum(parameter_counts(model).values()) * (4 if precision == "float32" else 1) > MOST_BYTES:
-        return "the model is too large for an ONNX graph"
+    if model.target_vocabulary * model.decoder.d_model * (1 if precision == "int8" else 4) > MOST_BYTES:
+        return "the output matrix is too large for an ONNX graph"
     if precision == "bfloat16":
         return "bfloat16 runs in the plain engine"
     if precision == "int8" and not int8_is_exact():

@@ -1,0 +1,130 @@
+"""Matrix products on a CPU, in int8 or float32, by ONNX Runtime. Knows nothing of layers.
+
+In int8, weights have a scale for every output and activations one for every row, so a row's products do not depend on
+the other rows of the batch.
+
+Shapes: N rows, I inputs, O outputs.
+"""
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from dragoman.decode.engines import loops
+from dragoman.int8 import LEVELS, SCALE, Array, expand, quantize_rows
+from dragoman.weights import Weights
+
+OPSET, IR_VERSION = 21, 10
+ZERO = 128  # stands for 0 in the unsigned activations that every processor multiplies fast
+LARGE = 4 << 20  # bytes of a matrix that several threads multiply faster than one
+
+Product = tuple[Array, Array, Array, Array]  # values [N, O], scales of rows and of columns, bias
+
+
+class Matrix:
+    """Linear layers side by side, as x W^T + b. Weights are int8 as stored, or quantized here, or float32."""
+
+    def __init__(self, weight_OI: Array, scale_O: Array | None, bias_O: Array | None, *, positive: bool = False) -> None:
+        """`scale_O` makes it int8. `positive`: no input is negative, so that inputs have twice as many levels."""
+        self._weight_OI, self._int8 = weight_OI, scale_O is not None
+        outputs = len(weight_OI)
+        self._scale_O = np.ones(outputs, np.float32) if scale_O is None else scale_O.astype(np.float32)
+        self._bias_O = np.zeros(outputs, np.float32) if bias_O is None else bias_O.astype(np.float32)
+        self._levels, self._zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
+        self._sessions: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, weights: Weights, *names: str, int8: bool, bias_O: Array | None = None, positive: bool = False) -> "Matrix":
+        """The matrices of these names."""
+        if not int8:
+            return cls(np.concatenate([expand(weights, f"{name}.weight") for name in names]), None, bias_O)
+        rows, scales = zip(*(_int8_rows(weights, f"{name}.weight") for name in names), strict=True)
+        return cls(np.concatenate(rows), np.concatenate(scales), bias_O, positive=positive)
+
+    def __call__(self, x_NI: Array, threads: int) -> Product:
+        """The product with these rows, [N, ...], for a loop to restore."""
+        x_NI = x_NI.reshape(len(x_NI), -1)
+        if not self._int8:
+            return self._run(x_NI, threads), np.ones(len(x_NI), np.float32), self._scale_O, self._bias_O
+        x8_NI, scale_N = np.empty(x_NI.shape, np.uint8), np.empty(len(x_NI), np.float32)
+        loops.quantize(x_NI, np.float32(self._levels), np.float32(self._zero), x8_NI, scale_N)
+        return self._run(x8_NI, threads), scale_N, self._scale_O, self._bias_O
+
+    def _run(self, x_NI: Array, threads: int) -> Array:
+        threads = threads if self._weight_OI.nbytes >= LARGE else 1
+        session = self._sessions.get(threads) or self._create(threads)
+        with runtime_errors():
+            (product_NO,) = session.run(["y"], {"x": x_NI})
+        return product_NO
+
+    def _create(self, threads: int) -> Any:
+        import onnxruntime
+
+        with self._lock:
+            if threads not in self._sessions:
+                options = onnxruntime.SessionOptions()
+                options.intra_op_num_threads = threads
+                options.enable_mem_pattern = False  # patterns are kept for every number of rows
+                # idle threads of one matrix must not keep those of another from a core
+                options.add_session_config_entry("session.force_spinning_stop", "1")
+                options.log_severity_level = 3
+                with runtime_errors():
+                    self._sessions[threads] = onnxruntime.InferenceSession(
+                        self._graph(), options, providers=["CPUExecutionProvider"]
+                    )
+            return self._sessions[threads]
+
+    def _graph(self) -> bytes:
+        """A graph of one product, whose weights the runtime packs as this processor needs them."""
+        from onnx import TensorProto, helper, numpy_helper
+
+        outputs, inputs = self._weight_OI.shape
+        constants = [numpy_helper.from_array(np.ascontiguousarray(self._weight_OI.T), "w")]
+        if self._int8:
+            constants.append(numpy_helper.from_array(np.array(self._zero, np.uint8), "zero"))
+            node = helper.make_node("MatMulInteger", ["x", "w", "zero"], ["y"])
+            kinds = TensorProto.UINT8, TensorProto.INT32
+        else:
+            node, kinds = helper.make_node("MatMul", ["x", "w"], ["y"]), (TensorProto.FLOAT, TensorProto.FLOAT)
+        x = helper.make_tensor_value_info("x", kinds[0], ["N", inputs])
+        y = helper.make_tensor_value_info("y", kinds[1], ["N", outputs])
+        graph = helper.make_graph([node], "product", [x], [y], constants)
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION).SerializeToString()
+
+
+def _int8_rows(weights: Weights, name: str) -> tuple[Array, Array]:
+    if name + SCALE in weights:
+        return weights[name], weights[name + SCALE]
+    rows, scale_O1 = quantize_rows(weights[name])
+    return rows, scale_O1[:, 0]
+
+
+@functools.cache
+def int8_is_exact() -> bool:
+    """Whether ONNX Runtime's int8 product is exact on this processor, tested with the largest values.
+
+    x86 processors without VNNI add pairs of products in 16 bits, which saturate without an error.
+    """
+    x = np.ones((64, 64), np.float32)
+    for split in (4, 2, 0):
+        sign_OI = np.broadcast_to(np.where(np.arange(64) % 4 < split, 1, -1), (64, 64))
+        matrix = Matrix((LEVELS * sign_OI).astype(np.int8), np.ones(64), None, positive=True)
+        value_NO, _, _, _ = matrix(x, 1)
+        if (value_NO != (2 * LEVELS + 1) * LEVELS * sign_OI.sum(axis=1)).any():
+            return False
+    return True
+
+
+@contextmanager
+def runtime_errors() -> Iterator[None]:
+    """Raise the exceptions of ONNX Runtime, which derive from nothing more specific than Exception, as RuntimeError."""
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(str(error)) from error
