@@ -24,6 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 LOG2_E = float32(math.log2(math.e))
 LEAST_EXPONENT = float32(-126.0)  # of a normal number
 SIGN, MAGNITUDE = int32(31), int32(0x7FFFFFFF)  # of a float32's bits
+MANTISSA, BIAS = int32(23), int32(127)
 LEAST_INTEGER = int32(-(2**31))
 BLOCK = 128  # logits whose largest is known
 # sums in any order and fused products, but infinities and NaNs as usual
@@ -55,19 +56,19 @@ def _exponential(x: float) -> float:
     power = power * rest + float32(2.402264791363012e-1)
     power = power * rest + float32(6.931472028550421e-1)
     power = power * rest + float32(1.0)
-    return power * int32((int32(n) + int32(127)) << int32(23)).view(np.float32)
+    return power * int32(int32(int32(n) + BIAS) << MANTISSA).view(np.float32)
 
 
 @_compiled
 def _ordered(x: float) -> int:
     """An integer for every float32, in the same order."""
     bits = float32(x).view(np.int32)
-    return bits ^ ((bits >> SIGN) & MAGNITUDE)
+    return int32(bits ^ int32(int32(bits >> SIGN) & MAGNITUDE))
 
 
 @_compiled
 def _unordered(bits: int) -> float:
-    return int32(bits ^ ((bits >> SIGN) & MAGNITUDE)).view(np.float32)
+    return int32(bits ^ int32(int32(bits >> SIGN) & MAGNITUDE)).view(np.float32)
 
 
 # Rows
@@ -93,7 +94,7 @@ def quantize(x_NI, levels, zero, out_NI, scale_N):
         x_I, out_I = x_NI[n], out_NI[n]
         largest = int32(0)
         for i in range(len(x_I)):
-            largest = max(largest, float32(x_I[i]).view(np.int32) & MAGNITUDE)
+            largest = max(largest, int32(float32(x_I[i]).view(np.int32) & MAGNITUDE))
         peak = int32(largest).view(np.float32)
         scale_N[n] = peak / levels
         factor = levels / peak if peak > 0 else float32(0.0)
