@@ -25,6 +25,8 @@ from dragoman.weights import Weights
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dragoman.decode.engines.graphs import Graph
+
 MASKED = -1e9  # added to a score
 MOST_HYPOTHESES = 16  # a hypothesis looks at the entries of all; wider beams are for the plain engine
 # Keys are padded to a multiple of this many, and caches grow by this many steps. A softmax adds up this many numbers at
@@ -225,7 +227,7 @@ def int8_is_exact() -> bool:
     return True
 
 
-def _create_session(graph: bytes, threads: int) -> Any:
+def _create_session(graph: "Graph", threads: int) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -235,7 +237,9 @@ def _create_session(graph: bytes, threads: int) -> Any:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3
     with _runtime_errors():
-        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in graph.weights.values()]
+        options.add_external_initializers(list(graph.weights), values)
+        return onnxruntime.InferenceSession(graph.content, options, providers=["CPUExecutionProvider"])
 
 
 def _run(session: Any, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:

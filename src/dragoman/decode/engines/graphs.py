@@ -20,8 +20,16 @@ from dragoman.weights import Weights
 
 FUSED = "com.microsoft"  # the domain of ONNX Runtime's own operators
 OPSET, IR_VERSION = 21, 10
+STRIP = 32  # rows
 EPSILON = 1e-5  # of a layer norm: PyTorch's default
 ZERO = 128  # stands for 0 in the unsigned activations that every processor multiplies fast
+
+
+class Graph(NamedTuple):
+    """A serialized graph, and its large weights, which a session takes from memory: protobuf would copy them often."""
+
+    content: bytes
+    weights: dict[str, Array]
 
 
 class Matrix(NamedTuple):
@@ -38,6 +46,7 @@ class _Graph:
         self._model, self._int8 = weights, int8
         self._nodes: list[NodeProto] = []
         self._weights: list[TensorProto] = []
+        self._in_memory: dict[str, Array] = {}
         self._inputs: list[ValueInfoProto] = []
         self._outputs: list[ValueInfoProto] = []
         self._constants: dict[tuple[str, str], str] = {}
@@ -61,7 +70,14 @@ class _Graph:
 
     def weight(self, array: Array) -> str:
         name = f"weight_{len(self._weights)}"
-        self._weights.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        if array.ndim < 2:
+            self._weights.append(numpy_helper.from_array(array, name))
+            return name
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        proto = TensorProto(name=name, data_type=kind, dims=array.shape, data_location=TensorProto.EXTERNAL)
+        proto.external_data.add(key="location", value="memory")
+        self._weights.append(proto)
+        self._in_memory[name] = array
         return name
 
     def constant(self, value: Any, kind: type[np.generic] = np.float32) -> str:
@@ -73,10 +89,11 @@ class _Graph:
     def integers(self, *values: int) -> str:
         return self.constant(list(values), np.int64)
 
-    def serialized(self) -> bytes:
+    def serialized(self) -> Graph:
         graph = helper.make_graph(self._nodes, "dragoman", self._inputs, self._outputs, self._weights)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(FUSED, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION).SerializeToString()
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+        return Graph(model.SerializeToString(), self._in_memory)
 
     # The weights of the model
 
@@ -125,10 +142,10 @@ class _Graph:
     def product(self, rows: tuple[str, ...], matrix: Matrix) -> str:
         """x W^T."""
         if matrix.scale is None:
-            return self.op("MatMul", *rows, self.weight(matrix.weight.T))
+            return self.op("MatMul", *rows, self.weight(_transposed(matrix.weight)))
         x8_NM, scale_N1, zero = rows
         product_NO = self.op(
-            "MatMulIntegerToFloat", x8_NM, self.weight(matrix.weight.T),
+            "MatMulIntegerToFloat", x8_NM, self.weight(_transposed(matrix.weight)),
             self.constant(1.0), self.weight(matrix.scale), zero, domain=FUSED,
         )  # fmt: skip
         return self.op("Mul", product_NO, scale_N1)
@@ -186,7 +203,7 @@ class _Stream:
         return graph.op("Add", scaled_NM, graph.weight(bias_M))
 
 
-def build_encoder(config: TransformerConfig, weights: Weights, *, int8: bool) -> bytes:
+def build_encoder(config: TransformerConfig, weights: Weights, *, int8: bool) -> Graph:
     """Embedded source tokens, end to end -> the keys and values of every decoder layer's attention over them.
 
     Only attention sees sentences: `token` is the row of every position, any row for padding, and `position` the place
@@ -216,7 +233,7 @@ def build_encoder(config: TransformerConfig, weights: Weights, *, int8: bool) ->
     return graph.serialized()
 
 
-def build_step(config: TransformerConfig, weights: Weights, *, int8: bool) -> bytes:
+def build_step(config: TransformerConfig, weights: Weights, *, int8: bool) -> Graph:
     """Embedded newest ids -> the best next ids of every row, and the new keys and values of every layer."""
     graph, size = _Graph(weights, int8=int8), config.decoder
     heads, width_of_values = size.num_heads, size.num_heads * size.d_v
@@ -257,13 +274,21 @@ def build_step(config: TransformerConfig, weights: Weights, *, int8: bool) -> by
     return graph.serialized()
 
 
-def build_product(weight_OM: Array) -> bytes:
+def build_product(weight_OM: Array) -> Graph:
     """x W^T in int8 alone, for positive x, to find out what a processor makes of the largest numbers."""
     graph = _Graph({"linear.weight": weight_OM}, int8=True)
     x_NM = graph.input("x", ["N", weight_OM.shape[1]])
     rows = graph.quantized(x_NM, positive=True)
     graph.output("y", graph.product(rows, graph.matrix("linear")), ["N", len(weight_OM)])
     return graph.serialized()
+
+
+def _transposed(weight_OM: Array) -> Array:
+    """In strips that stay in the cache: twice as fast as NumPy's own."""
+    weight_MO = np.empty(weight_OM.shape[::-1], weight_OM.dtype)
+    for first in range(0, len(weight_OM), STRIP):
+        weight_MO[:, first : first + STRIP] = weight_OM[first : first + STRIP].T
+    return weight_MO
 
 
 def _layers(stack: str, size: StackSize) -> list[str]:
