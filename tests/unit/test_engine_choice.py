@@ -64,11 +64,6 @@ def test_a_narrow_model_runs_in_the_plain_engine_unless_the_other_is_requested()
     [
         (("model.architecture=rnn",), "auto", "the model is recurrent"),
         (("model.positions=rotary",), "auto", "the model has rotary positions"),
-        (
-            ("model.d_model=262144", "model.num_heads=8"),
-            "auto",
-            "the output matrix is too large for an ONNX graph",
-        ),
         ((), "bfloat16", "bfloat16 runs in the plain engine"),
     ],
 )

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.data.store import Store
 from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from dragoman.data.store import Store
 
 Ids = npt.NDArray[np.int64]
 
@@ -80,7 +81,7 @@ def teacher_forcing(
     return Batch(rows, source_ids, source_allowed, target_input, target_output, int(real.sum()), target.pad)
 
 
-def collate(store: Store, rows: Ids) -> Batch:
+def collate(store: "Store", rows: Ids) -> Batch:
     sources, targets = ([side(row).tolist() for row in rows] for side in (store.source, store.target))
     return teacher_forcing(rows, sources, targets, store.source_vocabulary, store.target_vocabulary)
 

@@ -30,7 +30,6 @@ from dragoman.decode.search import Decoding, Hypothesis, search
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.machine import choose_threads, find_device
 from dragoman.model.footprint import parameter_counts
-from dragoman.pictures import svg_heatmap
 from dragoman.progress import Advance, no_progress
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
@@ -85,6 +84,8 @@ class Attention:
 
     def _repr_html_(self) -> str:
         """The alignment as a heatmap, for notebooks."""
+        from dragoman.pictures import svg_heatmap
+
         if not len(self.cross):
             return "<p>This model does not look back at the source.</p>"
         return svg_heatmap(

@@ -14,7 +14,6 @@ WIDEST_HEAD = 256
 MOST_IDS = 1 << 17  # of a vocabulary
 OLDEST_GPU = (8, 0)  # compute capability: bfloat16, and what the kernels were written for
 NARROWEST_ON_CPU = 256  # d_model from which the CPU engine pays
-MOST_BYTES = 1 << 31  # of an ONNX graph
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,6 @@ def _obstacle_for_cpu(precision: str, model: ModelConfig, device: str) -> str:
         return "the model is recurrent"
     if model.positions == "rotary":
         return "the model has rotary positions"
-    if model.target_vocabulary * model.decoder.d_model * (1 if precision == "int8" else 4) > MOST_BYTES:
-        return "the output matrix is too large for an ONNX graph"
     if precision == "bfloat16":
         return "bfloat16 runs in the plain engine"
     if precision == "int8" and not int8_is_exact():

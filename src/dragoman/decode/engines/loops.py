@@ -45,7 +45,7 @@ def _compiled(function: Function) -> Function:
 
 @_compiled
 def _exponential(x: float) -> float:
-    """e^x for x <= 0, to within three units of the last place: 2^n from the bits of n, the rest by a polynomial."""
+    """e^x for x <= 0, as exactly as x is known: 2^n from the bits of n, the rest by a polynomial."""
     y = max(x * LOG2_E, LEAST_EXPONENT)
     n = np.floor(y + float32(0.5))
     rest = y - n

@@ -8,8 +8,6 @@ Shapes: N rows, I inputs, O outputs.
 
 import functools
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from dragoman.int8 import LEVELS, SCALE, Array, expand, quantize_rows
 from dragoman.weights import Weights
 
 OPSET, IR_VERSION = 21, 10
+STRIP = 32  # rows
 ZERO = 128  # stands for 0 in the unsigned activations that every processor multiplies fast
 LARGE = 4 << 20  # bytes of a matrix that several threads multiply faster than one
 
@@ -34,7 +33,8 @@ class Matrix:
         outputs = len(weight_OI)
         self._scale_O = np.ones(outputs, np.float32) if scale_O is None else scale_O.astype(np.float32)
         self._bias_O = np.zeros(outputs, np.float32) if bias_O is None else bias_O.astype(np.float32)
-        self._levels, self._zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
+        levels, zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
+        self._levels, self._zero = np.float32(levels), np.float32(zero)
         self._sessions: dict[int, Any] = {}
         self._lock = threading.Lock()
 
@@ -52,50 +52,67 @@ class Matrix:
         if not self._int8:
             return self._run(x_NI, threads), np.ones(len(x_NI), np.float32), self._scale_O, self._bias_O
         x8_NI, scale_N = np.empty(x_NI.shape, np.uint8), np.empty(len(x_NI), np.float32)
-        loops.quantize(x_NI, np.float32(self._levels), np.float32(self._zero), x8_NI, scale_N)
+        loops.quantize(x_NI, self._levels, self._zero, x8_NI, scale_N)
         return self._run(x8_NI, threads), scale_N, self._scale_O, self._bias_O
 
     def _run(self, x_NI: Array, threads: int) -> Array:
         threads = threads if self._weight_OI.nbytes >= LARGE else 1
         session = self._sessions.get(threads) or self._create(threads)
-        with runtime_errors():
+        try:
             (product_NO,) = session.run(["y"], {"x": x_NI})
-        return product_NO
+        except Exception as error:  # its exceptions derive from nothing more specific
+            raise RuntimeError(str(error)) from error
+        return product_NO  # type: ignore[no-any-return]
 
     def _create(self, threads: int) -> Any:
-        import onnxruntime
-
         with self._lock:
             if threads not in self._sessions:
-                options = onnxruntime.SessionOptions()
-                options.intra_op_num_threads = threads
-                options.enable_mem_pattern = False  # patterns are kept for every number of rows
-                # idle threads of one matrix must not keep those of another from a core
-                options.add_session_config_entry("session.force_spinning_stop", "1")
-                options.log_severity_level = 3
-                with runtime_errors():
-                    self._sessions[threads] = onnxruntime.InferenceSession(
-                        self._graph(), options, providers=["CPUExecutionProvider"]
-                    )
+                self._sessions[threads] = _session(self._weight_OI, int(self._zero) if self._int8 else None, threads)
             return self._sessions[threads]
 
-    def _graph(self) -> bytes:
-        """A graph of one product, whose weights the runtime packs as this processor needs them."""
-        from onnx import TensorProto, helper, numpy_helper
 
-        outputs, inputs = self._weight_OI.shape
-        constants = [numpy_helper.from_array(np.ascontiguousarray(self._weight_OI.T), "w")]
-        if self._int8:
-            constants.append(numpy_helper.from_array(np.array(self._zero, np.uint8), "zero"))
-            node = helper.make_node("MatMulInteger", ["x", "w", "zero"], ["y"])
-            kinds = TensorProto.UINT8, TensorProto.INT32
-        else:
-            node, kinds = helper.make_node("MatMul", ["x", "w"], ["y"]), (TensorProto.FLOAT, TensorProto.FLOAT)
-        x = helper.make_tensor_value_info("x", kinds[0], ["N", inputs])
-        y = helper.make_tensor_value_info("y", kinds[1], ["N", outputs])
-        graph = helper.make_graph([node], "product", [x], [y], constants)
-        opset = helper.make_opsetid("", OPSET)
-        return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION).SerializeToString()
+def _session(weight_OI: Array, zero: int | None, threads: int) -> Any:
+    """A graph of one product, whose weights the runtime packs as this processor needs them; in float32 without `zero`.
+
+    Weights are handed over in memory: protobuf would copy them several times.
+    """
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
+    outputs, inputs = weight_OI.shape
+    kinds = (TensorProto.FLOAT,) * 3 if zero is None else (TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32)
+    weight = TensorProto(name="w", data_type=kinds[1], dims=(inputs, outputs), data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value="memory")
+    constants, node = [weight], helper.make_node("MatMul", ["x", "w"], ["y"])
+    if zero is not None:
+        constants.append(numpy_helper.from_array(np.array(zero, np.uint8), "zero"))
+        node = helper.make_node("MatMulInteger", ["x", "w", "zero"], ["y"])
+    x = helper.make_tensor_value_info("x", kinds[0], ["N", inputs])
+    y = helper.make_tensor_value_info("y", kinds[2], ["N", outputs])
+    graph = helper.make_graph([node], "product", [x], [y], constants)
+    opset = helper.make_opsetid("", OPSET)
+    content = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION).SerializeToString()
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.enable_mem_pattern = False  # patterns are kept for every number of rows
+    # idle threads of one matrix must not keep those of another from a core
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.log_severity_level = 3
+    try:
+        given = onnxruntime.OrtValue.ortvalue_from_numpy(_transposed(weight_OI))
+        options.add_external_initializers(["w"], [given])
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise RuntimeError(str(error)) from error
+
+
+def _transposed(weight_OI: Array) -> Array:
+    """In strips that stay in the cache: twice as fast as NumPy's own."""
+    out_IO = np.empty(weight_OI.shape[::-1], weight_OI.dtype)
+    for first in range(0, len(weight_OI), STRIP):
+        out_IO[:, first : first + STRIP] = weight_OI[first : first + STRIP].T
+    return out_IO
 
 
 def _int8_rows(weights: Weights, name: str) -> tuple[Array, Array]:
@@ -119,12 +136,3 @@ def int8_is_exact() -> bool:
         if (value_NO != (2 * LEVELS + 1) * LEVELS * sign_OI.sum(axis=1)).any():
             return False
     return True
-
-
-@contextmanager
-def runtime_errors() -> Iterator[None]:
-    """Raise the exceptions of ONNX Runtime, which derive from nothing more specific than Exception, as RuntimeError."""
-    try:
-        yield
-    except Exception as error:
-        raise RuntimeError(str(error)) from error
