@@ -29,7 +29,7 @@ class Matrix:
 
     def __init__(self, weight_OI: Array, scale_O: Array | None, bias_O: Array | None, *, positive: bool = False) -> None:
         """`scale_O` makes it int8. `positive`: no input is negative, so that inputs have twice as many levels."""
-        self._weight_OI, self._int8 = weight_OI, scale_O is not None
+        self._weight_IO, self._int8 = _transposed(weight_OI), scale_O is not None
         outputs = len(weight_OI)
         self._scale_O = np.ones(outputs, np.float32) if scale_O is None else scale_O.astype(np.float32)
         self._bias_O = np.zeros(outputs, np.float32) if bias_O is None else bias_O.astype(np.float32)
@@ -56,7 +56,7 @@ class Matrix:
         return self._run(x8_NI, threads), scale_N, self._scale_O, self._bias_O
 
     def _run(self, x_NI: Array, threads: int) -> Array:
-        threads = threads if self._weight_OI.nbytes >= LARGE else 1
+        threads = threads if self._weight_IO.nbytes >= LARGE else 1
         session = self._sessions.get(threads) or self._create(threads)
         try:
             (product_NO,) = session.run(["y"], {"x": x_NI})
@@ -67,19 +67,19 @@ class Matrix:
     def _create(self, threads: int) -> Any:
         with self._lock:
             if threads not in self._sessions:
-                self._sessions[threads] = _session(self._weight_OI, int(self._zero) if self._int8 else None, threads)
+                self._sessions[threads] = _session(self._weight_IO, int(self._zero) if self._int8 else None, threads)
             return self._sessions[threads]
 
 
-def _session(weight_OI: Array, zero: int | None, threads: int) -> Any:
+def _session(weight_IO: Array, zero: int | None, threads: int) -> Any:
     """A graph of one product, whose weights the runtime packs as this processor needs them; in float32 without `zero`.
 
-    Weights are handed over in memory: protobuf would copy them several times.
+    The weights stay where they are and must outlive the session: protobuf would copy them several times.
     """
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
 
-    outputs, inputs = weight_OI.shape
+    inputs, outputs = weight_IO.shape
     kinds = (TensorProto.FLOAT,) * 3 if zero is None else (TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32)
     weight = TensorProto(name="w", data_type=kinds[1], dims=(inputs, outputs), data_location=TensorProto.EXTERNAL)
     weight.external_data.add(key="location", value="memory")
@@ -100,7 +100,7 @@ def _session(weight_OI: Array, zero: int | None, threads: int) -> Any:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3
     try:
-        given = onnxruntime.OrtValue.ortvalue_from_numpy(_transposed(weight_OI))
+        given = onnxruntime.OrtValue.ortvalue_from_numpy(weight_IO)
         options.add_external_initializers(["w"], [given])
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
