@@ -38,6 +38,7 @@ class CpuEngine:
         build = Builder(config, weights, int8=precision == "int8")
         self._source, self._encoder, self._memory = build.source_embedding(), build.encoder(), build.memory()
         self.target, self.decoder, self.output = build.target_embedding(), build.decoder(), build.output()
+        self.source_attentions = build.source_attentions()
 
     def start(self, sources: Sequence[Sequence[int]], threads: int) -> "CpuDecoding":
         """Encode a batch, which `threads` threads will decode."""
@@ -61,9 +62,9 @@ class CpuEngine:
         keys, values = _new_cache(size, length_B.max())
         context_NHE = np.empty((len(place_N), size.num_heads, size.d_v), np.float32)
         for layer in self._encoder.layers:
-            product = layer.attention(stream.h_NM, threads)
+            product = layer.attention.before(stream.h_NM, threads)
             loops.attend_to_sentence(*product, first_B, length_B, keys, values, context_NHE)
-            stream.add(layer.attention_output(context_NHE, threads))
+            stream.add(layer.attention.after(context_NHE, threads))
             layer.feed_forward(stream, threads)
         return self._memory(stream.h_NM, threads)
 
@@ -85,13 +86,13 @@ class CpuDecoding:
         entry_NT = self._entry_BWT.reshape(rows, -1)
         context_NHE = np.empty((rows, size.num_heads, size.d_v), np.float32)
         stream = engine.decoder.stream(engine.target(id_BW.reshape(-1), np.full(rows, position)))
-        for layer, cache, memory in zip(engine.decoder.layers, self._caches, self._memory, strict=True):
-            assert layer.source_attention is not None and layer.source_output is not None
-            loops.attend_to_past(*layer.attention(stream.h_NM, threads), *cache, entry_NT, context_NHE)
-            stream.add(layer.attention_output(context_NHE, threads))
-            product = layer.source_attention(stream.h_NM, threads)
+        layers = zip(engine.decoder.layers, self._caches, engine.source_attentions, self._memory, strict=True)
+        for layer, cache, source, memory in layers:
+            loops.attend_to_past(*layer.attention.before(stream.h_NM, threads), *cache, entry_NT, context_NHE)
+            stream.add(layer.attention.after(context_NHE, threads))
+            product = source.before(stream.h_NM, threads)
             loops.attend_to_source(*product, *memory, self._first_B, self._length_B, context_NHE)
-            stream.add(layer.source_output(context_NHE, threads))
+            stream.add(source.after(context_NHE, threads))
             layer.feed_forward(stream, threads)
         count = min(count, engine.target.size)
         value_NC, id_NC = np.empty((rows, count), np.float32), np.empty((rows, count), np.int64)
@@ -138,4 +139,3 @@ def _restore_side_by_side(product: Product, arrays: Sequence[Array]) -> None:
         flat = array.reshape(len(array), -1)
         loops.restore(*product, first, flat)
         first += flat.shape[1]
-

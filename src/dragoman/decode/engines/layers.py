@@ -4,8 +4,8 @@ Shapes: N rows, M width of a position, F width of the feed-forward layer.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,13 +43,17 @@ class Stream:
         return h_NM
 
 
-class Layer(NamedTuple):
-    """Of an encoder or, with the attention to the source, of a decoder."""
+class Attention(NamedTuple):
+    """The matrices before and after attention."""
 
-    attention: Matrix  # queries, keys and values
-    attention_output: Matrix
-    source_attention: Matrix | None  # queries
-    source_output: Matrix | None
+    before: Matrix  # queries, keys and values; queries alone where keys and values are there already
+    after: Matrix
+
+
+class Layer(NamedTuple):
+    """What layers of encoder and decoder have in common."""
+
+    attention: Attention
     inner: Matrix
     activate: Callable[..., None]
     outer: Matrix
@@ -83,13 +87,18 @@ class Builder:
         return self._stack("encoder", self._config.encoder, ("self_attention", "feed_forward"))
 
     def decoder(self) -> Stack:
-        sublayers = ("self_attention", "cross_attention", "feed_forward")
-        return self._stack("decoder", self._config.decoder, sublayers)
+        return self._stack("decoder", self._config.decoder, ("self_attention", "cross_attention", "feed_forward"))
+
+    def source_attentions(self) -> list[Attention]:
+        """Of the decoder layers."""
+        return [Attention(self._matrix(f"{name}.query"), self._matrix(f"{name}.output")) for name in self._sources()]
 
     def memory(self) -> Matrix:
-        """Keys and values of the attention to the source, for all decoder layers."""
-        layers = [f"decoder.layers.{number}" for number in range(self._config.decoder.num_layers)]
-        return self._matrix(*(f"{layer}.cross_attention.{part}" for layer in layers for part in ("key", "value")))
+        """Keys and values for all of them, side by side."""
+        return self._matrix(*(f"{name}.{part}" for name in self._sources() for part in ("key", "value")))
+
+    def _sources(self) -> list[str]:
+        return [f"decoder.layers.{number}.cross_attention" for number in range(self._config.decoder.num_layers)]
 
     def output(self) -> Matrix:
         matrix = self._target if self._config.share_target_output else "output"
@@ -110,20 +119,16 @@ class Builder:
         norms = [self._norm(f"{layer}.{sublayer}_residual.layer_norm") for layer in layers for sublayer in sublayers]
         pre_norm = self._config.norm == "pre"
         final = [self._norm(f"{name}.final_norm")] if pre_norm else []
-        return Stack(size, [self._layer(layer, sublayers) for layer in layers], [*norms, *final], pre_norm)
+        return Stack(size, [self._layer(layer) for layer in layers], [*norms, *final], pre_norm)
 
-    def _layer(self, name: str, sublayers: Sequence[str]) -> Layer:
-        attends = "cross_attention" in sublayers
-        own, source, inside = f"{name}.self_attention", f"{name}.cross_attention", f"{name}.feed_forward"
-        activation = self._config.activation
+    def _layer(self, name: str) -> Layer:
+        attention, activation = f"{name}.self_attention", self._config.activation
+        before = self._matrix(*(f"{attention}.{part}" for part in ("query", "key", "value")))
         return Layer(
-            attention=self._matrix(f"{own}.query", f"{own}.key", f"{own}.value"),
-            attention_output=self._matrix(f"{own}.output"),
-            source_attention=self._matrix(f"{source}.query") if attends else None,
-            source_output=self._matrix(f"{source}.output") if attends else None,
-            inner=self._matrix(f"{inside}.inner"),
-            activate=ACTIVATIONS[activation],
-            outer=self._matrix(f"{inside}.outer", positive=activation == "relu"),
+            Attention(before, self._matrix(f"{attention}.output")),
+            self._matrix(f"{name}.feed_forward.inner"),
+            ACTIVATIONS[activation],
+            self._matrix(f"{name}.feed_forward.outer", positive=activation == "relu"),
         )
 
     def _matrix(self, *names: str, positive: bool = False) -> Matrix:

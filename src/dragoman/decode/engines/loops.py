@@ -13,13 +13,11 @@ attended to, B sentences, V vocabulary, C candidates.
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy import float32, int32
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 LOG2_E = float32(math.log2(math.e))
 LEAST_EXPONENT = float32(-126.0)  # of a normal number
@@ -31,20 +29,20 @@ BLOCK = 128  # logits whose largest is known
 FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 
 
-def _compiled(function: Function) -> Function:
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile when first called, keep the result on disk where that is possible, and run without the GIL."""
     options: dict[str, Any] = {"nogil": True, "fastmath": FAST_MATH, "error_model": "numpy"}
     try:
-        return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        return njit(cache=True, **options)(function)
     except RuntimeError:  # there is no place to keep it
-        return njit(**options)(function)  # type: ignore[no-any-return]
+        return njit(**options)(function)
 
 
 # Numbers
 
 
 @_compiled
-def _exponential(x: float) -> float:
+def _exponential(x):
     """e^x for x <= 0, as exactly as x is known: 2^n from the bits of n, the rest by a polynomial."""
     y = max(x * LOG2_E, LEAST_EXPONENT)
     n = np.floor(y + float32(0.5))
@@ -60,14 +58,14 @@ def _exponential(x: float) -> float:
 
 
 @_compiled
-def _ordered(x: float) -> int:
+def _ordered(x):
     """An integer for every float32, in the same order."""
     bits = float32(x).view(np.int32)
     return int32(bits ^ int32(int32(bits >> SIGN) & MAGNITUDE))
 
 
 @_compiled
-def _unordered(bits: int) -> float:
+def _unordered(bits):
     return int32(bits ^ int32(int32(bits >> SIGN) & MAGNITUDE)).view(np.float32)
 
 
@@ -75,16 +73,18 @@ def _unordered(bits: int) -> float:
 
 
 @_compiled
-def _restore(value_O, scale, scale_O, bias_O, out_O):
-    for o in range(len(out_O)):
-        out_O[o] = float32(value_O[o]) * (scale * scale_O[o]) + bias_O[o]
+def _restore(value_O, scale, scale_O, bias_O, first, out_I):
+    """Write the numbers of a row, from this column on."""
+    value_I, scale_I, bias_I = value_O[first:], scale_O[first:], bias_O[first:]
+    for i in range(len(out_I)):
+        out_I[i] = float32(value_I[i]) * (scale * scale_I[i]) + bias_I[i]
 
 
 @_compiled
 def restore(value_NO, scale_N, scale_O, bias_O, first, out_NI):
-    """Write a product's numbers, from the first of these columns on."""
+    """Write a product's numbers, from this column on."""
     for n in range(len(out_NI)):
-        _restore(value_NO[n, first:], scale_N[n], scale_O[first:], bias_O[first:], out_NI[n])
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, first, out_NI[n])
 
 
 @_compiled
@@ -133,7 +133,7 @@ def normalize(x_NI, gain_I, bias_I, epsilon, out_NI):
 def relu(value_NO, scale_N, scale_O, bias_O, out_NO):
     for n in range(len(out_NO)):
         out_O = out_NO[n]
-        _restore(value_NO[n], scale_N[n], scale_O, bias_O, out_O)
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, out_O)
         for o in range(len(out_O)):
             out_O[o] = max(out_O[o], float32(0.0))
 
@@ -142,7 +142,7 @@ def relu(value_NO, scale_N, scale_O, bias_O, out_NO):
 def gelu(value_NO, scale_N, scale_O, bias_O, out_NO):
     for n in range(len(out_NO)):
         out_O = out_NO[n]
-        _restore(value_NO[n], scale_N[n], scale_O, bias_O, out_O)
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, out_O)
         for o in range(len(out_O)):
             out_O[o] *= float32(0.5) * (float32(1.0) + math.erf(out_O[o] * float32(math.sqrt(0.5))))
 
@@ -151,7 +151,7 @@ def gelu(value_NO, scale_N, scale_O, bias_O, out_NO):
 def swish(value_NO, scale_N, scale_O, bias_O, out_NO):
     for n in range(len(out_NO)):
         out_O = out_NO[n]
-        _restore(value_NO[n], scale_N[n], scale_O, bias_O, out_O)
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, out_O)
         for o in range(len(out_O)):
             small = _exponential(-abs(out_O[o]))
             larger = float32(1.0) if out_O[o] > 0 else small
@@ -212,9 +212,9 @@ def attend_to_past(value_NO, scale_N, scale_O, bias_O, keys, values, entry_NT, o
     score_HT = np.empty((heads, times), np.float32)
     for n in range(rows):
         own, value_O, scale = entry_NT[n, times - 1], value_NO[n], scale_N[n]
-        _restore(value_O[:side], scale, scale_O[:side], bias_O[:side], q_HD.reshape(-1))
-        _restore(value_O[side : 2 * side], scale, scale_O[side : 2 * side], bias_O[side : 2 * side], keys[own].reshape(-1))
-        _restore(value_O[2 * side :], scale, scale_O[2 * side :], bias_O[2 * side :], values[own].reshape(-1))
+        _restore(value_O, scale, scale_O, bias_O, 0, q_HD.reshape(-1))
+        _restore(value_O, scale, scale_O, bias_O, side, keys[own].reshape(-1))
+        _restore(value_O, scale, scale_O, bias_O, 2 * side, values[own].reshape(-1))
         _attend(q_HD, keys, values, entry_NT[n], score_HT, out_NHE[n])
 
 
@@ -226,15 +226,16 @@ def attend_to_source(value_NO, scale_N, scale_O, bias_O, keys, values, first_B, 
     q_HD = np.empty((heads, width), np.float32)
     score_HT = np.empty((heads, length_B.max()), np.float32)
     for n in range(len(value_NO)):
-        _restore(value_NO[n], scale_N[n], scale_O, bias_O, q_HD.reshape(-1))
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
         first = first_B[n // each]
         _attend(q_HD, keys, values, np.arange(first, first + length_B[n // each]), score_HT, out_NHE[n])
 
 
 @_compiled
 def attend_to_sentence(value_NO, scale_N, scale_O, bias_O, first_B, length_B, keys, values, out_NHE):
-    """Attention of every token to its own sentence. The product is as in `attend_to_past`; keys and values are space
-    for the longest sentence.
+    """Attention of every token to its own sentence. The product is as in `attend_to_past`.
+
+    Keys and values are space for those of the longest sentence.
     """
     heads, width = keys.shape[1:]
     side = heads * width
@@ -244,12 +245,12 @@ def attend_to_sentence(value_NO, scale_N, scale_O, bias_O, first_B, length_B, ke
         for t in range(length_B[b]):
             n = first_B[b] + t
             value_O, scale = value_NO[n], scale_N[n]
-            _restore(value_O[side : 2 * side], scale, scale_O[side : 2 * side], bias_O[side : 2 * side], keys[t].reshape(-1))
-            _restore(value_O[2 * side :], scale, scale_O[2 * side :], bias_O[2 * side :], values[t].reshape(-1))
+            _restore(value_O, scale, scale_O, bias_O, side, keys[t].reshape(-1))
+            _restore(value_O, scale, scale_O, bias_O, 2 * side, values[t].reshape(-1))
         entry_T = np.arange(length_B[b])
         for t in range(length_B[b]):
             n = first_B[b] + t
-            _restore(value_NO[n, :side], scale_N[n], scale_O[:side], bias_O[:side], q_HD.reshape(-1))
+            _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
             _attend(q_HD, keys, values, entry_T, score_HT, out_NHE[n])
 
 
@@ -264,7 +265,7 @@ def best(value_NV, scale_N, scale_V, bias_V, log_prob_NC, id_NC):
     peak_K = np.empty((size + BLOCK - 1) // BLOCK, np.float32)
     for n in range(len(value_NV)):
         value_V, scale, best_C, id_C = value_NV[n], scale_N[n], log_prob_NC[n], id_NC[n]
-        _restore(value_V, scale, scale_V, bias_V, logit_V)
+        _restore(value_V, scale, scale_V, bias_V, 0, logit_V)
         for k in range(len(peak_K)):
             block = logit_V[k * BLOCK : (k + 1) * BLOCK]
             largest = LEAST_INTEGER
