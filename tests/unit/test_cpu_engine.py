@@ -9,7 +9,7 @@ import torch
 
 import dragoman
 from dragoman.config import DecodeConfig
-from dragoman.decode.engines import layers, loops, products
+from dragoman.decode.engines import layers, loops
 from dragoman.decode.engines.cpu import CpuDecoding, CpuEngine
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.engines.products import Matrix, int8_is_exact
@@ -35,7 +35,7 @@ def plain(model: Transformer, options: DecodeConfig, sources: list[list[int]], l
 
 
 def fast(engine: CpuEngine, options: DecodeConfig, sources: list[list[int]], limits: list[int]) -> Any:
-    return search(engine.start(sources, 1), limits, options, range(len(sources)), **SPECIAL)
+    return search(engine.start(sources), limits, options, range(len(sources)), **SPECIAL)
 
 
 VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -90,7 +90,7 @@ def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: py
     ],
 )
 def test_a_sentence_has_the_same_bits_in_any_batch(precision: str, beam: int) -> None:
-    """Alone, among 7 or 40, shortest or longest first, on one thread or two."""
+    """Alone, among 7 or 40, shortest or longest first."""
     chance = random.Random(3)
     sources = [[chance.randrange(4, 90) for _ in range(chance.randrange(40))] + [3] for _ in range(40)]
     limits = [len(source) + 10 for source in sources]
@@ -100,8 +100,6 @@ def test_a_sentence_has_the_same_bits_in_any_batch(precision: str, beam: int) ->
     for size in (1, 7):
         parts = [slice(first, first + size) for first in range(0, 40, size)]
         assert [each for part in parts for each in fast(engine, options, sources[part], limits[part])] == together
-    on_two = search(engine.start(sources, 2), limits, options, range(40), **SPECIAL)
-    assert on_two == together
     assert len({hypotheses[0].ids for hypotheses in together}) > 20, "the control: they differ"
 
 
@@ -178,15 +176,6 @@ def test_positions_do_not_depend_on_a_table_that_other_threads_replace(monkeypat
     replaced = property(lambda self: np.zeros((0, 0), dtype=np.float32), lambda self, vectors: None)
     monkeypatch.setattr(layers.Embedding, "_vectors", replaced, raising=False)
     assert fast(engine, BEAM, [[5, 3]], [5]) == expected
-
-
-def test_only_large_matrices_are_multiplied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight, x = np.ones((3, 8), dtype=np.float32), np.ones((2, 8), dtype=np.float32)
-    small, large = Matrix(weight, None, None), Matrix(weight, None, None)
-    small(x, 2)
-    monkeypatch.setattr(products, "LARGE", weight.nbytes)
-    large(x, 2)
-    assert (set(small._sessions), set(large._sessions)) == ({1}, {2})
 
 
 # The loops
@@ -266,11 +255,11 @@ def test_the_number_of_threads_changes_nothing(translator: Translator) -> None:
 def test_a_batch_that_does_not_fit_is_halved(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, encode, sizes = hypotheses(translator), CpuEngine._encode, []
 
-    def limited(self: CpuEngine, sources: Any, threads: int) -> Any:
+    def limited(self: CpuEngine, sources: Any) -> Any:
         sizes.append(len(sources))
         if sizes[-1] > 2:
             raise RuntimeError("Failed to allocate memory for requested buffer of size 99")
-        return encode(self, sources, threads)
+        return encode(self, sources)
 
     monkeypatch.setattr(CpuEngine, "_encode", limited)
     assert hypotheses(translator, threads=2) == expected
@@ -288,4 +277,4 @@ def test_an_error_in_a_thread_reaches_the_caller(translator: Translator, monkeyp
 
 def test_errors_of_the_runtime_are_runtime_errors() -> None:
     with pytest.raises(RuntimeError, match="x"):
-        Matrix(np.ones((3, 8), dtype=np.float32), None, None)(np.ones((1, 7), dtype=np.float32), 1)
+        Matrix(np.ones((3, 8), dtype=np.float32), None, None)(np.ones((1, 7), dtype=np.float32))

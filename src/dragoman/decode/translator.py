@@ -47,7 +47,6 @@ T = TypeVar("T")
 U = TypeVar("U")
 WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
 BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
-FEWEST_PER_THREAD = 4  # sentences: fewer are decoded together, by all threads
 _ENGINES = threading.Lock()  # held while an engine is created
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
@@ -497,21 +496,22 @@ class Translator:
     ) -> list[Outcome]:
         """Search in batches bucketed by length; return outcomes in the order of the pieces."""
         by_length = sorted(range(len(pieces)), key=lambda index: len(pieces[index].ids))
-        size, workers, threads = options.batch_size, 1, self._threads(options)
-        if self.choice_for(options).engine == "cpu" and len(pieces) >= FEWEST_PER_THREAD * threads:
-            # a batch on each thread, rather than each batch on all threads; the longest first, so that all end together
+        size, threads = options.batch_size, 1
+        if self.choice_for(options).engine == "cpu" and pieces:
+            # a batch on each thread; the longest first, so that all end together
+            threads = min(len(pieces), self._threads(options))
             rounds = math.ceil(len(pieces) / (size * threads))
-            size, workers, threads = math.ceil(len(pieces) / (rounds * threads)), threads, 1
+            size = math.ceil(len(pieces) / (rounds * threads))
             by_length.reverse()
         batches = [by_length[first : first + size] for first in range(0, len(by_length), size)]
 
         def found(batch: list[int]) -> list[Outcome]:
             keys = [start + pieces[index].line + (pieces[index].number << 40) for index in batch]
-            return self._search([pieces[index].ids for index in batch], keys, options, threads)
+            return self._search([pieces[index].ids for index in batch], keys, options)
 
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
-        for batch, hypotheses in zip(batches, _map_in_threads(found, batches, workers), strict=True):
+        for batch, hypotheses in zip(batches, _map_in_threads(found, batches, threads), strict=True):
             outcomes.update(zip(batch, hypotheses, strict=True))
             left.subtract(pieces[index].line for index in batch)
             advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
@@ -596,12 +596,12 @@ class Translator:
         glue = " " if first[-1].isspace() or second[0].isspace() else ""
         return [*self._split(first), (ids, glue), *rest]
 
-    def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig, threads: int) -> list[Outcome]:
+    def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig) -> list[Outcome]:
         """Return the hypotheses of each source, or why it has none; if out of memory, retry in halves."""
         on_cpu = self.choice_for(options).engine == "cpu"
 
         def start_decoding(sources: list[list[int]]) -> Decoding:
-            return self._cpu_engine().start(sources, threads) if on_cpu else self.engine.start(sources)
+            return self._cpu_engine().start(sources) if on_cpu else self.engine.start(sources)
 
         def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
             limits = [self.limit(len(source), options) for source, _ in jobs]

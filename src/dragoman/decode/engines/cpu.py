@@ -40,19 +40,19 @@ class CpuEngine:
         self.target, self.decoder, self.output = build.target_embedding(), build.decoder(), build.output()
         self.source_attentions = build.source_attentions()
 
-    def start(self, sources: Sequence[Sequence[int]], threads: int) -> "CpuDecoding":
-        """Encode a batch, which `threads` threads will decode."""
+    def start(self, sources: Sequence[Sequence[int]]) -> "CpuDecoding":
+        """Encode a batch."""
         length_B = np.array([len(source) for source in sources])
         memory = [_new_cache(self.decoder.size, length_B.sum()) for _ in self.decoder.layers]
         done = 0
         for part in split_by_tokens(sources, ENCODER_TOKENS):
-            product = self._encode(part, threads)
+            product = self._encode(part)
             tokens = slice(done, done + len(product[0]))
             _restore_side_by_side(product, [array[tokens] for cache in memory for array in cache])
             done = tokens.stop
-        return CpuDecoding(self, memory, length_B, threads)
+        return CpuDecoding(self, memory, length_B)
 
-    def _encode(self, sources: Sequence[Sequence[int]], threads: int) -> Product:
+    def _encode(self, sources: Sequence[Sequence[int]]) -> Product:
         """Keys and values of all decoder layers for every token, side by side."""
         length_B = np.array([len(source) for source in sources])
         first_B = np.cumsum(length_B) - length_B
@@ -62,25 +62,25 @@ class CpuEngine:
         keys, values = _new_cache(size, length_B.max())
         context_NHE = np.empty((len(place_N), size.num_heads, size.d_v), np.float32)
         for layer in self._encoder.layers:
-            product = layer.attention.before(stream.h_NM, threads)
+            product = layer.attention.before(stream.h_NM)
             loops.attend_to_sentence(*product, first_B, length_B, keys, values, context_NHE)
-            stream.add(layer.attention.after(context_NHE, threads))
-            layer.feed_forward(stream, threads)
-        return self._memory(stream.h_NM, threads)
+            stream.add(layer.attention.after(context_NHE))
+            layer.feed_forward(stream)
+        return self._memory(stream.h_NM)
 
 
 class CpuDecoding:
     """One batch being decoded (search's Decoding protocol, without what only sampling needs)."""
 
-    def __init__(self, engine: CpuEngine, memory: list[Cache], length_B: Array, threads: int) -> None:
-        self._engine, self._memory, self._threads = engine, memory, threads
+    def __init__(self, engine: CpuEngine, memory: list[Cache], length_B: Array) -> None:
+        self._engine, self._memory = engine, memory
         self._first_B, self._length_B = np.cumsum(length_B) - length_B, length_B  # entries of the memory
         self._caches = [_new_cache(engine.decoder.size, INITIAL_STEPS * len(length_B)) for _ in engine.decoder.layers]
         self._entry_BWT = np.zeros((len(length_B), 1, 0), np.int64)  # entries of the caches
         self._used = 0  # of them
 
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
-        engine, threads = self._engine, self._threads
+        engine = self._engine
         self._add_entries()
         rows, size, position = id_BW.size, engine.decoder.size, self._entry_BWT.shape[2] - 1
         entry_NT = self._entry_BWT.reshape(rows, -1)
@@ -88,15 +88,15 @@ class CpuDecoding:
         stream = engine.decoder.stream(engine.target(id_BW.reshape(-1), np.full(rows, position)))
         layers = zip(engine.decoder.layers, self._caches, engine.source_attentions, self._memory, strict=True)
         for layer, cache, source, memory in layers:
-            loops.attend_to_past(*layer.attention.before(stream.h_NM, threads), *cache, entry_NT, context_NHE)
-            stream.add(layer.attention.after(context_NHE, threads))
-            product = source.before(stream.h_NM, threads)
+            loops.attend_to_past(*layer.attention.before(stream.h_NM), *cache, entry_NT, context_NHE)
+            stream.add(layer.attention.after(context_NHE))
+            product = source.before(stream.h_NM)
             loops.attend_to_source(*product, *memory, self._first_B, self._length_B, context_NHE)
-            stream.add(source.after(context_NHE, threads))
-            layer.feed_forward(stream, threads)
+            stream.add(source.after(context_NHE))
+            layer.feed_forward(stream)
         count = min(count, engine.target.size)
         value_NC, id_NC = np.empty((rows, count), np.float32), np.empty((rows, count), np.int64)
-        loops.best(*engine.output(stream.h_NM, threads), value_NC, id_NC)
+        loops.best(*engine.output(stream.h_NM), value_NC, id_NC)
         return value_NC, id_NC
 
     def log_probs(self, id_BW: Array) -> "Tensor":

@@ -58,11 +58,11 @@ class Layer(NamedTuple):
     activate: Callable[..., None]
     outer: Matrix
 
-    def feed_forward(self, stream: Stream, threads: int) -> None:
-        product = self.inner(stream.h_NM, threads)
+    def feed_forward(self, stream: Stream) -> None:
+        product = self.inner(stream.h_NM)
         active_NF = np.empty(product[0].shape, np.float32)
         self.activate(*product, active_NF)
-        stream.add(self.outer(active_NF, threads))
+        stream.add(self.outer(active_NF))
 
 
 class Stack(NamedTuple):

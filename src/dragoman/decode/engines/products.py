@@ -19,7 +19,6 @@ from dragoman.weights import Weights
 OPSET, IR_VERSION = 21, 10
 STRIP = 32  # rows
 ZERO = 128  # stands for 0 in the unsigned activations that every processor multiplies fast
-LARGE = 4 << 20  # bytes of a matrix that several threads multiply faster than one
 
 Product = tuple[Array, Array, Array, Array]  # values [N, O], scales of rows and of columns, bias
 
@@ -37,7 +36,7 @@ class Matrix:
         self._bias_O = np.zeros(outputs, np.float32) if bias_O is None else bias_O.astype(np.float32)
         levels, zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
         self._levels, self._zero = np.float32(levels), np.float32(zero)
-        self._sessions: dict[int, Any] = {}
+        self._session: Any = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -50,16 +49,16 @@ class Matrix:
         rows, scales = zip(*(_int8_rows(weights, f"{name}.weight") for name in names), strict=True)
         return cls(np.concatenate(rows), np.concatenate(scales), bias_O, positive=positive)
 
-    def __call__(self, x_NI: Array, threads: int) -> Product:
+    def __call__(self, x_NI: Array) -> Product:
         """The product with these rows, [N, ...], for a loop to restore."""
         x_NI = x_NI.reshape(len(x_NI), -1)
         if not self._int8:
-            return self._run(x_NI, threads), np.ones(len(x_NI), np.float32), self._scale_O, self._bias_O
+            return self._run(x_NI), np.ones(len(x_NI), np.float32), self._scale_O, self._bias_O
         x8_NI, scale_N = np.empty(x_NI.shape, np.uint8), np.empty(len(x_NI), np.float32)
         loops.quantize(x_NI, self._levels, self._zero, x8_NI, scale_N)
-        return self._run(x8_NI, threads), scale_N, self._scale_O, self._bias_O
+        return self._run(x8_NI), scale_N, self._scale_O, self._bias_O
 
-    def _run(self, x_NI: Array, threads: int) -> Array:
+    def _run(self, x_NI: Array) -> Array:
         threads = threads if self._weight_IO.nbytes >= LARGE else 1
         session = self._sessions.get(threads) or self._create(threads)
         try:
@@ -68,14 +67,14 @@ class Matrix:
             raise RuntimeError(str(error)) from error
         return product_NO
 
-    def _create(self, threads: int) -> Any:
+    def _create(self) -> Any:
         with self._lock:
-            if threads not in self._sessions:
-                self._sessions[threads] = _session(self._weight_IO, int(self._zero) if self._int8 else None, threads)
-            return self._sessions[threads]
+            if self._session is None:
+                self._session = _create_session(self._weight_IO, int(self._zero) if self._int8 else None)
+            return self._session
 
 
-def _session(weight_IO: Array, zero: int | None, threads: int) -> Any:
+def _create_session(weight_IO: Array, zero: int | None) -> Any:
     """A graph of one product, whose weights the runtime packs as this processor needs them; in float32 without `zero`.
 
     The weights stay where they are and must outlive the session: protobuf would copy them several times.
@@ -98,10 +97,8 @@ def _session(weight_IO: Array, zero: int | None, threads: int) -> Any:
     content = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION).SerializeToString()
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = 1  # waking others takes longer than most products
     options.enable_mem_pattern = False  # patterns are kept for every number of rows
-    # idle threads of one matrix must not keep those of another from a core
-    options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3
     try:
         given = onnxruntime.OrtValue.ortvalue_from_numpy(weight_IO)
@@ -136,7 +133,7 @@ def int8_is_exact() -> bool:
     for split in (4, 2, 0):
         sign_OI = np.broadcast_to(np.where(np.arange(64) % 4 < split, 1, -1), (64, 64))
         matrix = Matrix((LEVELS * sign_OI).astype(np.int8), np.ones(64), None, positive=True)
-        value_NO, _, _, _ = matrix(x, 1)
+        value_NO, _, _, _ = matrix(x)
         if (value_NO != (2 * LEVELS + 1) * LEVELS * sign_OI.sum(axis=1)).any():
             return False
     return True
