@@ -59,8 +59,7 @@ class Matrix:
         return self._run(x8_NI), scale_N, self._scale_O, self._bias_O
 
     def _run(self, x_NI: Array) -> Array:
-        threads = threads if self._weight_IO.nbytes >= LARGE else 1
-        session = self._sessions.get(threads) or self._create(threads)
+        session = self._session or self._create()
         try:
             (product_NO,) = session.run(["y"], {"x": x_NI})
         except Exception as error:  # its exceptions derive from nothing more specific
