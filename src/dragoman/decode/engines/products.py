@@ -7,7 +7,6 @@ Shapes: N rows, I inputs, O outputs.
 """
 
 import functools
-import threading
 from typing import Any
 
 import numpy as np
@@ -36,8 +35,7 @@ class Matrix:
         self._bias_O = np.zeros(outputs, np.float32) if bias_O is None else bias_O.astype(np.float32)
         levels, zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
         self._levels, self._zero = np.float32(levels), np.float32(zero)
-        self._session: Any = None
-        self._lock = threading.Lock()
+        self._session = _create_session(self._weight_IO, zero if self._int8 else None)
 
     @classmethod
     def of(
@@ -59,18 +57,11 @@ class Matrix:
         return self._run(x8_NI), scale_N, self._scale_O, self._bias_O
 
     def _run(self, x_NI: Array) -> Array:
-        session = self._session or self._create()
         try:
-            (product_NO,) = session.run(["y"], {"x": x_NI})
+            (product_NO,) = self._session.run(["y"], {"x": x_NI})
         except Exception as error:  # its exceptions derive from nothing more specific
             raise RuntimeError(str(error)) from error
         return product_NO
-
-    def _create(self) -> Any:
-        with self._lock:
-            if self._session is None:
-                self._session = _create_session(self._weight_IO, int(self._zero) if self._int8 else None)
-            return self._session
 
 
 def _create_session(weight_IO: Array, zero: int | None) -> Any:
