@@ -239,7 +239,9 @@ def _create_session(graph: "Graph", threads: int) -> Any:
     with _runtime_errors():
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in graph.weights.values()]
         options.add_external_initializers(list(graph.weights), values)
-        return onnxruntime.InferenceSession(graph.content, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(graph.content, options, providers=["CPUExecutionProvider"])
+    session.weights = graph.weights  # it may refer to them, and does not keep them alive
+    return session
 
 
 def _run(session: Any, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
