@@ -138,6 +138,8 @@ def test_the_model_has_the_weights_that_were_stored(
     again = Bundle(loaded.config, loaded.tokenizers, weights)
     assert again.int8 == (stored_as is compact)
     own = tensors.named_arrays(again.model)
+    assert again.int8 == (stored_as is compact), "as before the model was built"
+    assert (again.weights is weights) == again.int8, "float32 weights are not kept twice"
     assert list(own) == list(weight_shapes(loaded.config.model))
     for name, array in expanded(weights).items():
         assert (own[name] == array).all()
