@@ -101,7 +101,8 @@ class _Graph:
         """The matrix of a linear layer times a factor. One that is stored in int8 is not rounded again."""
         name = f"{linear}.weight"
         if not self._int8:
-            return Matrix(expand(self._model, name) * np.float32(factor))
+            weight_OM = expand(self._model, name)
+            return Matrix(weight_OM if factor == 1.0 else weight_OM * np.float32(factor))
         if name + SCALE in self._model:
             return Matrix(self._model[name], self._model[name + SCALE] * np.float32(factor))
         weight8_OM, scale_O1 = quantize_rows(self._model[name])
