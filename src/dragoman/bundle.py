@@ -85,13 +85,16 @@ class Bundle:
 
                 assert self._weights is not None
                 self._model = model_from(self.config, self._weights)
+                if not self.int8:
+                    self._weights = None  # the model has the same numbers
             return self._model
 
     @property
     def weights(self) -> Weights:
         """The weights as they were stored, or those of the model in memory."""
-        if self._weights is not None:
-            return self._weights
+        stored = self._weights
+        if stored is not None:
+            return stored
         from dragoman.tensors import named_arrays
 
         return named_arrays(self.model)
@@ -99,7 +102,8 @@ class Bundle:
     @property
     def int8(self) -> bool:
         """Whether matrices were stored in int8."""
-        return self._weights is not None and any(array.dtype == np.int8 for array in self._weights.values())
+        stored = self._weights
+        return stored is not None and any(array.dtype == np.int8 for array in stored.values())
 
 
 @contextmanager

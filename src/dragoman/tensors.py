@@ -57,8 +57,9 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, Sequence[int]]:
 
 def model_from(config: Config, weights: Weights) -> Model:
     """Build the model that has these weights, in evaluation mode; they must fit."""
-    model = empty_model(config, torch.device("cpu"))
-    _copy(named_weights(model), {name: torch.from_numpy(array) for name, array in expanded(weights).items()})
+    with torch.inference_mode(False):  # whoever needs it first, it can be trained
+        model = empty_model(config, torch.device("cpu"))
+        _copy(named_weights(model), {name: torch.from_numpy(array) for name, array in expanded(weights).items()})
     return model.eval()
 
 

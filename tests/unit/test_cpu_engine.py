@@ -275,6 +275,12 @@ def test_an_error_in_a_thread_reaches_the_caller(translator: Translator, monkeyp
         hypotheses(translator, threads=2)
 
 
+def test_weights_outlive_the_sessions_that_refer_to_them() -> None:
+    encoder, step = cpu_engine(random_model(1), "int8")._sessions_for(1)
+    assert len(encoder.weights) == 1 * 4 + 2
+    assert len(step.weights) == 2 * 6 + 1
+
+
 def test_errors_of_the_runtime_are_runtime_errors() -> None:
     with pytest.raises(RuntimeError, match="x"):
         Matrix(np.ones((3, 8), dtype=np.float32), None, None)(np.ones((1, 7), dtype=np.float32))

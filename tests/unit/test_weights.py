@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+import dragoman
 from dragoman import bundle, tensors
 from dragoman.bundle import Bundle
 from dragoman.config import ModelConfig, RecurrentConfig, TransformerConfig
@@ -138,9 +139,20 @@ def test_the_model_has_the_weights_that_were_stored(
     again = Bundle(loaded.config, loaded.tokenizers, weights)
     assert again.int8 == (stored_as is compact)
     own = tensors.named_arrays(again.model)
+    assert again.int8 == (stored_as is compact), "as before the model was built"
+    assert (again.weights is weights) == again.int8, "float32 weights are not kept twice"
     assert list(own) == list(weight_shapes(loaded.config.model))
     for name, array in expanded(weights).items():
         assert (own[name] == array).all()
+
+
+def test_a_model_that_is_built_during_inference_can_be_trained(quick_run: Path) -> None:
+    translator = dragoman.load(quick_run, "cpu", engine="cpu")
+    translator.score(["a b"], ["b a"])  # builds it within torch.inference_mode
+    model = translator.engine.model
+    assert not any(weight.is_inference() for weight in model.parameters())
+    model(torch.tensor([[4, 5]]), torch.tensor([[2, 4]])).sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
 
 
 def test_a_model_in_memory_gives_its_own_weights(quick_run: Path) -> None:

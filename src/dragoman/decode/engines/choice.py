@@ -13,7 +13,6 @@ PRECISIONS = ("auto", "float32", "bfloat16", "int8")
 WIDEST_HEAD = 256
 MOST_IDS = 1 << 17  # of a vocabulary
 OLDEST_GPU = (8, 0)  # compute capability: bfloat16, and what the kernels were written for
-NARROWEST_ON_CPU = 256  # d_model from which the CPU engine pays
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,7 @@ def _plain(precision: str) -> str:
 
 
 def _for_cpu(engine: str, precision: str, model: ModelConfig, device: str, int8_weights: bool) -> EngineChoice:
-    if engine == "auto" and precision != "int8" and model.d_model < NARROWEST_ON_CPU:
-        obstacle = f"a model of width {model.d_model} gains little from the CPU engine"
-    else:
-        obstacle = _obstacle_for_cpu(precision, model, device)
+    obstacle = _obstacle_for_cpu(precision, model, device)
     if engine == "cpu" and obstacle:
         raise ConfigError(f"engine: 'cpu' cannot run: {obstacle}; use auto or plain")
     if obstacle:
