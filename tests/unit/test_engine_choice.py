@@ -52,10 +52,8 @@ def test_auto_on_a_cpu_is_the_cpu_engine_in_int8_for_int8_weights() -> None:
 
 
 @pytest.mark.usefixtures("exact_int8")
-def test_a_narrow_model_runs_in_the_plain_engine_unless_the_other_is_requested() -> None:
-    reason = "a model of width 128 gains little from the CPU engine"
-    assert choose_engine("auto", "auto", model(), CPU) == EngineChoice("plain", "float32", reason)
-    assert choose_engine("auto", "int8", model(), CPU) == EngineChoice("cpu", "int8", "the fastest on cpu")
+def test_a_narrow_model_runs_in_the_cpu_engine_too() -> None:
+    assert choose_engine("auto", "auto", model(), CPU) == EngineChoice("cpu", "float32", "the fastest on cpu")
     assert choose_engine("cpu", "auto", model(), CPU, int8_weights=True) == EngineChoice("cpu", "int8", "as requested")
 
 
