@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from dragoman import bundle
+from dragoman import bundle, tensors
 from dragoman.config import Config
 from dragoman.model.build import build_model
 from dragoman.text.tokenizer import Tokenizer
@@ -29,5 +29,5 @@ def random_model(directory: Path, *settings: str) -> Path:
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     tokenizers = bundle.Tokenizers(source, target)
-    bundle.save_bundle(directory, config, tokenizers, bundle.named_weights(model), "# A card\n\nLicence: none.\n")
+    bundle.save_bundle(directory, config, tokenizers, tensors.named_weights(model), "# A card\n\nLicence: none.\n")
     return directory

@@ -12,27 +12,30 @@ larger than such a file can be.
 
 import hashlib
 import json
+import math
 import os
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import safetensors.torch
-import torch
+import numpy as np
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from dragoman.config import Config
 from dragoman.errors import ConfigError, ModelError
 from dragoman.files import RefusedFile, make_directory, partial_path, read_checked, write_file
-from dragoman.int8 import expanded, without_scales
-from dragoman.model.build import Model, build_model
-from dragoman.model.footprint import parameter_counts
+from dragoman.model.shapes import weight_shapes
 from dragoman.text.tokenizer import Tokenizer
+from dragoman.weights import MAX_HEADER, RESTORE, Weights, read_weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dragoman.model.build import Model
 
 BUNDLED_MODELS = Path(__file__).parent / "models"
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
@@ -43,11 +46,8 @@ MODEL_FILES = (MANIFEST, *TOKENIZERS, CONFIG, WEIGHTS, CARD)
 # In bytes, far above any real file; larger ones are refused before they are read.
 MAX_TEXT = 4_000_000  # config.toml, card.md, manifest.json
 MAX_TOKENIZER = 100_000_000  # a million pieces have 15 to 40 million
-MAX_HEADER = 20_000_000  # of a safetensors file: optimizer state of 1,000 + 1,000 layers has 17 million
 MAX_BYTES_PER_PARAMETER = 8  # float64
 MAX_DOTS = 20  # in a key of config.toml: tomllib takes quadratic time for them
-RESTORE = "restore the file or train again"
-WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,47 @@ class Tokenizers:
         return {"source.model": self.source.to_bytes(), "target.model": self.target.to_bytes()}
 
 
-@dataclass(frozen=True)
 class Bundle:
-    """A model directory in memory."""
+    """A model with its configuration and tokenizers: from a model directory, or made of a model in memory."""
 
-    config: Config
-    tokenizers: Tokenizers
-    model: Model
-    int8: bool = False  # whether its matrices are stored in int8
+    def __init__(self, config: Config, tokenizers: Tokenizers, model: "Model | Weights") -> None:
+        self.config, self.tokenizers = config, tokenizers
+        self._weights: Weights | None = None
+        self._model: Model | None = None
+        if isinstance(model, Mapping):
+            self._weights = model
+        else:
+            self._model = model
+        self._building = threading.Lock()
+
+    @property
+    def model(self) -> "Model":
+        """The model as a PyTorch module, built when first used."""
+        with self._building:
+            if self._model is None:
+                from dragoman.tensors import model_from
+
+                assert self._weights is not None
+                self._model = model_from(self.config, self._weights)
+                if not self.int8:
+                    self._weights = None  # the model has the same numbers
+            return self._model
+
+    @property
+    def weights(self) -> Weights:
+        """The weights as they were stored, or those of the model in memory."""
+        stored = self._weights
+        if stored is not None:
+            return stored
+        from dragoman.tensors import named_arrays
+
+        return named_arrays(self.model)
+
+    @property
+    def int8(self) -> bool:
+        """Whether matrices were stored in int8."""
+        stored = self._weights
+        return stored is not None and any(array.dtype == np.int8 for array in stored.values())
 
 
 @contextmanager
@@ -103,64 +136,19 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-# Weights
-
-
-def weights_to_bytes(weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
-    return bytes(safetensors.torch.save(tensors, metadata))
-
-
-def weights_from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
-    """Load the tensors of a safetensors file; `path` is only used in errors."""
-    header = int.from_bytes(content[:8], "little")
-    if MAX_HEADER < header <= len(content):  # a header larger than the file is reported below
-        raise ModelError(f"{path}: its header has {header:,} bytes, at most {MAX_HEADER:,} are allowed; {RESTORE}")
-    try:
-        return safetensors.torch.load(content)
-    except Exception as error:  # safetensors raises its own type, and others for hostile headers
-        reason = str(error).partition("\n")[0]  # torch adds a stack of C++ frames
-        raise ModelError(f"{path}: not a safetensors file ({reason}); restore it or train again") from None
-
-
-def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every weight once; a shared matrix has its first name."""
-    return dict(model.named_parameters())
-
-
-def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Copy weights into a model; report all mismatches together."""
-    own = named_weights(model)
-    check_fit(own, weights, path)
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(weights[name])
-
-
-def check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path) -> None:
-    """Check that `weights` have the names and shapes of a model's own."""
-    faults = [f"{name} is missing" for name in own.keys() - weights.keys()]
-    faults += [f"{name} is unknown" for name in weights.keys() - own.keys()]
-    faults += [
-        f"{name} is {list(weights[name].shape)} and should be {list(own[name].shape)}"
-        for name in own.keys() & weights.keys()
-        if own[name].shape != weights[name].shape
-    ]
-    if faults:
-        raise ModelError(f"{path}: does not fit its config.toml: {'; '.join(sorted(faults))}")
-
-
 # The model directory
 
 
 def save_bundle(
-    directory: Path, config: Config, tokenizers: Tokenizers, weights: Mapping[str, Tensor], card: str
+    directory: Path, config: Config, tokenizers: Tokenizers, weights: Mapping[str, "Tensor"], card: str
 ) -> None:
     """Write or update a model directory: tokenizers before the config that refers to them, the card last.
 
     Files are replaced one by one, and the process may be killed between any two: until all are new, the manifest also
     accepts the old ones.
     """
+    from dragoman.tensors import weights_to_bytes
+
     make_directory(directory)
     files = {
         **tokenizers.files(),
@@ -299,60 +287,19 @@ def load_bundle(directory: Path) -> Bundle:
     path = directory / WEIGHTS
     if not path.exists():
         raise ModelError(f"{path}: missing; training writes it at its first save")
-    expected = sum(parameter_counts(config.model).values())
-    with _verified(directory, WEIGHTS, expected * MAX_BYTES_PER_PARAMETER + MAX_HEADER) as content:
-        stored = weights_from_bytes(content, path)
-        weights = _expanded(stored, expected, path)
-        model = empty_model(config, torch.device("cpu"))
-        set_weights(model, weights, path)
-        broken = [name for name, tensor in named_weights(model).items() if not tensor.isfinite().all()]
-        if broken:
-            raise ModelError(f"{path}: {broken[0]} and {len(broken) - 1} more hold numbers that are not finite")
-    return Bundle(config, tokenizers, model.eval(), any(tensor.dtype == torch.int8 for tensor in stored.values()))
+    shapes = weight_shapes(config.model)
+    parameters = sum(map(math.prod, shapes.values()))
+    with _verified(directory, WEIGHTS, parameters * MAX_BYTES_PER_PARAMETER + MAX_HEADER) as content:
+        return Bundle(config, tokenizers, read_weights(content, shapes, path))
 
 
 def stores_int8(directory: Path) -> bool:
     """Whether a model directory has int8 matrices, from the header of its weights; False if that cannot be read."""
     try:
-        with safe_open(directory / WEIGHTS, framework="pt") as content:
+        with safe_open(directory / WEIGHTS, framework="np") as content:
             return any(content.get_slice(name).get_dtype() == "I8" for name in content.keys())  # noqa: SIM118
     except (OSError, SafetensorError):
         return False
-
-
-def _expanded(stored: Mapping[str, Tensor], expected: int, path: Path) -> dict[str, Tensor]:
-    """Dequantize the weights of a file after checking that there are as many as expected."""
-    found = sum(stored[name].numel() for name in without_scales(stored))
-    if expected != found:  # checked before a model of the wrong size is built
-        raise ModelError(f"{path}: holds {found:,} parameters, its config.toml describes {expected:,}")
-    try:
-        weights = expanded(stored)
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}; {RESTORE}") from None
-    for name, tensor in weights.items():
-        if tensor.dtype not in WEIGHT_TYPES:
-            kinds = ", ".join(str(kind).removeprefix("torch.") for kind in WEIGHT_TYPES)
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise ModelError(f"{path}: {name} is {kind}; use {kinds}, or int8 as `dragoman compress` writes it")
-    return weights
-
-
-class _Unfilled(TorchFunctionMode):
-    """Skips initialisation, which would be overwritten. The meta device does too, but takes a second to import."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
-            return args[0] if args else kwargs["tensor"]
-        return function(*args, **kwargs)
-
-
-def empty_model(config: Config, device: torch.device) -> Model:
-    """Return a model with uninitialised weights; the RNG state does not change."""
-    with device, _Unfilled():
-        return build_model(config.model)
 
 
 def _require_directory(directory: Path) -> None:

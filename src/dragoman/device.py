@@ -2,9 +2,7 @@
 
 import ctypes
 import functools
-import os
 import platform
-import shutil
 import threading
 import warnings
 from collections.abc import Iterator
@@ -15,8 +13,7 @@ import torch
 
 from dragoman.config import require_device
 from dragoman.errors import ConfigError
-
-GAINS_FROM_THREADS = 64  # d_model from which a second CPU thread pays (docs/lab/performance.md)
+from dragoman.machine import has_compiler
 
 
 def choose_device(name: str) -> torch.device:
@@ -42,23 +39,10 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: CUDA has an exception type for it; for the CPU's allocator only the message tells."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        words in str(error)
-        for words in ("can't allocate memory", "not enough memory", "Failed to allocate memory", "bad_alloc")
-    )
-
-
 @functools.cache
 def kernels_run() -> bool:
     """Whether Triton kernels can run: on first use Triton builds a small launcher with a C compiler."""
     return torch.cuda.is_available() and find_spec("triton") is not None and has_compiler()
-
-
-def has_compiler() -> bool:
-    """Whether a C compiler is found."""
-    return any([os.environ.get("CC"), *map(shutil.which, ("gcc", "cc", "clang"))])
 
 
 def choose_precision(name: str, device: torch.device) -> torch.dtype:
@@ -66,14 +50,6 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
-
-
-def choose_threads(asked: int, d_model: int) -> int:
-    """CPU threads: `asked` if set; else OMP_NUM_THREADS; else one for a model too small to benefit from more."""
-    if asked:
-        return asked
-    too_small = d_model < GAINS_FROM_THREADS and "OMP_NUM_THREADS" not in os.environ
-    return 1 if too_small else torch.get_num_threads()
 
 
 class _ThreadCount:

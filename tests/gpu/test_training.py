@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman import bundle
+from dragoman import bundle, tensors
 from dragoman.config import Config
 from dragoman.training.checkpoint_files import checkpoint_path, read_checkpoint, remove_checkpoints
 from dragoman.training.cuda_graph import GradientGraph
@@ -54,7 +54,7 @@ def test_cuda_graph_trains_the_same_weights_as_eager_kernels(tmp_path: Path, mon
 
     monkeypatch.setattr("dragoman.training.gradients.GradientGraph", OneByOne)
     train(config, tmp_path / "eager")
-    graph, eager = (bundle.named_weights(bundle.load_bundle(tmp_path / name).model) for name in ("graph", "eager"))
+    graph, eager = (tensors.named_weights(bundle.load_bundle(tmp_path / name).model) for name in ("graph", "eager"))
     for name, weights in graph.items():
         torch.testing.assert_close(weights, eager[name], rtol=1e-3, atol=1e-4)
     assert losses(tmp_path / "graph") == pytest.approx(losses(tmp_path / "eager"), rel=1e-4)

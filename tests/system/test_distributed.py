@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman import bundle
+from dragoman import bundle, tensors
 from dragoman.config import Config
 from dragoman.errors import ConfigError
 from dragoman.training import checkpoint, distributed
@@ -158,9 +158,9 @@ def state(run: Path, step: int) -> dict[str, bytes]:
     return {**files, "state.json": json.dumps(recorded).encode()}
 
 
-def tensors(run: Path, step: int, name: str = bundle.WEIGHTS) -> dict[str, torch.Tensor]:
+def saved_tensors(run: Path, step: int, name: str = bundle.WEIGHTS) -> dict[str, torch.Tensor]:
     path = checkpoint_path(run, step)
-    return bundle.weights_from_bytes(read_checkpoint(path)[name], path)
+    return tensors.weights_from_bytes(read_checkpoint(path)[name], path)
 
 
 def assert_same_run(one: Path, two: Path, step: int = 12) -> None:
@@ -170,7 +170,7 @@ def assert_same_run(one: Path, two: Path, step: int = 12) -> None:
         ours, theirs = ([record[name] for record in log_of(run)] for run in (one, two))
         assert ours == pytest.approx(theirs, rel=1e-5), name
     for name in (bundle.WEIGHTS, checkpoint.OPTIMIZER):
-        saved, expected = tensors(one, step, name), tensors(two, step, name)
+        saved, expected = saved_tensors(one, step, name), saved_tensors(two, step, name)
         for key in expected:
             if not key.startswith("random."):
                 torch.testing.assert_close(saved[key], expected[key], rtol=1e-3, atol=2e-5)
@@ -261,7 +261,7 @@ def test_two_ranks_resume_bit_for_bit_with_their_rng_states(short: Place) -> Non
     assert losses(short["whole"]) == losses(short["parts"])
     assert state(short["whole"], 4) == state(short["forgetful"], 4)
     assert state(short["whole"], 8) != state(short["forgetful"], 8), "the control: the RNG state matters"
-    saved = {name for name in tensors(short["whole"], 8, checkpoint.OPTIMIZER) if name.startswith("random.")}
+    saved = {name for name in saved_tensors(short["whole"], 8, checkpoint.OPTIMIZER) if name.startswith("random.")}
     assert saved == {"random.cpu.0", "random.cpu.1"}
 
 
@@ -351,7 +351,7 @@ def test_every_variant_trains_the_same_on_two_ranks(long: Place, name: str) -> N
         assert_same_run(long[f"{name}, {parallel}"], alone)
     if name == "moving average":
         for parallel in ("ddp", "fsdp"):
-            ours, theirs = (tensors(run, 12, checkpoint.AVERAGE) for run in (long[f"{name}, {parallel}"], alone))
+            ours, theirs = (saved_tensors(run, 12, checkpoint.AVERAGE) for run in (long[f"{name}, {parallel}"], alone))
             for key in theirs:
                 torch.testing.assert_close(ours[key], theirs[key], rtol=1e-3, atol=2e-5)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.bundle import load_bundle
+from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.progress import TrainingReporter
 from dragoman.config import Config
 from dragoman.decode.translator import Translator
@@ -31,7 +31,7 @@ def translator(quick_run: Path) -> Translator:
     """With greedy search, which finds more than blank lines."""
     bundle = load_bundle(quick_run)
     config = replace(bundle.config, decode=replace(bundle.config.decode, beam=1))
-    return Translator(replace(bundle, config=config), "cpu")
+    return Translator(Bundle(config, bundle.tokenizers, bundle.weights), "cpu")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import dragoman
-from dragoman import bundle
+from dragoman import bundle, tensors
 from dragoman.cli.train import build_config
 from dragoman.config import Config, TrainConfig, TransformerConfig
 from dragoman.data.corpus import file_hash
@@ -31,7 +31,7 @@ from tests.conftest import quick_config
 
 def weights_at(run: Path, step: int, name: str = bundle.WEIGHTS) -> dict[str, Tensor]:
     path = checkpoint_path(run, step)
-    return bundle.weights_from_bytes(read_checkpoint(path)[name], path)
+    return tensors.weights_from_bytes(read_checkpoint(path)[name], path)
 
 
 # Beginning with another model
@@ -49,8 +49,8 @@ def test_run_starts_from_another_models_weights_vocabulary_and_sizes(quick_run: 
     before, after = (bundle.load_bundle(directory) for directory in (quick_run, tmp_path))
     assert after.config.model == before.config.model
     assert after.tokenizers.source.digest == before.tokenizers.source.digest
-    for name, weight in bundle.named_weights(before.model).items():
-        assert torch.equal(weight, bundle.named_weights(after.model)[name]), name
+    for name, weight in tensors.named_weights(before.model).items():
+        assert torch.equal(weight, tensors.named_weights(after.model)[name]), name
     assert after.config.train.start_from == str(quick_run)
 
 
@@ -59,7 +59,7 @@ def test_fine_tuning_resumes_from_its_own_checkpoint(quick_run: Path, tmp_path: 
     middle = weights_at(tmp_path, 2)
     train(from_run(quick_run, tmp_path, "train.max_steps=3", "train.learning_rate=0.0"), tmp_path)
     assert all(torch.equal(middle[name], weight) for name, weight in weights_at(tmp_path, 3).items())
-    first = bundle.named_weights(bundle.load_bundle(quick_run).model)
+    first = tensors.named_weights(bundle.load_bundle(quick_run).model)
     assert not all(torch.equal(middle[name], weight) for name, weight in first.items()), (
         "the control: the weights had changed"
     )
@@ -174,7 +174,7 @@ def test_moving_average_is_validated_published_and_resumed(tmp_path: Path) -> No
     averages = [weights_at(tmp_path / run, 12, "average.safetensors") for run in ("whole", "parts")]
     assert all(torch.equal(averages[0][name], averages[1][name]) for name in averages[0])
     published = json.loads((tmp_path / "whole" / "published.json").read_bytes())["step"]
-    kept = bundle.named_weights(bundle.load_bundle(tmp_path / "whole").model)
+    kept = tensors.named_weights(bundle.load_bundle(tmp_path / "whole").model)
     average = weights_at(tmp_path / "whole", published, "average.safetensors")
     plain = weights_at(tmp_path / "whole", published)
     assert all(torch.equal(kept[name], average[name]) for name in kept)

@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dragoman import bundle
 from dragoman.training.checkpoint_files import checkpoint_path, read_checkpoint
+from dragoman.weights import MAX_HEADER
 from tests.forked import ROOT, Ended, Server
 from tests.hostile import entry, payload, seal, seal_checkpoint, tensors_file, unpickle
 from tests.survival import Runs
@@ -293,7 +293,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str, str]] = {
         r"has 100,000,008 bytes, at most [\d,]+ are allowed; restore the file or train again",
     ),
     "header over its limit": (
-        lambda model: write(model, WEIGHTS, tensors_file(b"{}".ljust(bundle.MAX_HEADER + 1))),
+        lambda model: write(model, WEIGHTS, tensors_file(b"{}".ljust(MAX_HEADER + 1))),
         WEIGHTS,
         "its header has 20,000,001 bytes, at most 20,000,000 are allowed; restore the file or train again",
     ),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman import bundle
+from dragoman import tensors
 from dragoman.errors import NonFiniteError
 from dragoman.training import checkpoint, gradients
 from dragoman.training.data import prepare_data
@@ -48,7 +48,7 @@ class Run:
     def learned(self) -> dict[str, Tensor]:
         """Weights, their moving average, the optimiser's moments and counts."""
         learner = self.trainer.run.learner
-        weights = {f"weight {name}": weight for name, weight in bundle.named_weights(learner.model).items()}
+        weights = {f"weight {name}": weight for name, weight in tensors.named_weights(learner.model).items()}
         average = {f"average {name}": weight for name, weight in learner.evaluated_weights().items()}
         return {name: tensor.clone() for name, tensor in (weights | average | checkpoint._moments(learner)).items()}
 
@@ -102,7 +102,7 @@ def test_non_finite_loss_changes_no_weights(run: Run, monkeypatch: pytest.Monkey
 @VALUES
 @pytest.mark.parametrize("name", [f"{LAYER}.weight", "decoder.layers.0.cross_attention.query.bias"])
 def test_non_finite_gradient_changes_no_weights(run: Run, value: str, name: str) -> None:
-    parameter = bundle.named_weights(run.trainer.run.model)[name]
+    parameter = tensors.named_weights(run.trainer.run.model)[name]
 
     def broken(gradient: Tensor) -> Tensor:
         gradient = gradient.clone()
@@ -121,7 +121,7 @@ def test_first_non_finite_layer_is_named(runs: Runs, tmp_path: Path, value: str,
     """A weight is not finite: its layer is named, not the layers after it."""
     run = Run(runs, tmp_path, "train.ema=0")
     run.step()
-    weight = bundle.named_weights(run.trainer.run.model)[f"{layer}.weight"]
+    weight = tensors.named_weights(run.trainer.run.model)[f"{layer}.weight"]
     good = weight.detach().clone()
     with torch.no_grad():
         weight[0, 0] = float(value)
@@ -169,7 +169,7 @@ def test_too_many_non_finite_steps_in_a_row_end_the_run(runs: Runs, tmp_path: Pa
     assert logged == ([3] if limit > 1 else []) + list(range(first, first + limit))
     assert steps(tmp_path)[0] == 2
     for step in steps(tmp_path):
-        weights = bundle.weights_from_bytes(state(tmp_path, step)["weights.safetensors"], tmp_path)
+        weights = tensors.weights_from_bytes(state(tmp_path, step)["weights.safetensors"], tmp_path)
         assert all(torch.isfinite(weight).all() for weight in weights.values())
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import dragoman
-from dragoman import bundle, files
+from dragoman import bundle, files, tensors
 from dragoman.config import DataConfig
 from dragoman.errors import ConfigError, DataError, ModelError, NonFiniteError
 from dragoman.training import gradients, setup
@@ -88,8 +88,8 @@ def test_the_directory_holds_the_best_weights(quick_run: Path) -> None:
     records = [record for record in read_log(quick_run) if record["kind"] in ("valid", "average")]
     best = max(records, key=lambda record: record["chrf"])
     assert records[-1]["kind"] == "average"
-    directory = bundle.weights_from_bytes((quick_run / bundle.WEIGHTS).read_bytes(), quick_run)
-    saved = [bundle.weights_from_bytes(read_checkpoint(path)[bundle.WEIGHTS], path) for path in checkpoints(quick_run)]
+    directory = tensors.weights_from_bytes((quick_run / bundle.WEIGHTS).read_bytes(), quick_run)
+    saved = [tensors.weights_from_bytes(read_checkpoint(path)[bundle.WEIGHTS], path) for path in checkpoints(quick_run)]
     if best["kind"] == "valid":
         expected = saved[best["step"] // 20 - 1]
     else:
@@ -278,7 +278,7 @@ def test_non_finite_step_changes_no_weights_and_is_reported(tmp_path: Path, monk
     for _ in range(3):
         plan = next(plans)
         trainer.stepper.step(plan, run.batches.load(plan))
-        snapshots.append({name: weight.clone() for name, weight in bundle.named_weights(run.model).items()})
+        snapshots.append({name: weight.clone() for name, weight in tensors.named_weights(run.model).items()})
     run.log.close()
     same = [all(torch.equal(one[name], two[name]) for name in one) for one, two in pairwise(snapshots)]
     assert same == [True, False], "the second step changed nothing, the third did"

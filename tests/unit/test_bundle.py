@@ -10,8 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dragoman import bundle, files
-from dragoman.bundle import empty_model
+from dragoman import bundle, files, tensors, weights
 from dragoman.config import Config
 from dragoman.errors import DiskError, ModelError
 from dragoman.model.build import build_model
@@ -34,12 +33,12 @@ def copied(quick_run: Path, tmp_path: Path) -> Path:
 
 def test_model_directory_round_trip(quick_run: Path, tmp_path: Path) -> None:
     loaded = bundle.load_bundle(quick_run)
-    weights = bundle.named_weights(loaded.model)
+    weights = tensors.named_weights(loaded.model)
     bundle.save_bundle(tmp_path / "again", loaded.config, loaded.tokenizers, weights, "a card")
     again = bundle.load_bundle(tmp_path / "again")
     assert again.config == loaded.config
     assert (tmp_path / "again" / "card.md").read_text() == "a card"
-    for name, tensor in bundle.named_weights(again.model).items():
+    for name, tensor in tensors.named_weights(again.model).items():
         assert torch.equal(tensor, weights[name])
     assert again.model.output.weight is again.model.source_embedding.weight, "tied weights stay tied"
 
@@ -51,7 +50,7 @@ def test_no_break_spaces_are_kept_if_configured(copied: Path) -> None:
     config = copied / "config.toml"
     config.write_text(config.read_text().replace('normalization = "nfc"', 'normalization = "nfc-nbsp"'))
     loaded = bundle.load_bundle(copied)
-    bundle.save_bundle(copied, loaded.config, loaded.tokenizers, bundle.named_weights(loaded.model), "a card")
+    bundle.save_bundle(copied, loaded.config, loaded.tokenizers, tensors.named_weights(loaded.model), "a card")
     keeping = bundle.load_bundle(copied).tokenizers.source
     assert keeping.decode(keeping.encode(text)) == text
 
@@ -251,12 +250,12 @@ def test_partial_checkpoints_are_removed_and_replaced_ones_restored(tmp_path: Pa
 
 def test_oversized_tensor_header_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     content = tensors_file(b"{}".ljust(1001))
-    assert bundle.weights_from_bytes(content, Path("a")) == {}
-    monkeypatch.setattr(bundle, "MAX_HEADER", 1000)
+    assert tensors.weights_from_bytes(content, Path("a")) == {}
+    monkeypatch.setattr(weights, "MAX_HEADER", 1000)
     with pytest.raises(
         ModelError, match=r"^a: its header has 1,001 bytes, at most 1,000 are allowed; restore the file"
     ):
-        bundle.weights_from_bytes(content, Path("a"))
+        tensors.weights_from_bytes(content, Path("a"))
 
 
 def test_checkpoints_sort_by_step_and_partial_ones_are_never_chosen(tmp_path: Path) -> None:
@@ -303,7 +302,7 @@ def test_non_finite_weights_are_refused(copied: Path) -> None:
 def test_empty_model_does_not_advance_the_rng(model: dict[str, str]) -> None:
     config = Config.build("tiny", model=model)
     before = torch.get_rng_state()
-    empty = empty_model(config, torch.device("cpu"))
+    empty = tensors.empty_model(config, torch.device("cpu"))
     assert torch.equal(torch.get_rng_state(), before)
     drawn = build_model(config.model)
     assert not torch.equal(torch.get_rng_state(), before)

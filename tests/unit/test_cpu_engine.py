@@ -9,16 +9,24 @@ import torch
 
 import dragoman
 from dragoman.config import DecodeConfig
-from dragoman.decode.engines import cpu
-from dragoman.decode.engines.cpu import CpuDecoding, CpuEngine, int8_is_exact
+from dragoman.decode.engines import layers, loops
+from dragoman.decode.engines.cpu import CpuDecoding, CpuEngine
 from dragoman.decode.engines.plain import Engine
+from dragoman.decode.engines.products import Matrix, int8_is_exact
 from dragoman.decode.search import search
 from dragoman.decode.translator import Translator
+from dragoman.int8 import compact, expanded
+from dragoman.model import positions
 from dragoman.model.transformer import Transformer
+from dragoman.tensors import named_arrays
 from tests.searching import SPECIAL, assert_equal, make_jobs, random_model
 
 CPU = torch.device("cpu")
 BEAM = DecodeConfig(beam=4, n_best=4)
+
+
+def cpu_engine(model: Transformer, precision: str) -> CpuEngine:
+    return CpuEngine(model.config, named_arrays(model), precision)
 
 
 def plain(model: Transformer, options: DecodeConfig, sources: list[list[int]], limits: list[int]) -> Any:
@@ -27,7 +35,7 @@ def plain(model: Transformer, options: DecodeConfig, sources: list[list[int]], l
 
 
 def fast(engine: CpuEngine, options: DecodeConfig, sources: list[list[int]], limits: list[int]) -> Any:
-    return search(engine.start(sources, 1), limits, options, range(len(sources)), **SPECIAL)
+    return search(engine.start(sources), limits, options, range(len(sources)), **SPECIAL)
 
 
 VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -46,7 +54,7 @@ def test_cpu_search_finds_what_plain_search_finds(options: dict[str, Any], setti
     model = random_model(1, **settings)
     sources, limits = make_jobs(1, 12, model.config.vocab_size)
     expected = plain(model, DecodeConfig(**options), sources, limits)
-    assert_equal(expected, fast(CpuEngine(model, "float32"), DecodeConfig(**options), sources, limits))
+    assert_equal(expected, fast(cpu_engine(model, "float32"), DecodeConfig(**options), sources, limits))
     assert any(hypothesis.finished for hypotheses in expected for hypothesis in hypotheses)
 
 
@@ -55,7 +63,7 @@ def test_long_translations_outgrow_their_caches() -> None:
     model = random_model(4, end_bias=-50.0, decoder_num_layers=1)
     job = ([[5, 6, 3], [7, 3]], [300, 290])
     expected = plain(model, DecodeConfig(beam=2, n_best=2), *job)
-    assert_equal(expected, fast(CpuEngine(model, "float32"), DecodeConfig(beam=2, n_best=2), *job))
+    assert_equal(expected, fast(cpu_engine(model, "float32"), DecodeConfig(beam=2, n_best=2), *job))
     assert [len(hypothesis.ids) for hypotheses in expected for hypothesis in hypotheses] == [300, 300, 290, 290]
 
 
@@ -63,15 +71,15 @@ def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: py
     """The control: if every hypothesis attends to the past of its own place, the search goes elsewhere."""
     model = random_model(7, end_bias=-1.0)
     sources, limits = make_jobs(1, 12)[0], [20] * 12
-    expected = fast(CpuEngine(model, "float32"), BEAM, sources, limits)
+    expected = fast(cpu_engine(model, "float32"), BEAM, sources, limits)
     reorder = CpuDecoding.reorder
 
     def in_place(self: CpuDecoding, parent_BW: Any) -> None:
         own = np.broadcast_to(np.arange(parent_BW.shape[1]), parent_BW.shape)
-        reorder(self, parent_BW if self._mask.shape[2] == 1 else own.copy())
+        reorder(self, parent_BW if self._entry_BWT.shape[1] == 1 else own.copy())
 
     monkeypatch.setattr(CpuDecoding, "reorder", in_place)
-    assert fast(CpuEngine(model, "float32"), BEAM, sources, limits) != expected
+    assert fast(cpu_engine(model, "float32"), BEAM, sources, limits) != expected
 
 
 @pytest.mark.parametrize(
@@ -82,18 +90,16 @@ def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: py
     ],
 )
 def test_a_sentence_has_the_same_bits_in_any_batch(precision: str, beam: int) -> None:
-    """Alone, among 7 or 40, shortest or longest first, on one thread or two."""
+    """Alone, among 7 or 40, shortest or longest first."""
     chance = random.Random(3)
     sources = [[chance.randrange(4, 90) for _ in range(chance.randrange(40))] + [3] for _ in range(40)]
     limits = [len(source) + 10 for source in sources]
-    engine, options = CpuEngine(random_model(7, end_bias=1.0), precision), DecodeConfig(beam=beam, n_best=beam)
+    engine, options = cpu_engine(random_model(7, end_bias=1.0), precision), DecodeConfig(beam=beam, n_best=beam)
     together = fast(engine, options, sources, limits)
     assert fast(engine, options, sources[::-1], limits[::-1])[::-1] == together
     for size in (1, 7):
         parts = [slice(first, first + size) for first in range(0, 40, size)]
         assert [each for part in parts for each in fast(engine, options, sources[part], limits[part])] == together
-    on_two = search(engine.start(sources, 2), limits, options, range(40), **SPECIAL)
-    assert on_two == together
     assert len({hypotheses[0].ids for hypotheses in together}) > 20, "the control: they differ"
 
 
@@ -102,7 +108,7 @@ def test_int8_differs_from_float32_by_little(settings: dict[str, Any]) -> None:
     model = random_model(8, **settings)
     sources, limits = make_jobs(8, 30)
     exact, rounded = (
-        fast(CpuEngine(model, each), DecodeConfig(beam=1), sources, limits) for each in ("float32", "int8")
+        fast(cpu_engine(model, each), DecodeConfig(beam=1), sources, limits) for each in ("float32", "int8")
     )
     equal = [
         (one[0].score, other[0].score) for one, other in zip(exact, rounded, strict=True) if one[0].ids == other[0].ids
@@ -111,12 +117,36 @@ def test_int8_differs_from_float32_by_little(settings: dict[str, Any]) -> None:
     assert 0 < max(abs(one - other) for one, other in equal) < 0.2
 
 
+def test_matrices_stored_in_int8_are_used_as_they_are() -> None:
+    """They are those of float32 weights that are rounded here; the control has other scales."""
+    model = random_model(8, d_k=24, end_bias=1.0)
+    jobs, stored = make_jobs(8, 30), compact(named_arrays(model))
+    found = fast(CpuEngine(model.config, stored, "int8"), BEAM, *jobs)
+    assert_equal(fast(CpuEngine(model.config, expanded(stored), "int8"), BEAM, *jobs), found)
+    name = "decoder.layers.1.feed_forward.outer.weight.scale"
+    other = fast(CpuEngine(model.config, {**stored, name: 1.5 * stored[name]}, "int8"), BEAM, *jobs)
+    assert [each[0].score for each in other] != pytest.approx([each[0].score for each in found], abs=1e-3)
+
+
+def test_int8_weights_are_expanded_for_a_search_in_float32() -> None:
+    model = random_model(8, end_bias=1.0)
+    jobs, stored = make_jobs(8, 30), compact(named_arrays(model))
+    expected = fast(CpuEngine(model.config, expanded(stored), "float32"), BEAM, *jobs)
+    assert fast(CpuEngine(model.config, stored, "float32"), BEAM, *jobs) == expected
+
+
+@pytest.mark.parametrize("width", [512, 256, 33])
+def test_positions_are_those_of_the_model(width: int) -> None:
+    expected = positions.sinusoids(torch.arange(2_000), width).float()
+    np.testing.assert_allclose(layers.sinusoids(2_000, width), expected.numpy(), rtol=0, atol=1e-7)
+
+
 def test_int8_products_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a processor added pairs of products in 16 bits."""
-    run = cpu._run
+    run = Matrix._run
     assert int8_is_exact()
     int8_is_exact.cache_clear()
-    monkeypatch.setattr(cpu, "_run", lambda *arguments: [0.8 * each for each in run(*arguments)])
+    monkeypatch.setattr(Matrix, "_run", lambda *arguments: np.clip(run(*arguments), -(2**15), 2**15 - 1))
     assert not int8_is_exact()
     int8_is_exact.cache_clear()
 
@@ -127,32 +157,69 @@ def test_zero_rows_do_not_divide_by_zero() -> None:
         for layer in model.encoder.layers:
             layer.feed_forward.inner.weight.zero_()  # type: ignore[union-attr, operator]
             layer.feed_forward.inner.bias.fill_(-1.0)  # type: ignore[union-attr, operator]
-    found = fast(CpuEngine(model, "int8"), BEAM, [[5, 6, 3]], [5])
+    found = fast(cpu_engine(model, "int8"), BEAM, [[5, 6, 3]], [5])
     assert all(np.isfinite(hypothesis.score) for hypothesis in found[0])
 
 
 def test_sentences_of_very_different_lengths_share_a_batch() -> None:
-    """They are encoded in parts, each padded to its own longest."""
+    """They are encoded in parts."""
     model = random_model(11, end_bias=0.0)
     sources = [[5, 6, 3], list(range(4, 80)) * 5 + [3], [7, 3], list(range(4, 60)) * 3 + [3]]
     limits = [10, 10, 10, 10]
-    assert_equal(plain(model, BEAM, sources, limits), fast(CpuEngine(model, "float32"), BEAM, sources, limits))
+    assert_equal(plain(model, BEAM, sources, limits), fast(cpu_engine(model, "float32"), BEAM, sources, limits))
 
 
 def test_positions_do_not_depend_on_a_table_that_other_threads_replace(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if another thread put an empty table in its place at every moment."""
-    engine = CpuEngine(random_model(12), "float32")
+    engine = cpu_engine(random_model(12), "float32")
     expected = fast(engine, BEAM, [[5, 3]], [5])
     replaced = property(lambda self: np.zeros((0, 0), dtype=np.float32), lambda self, vectors: None)
-    monkeypatch.setattr(cpu._Embedding, "_vectors", replaced, raising=False)
+    monkeypatch.setattr(layers.Embedding, "_vectors", replaced, raising=False)
     assert fast(engine, BEAM, [[5, 3]], [5]) == expected
 
 
-def test_sessions_are_kept_for_few_numbers_of_threads() -> None:
-    engine = CpuEngine(random_model(1), "float32")
-    for threads in (1, 2, 3, 2):
-        assert engine._sessions_for(threads) is engine._sessions[threads]
-        assert set(engine._sessions) == {1, threads}
+# The loops
+
+
+def test_exponentials_are_exact_to_the_last_places_of_x() -> None:
+    x = -np.geomspace(1e-6, 87, 5_000, dtype=np.float32)
+    found = np.array([loops._exponential(each) for each in x])
+    error = found / np.exp(x.astype(np.float64)) - 1
+    assert (abs(error) < 3e-7 * (1 - x)).all()
+    assert loops._exponential(np.float32(0.0)) == 1.0
+    assert 0.0 <= loops._exponential(np.float32(-np.inf)) < 1e-37
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 129, 1000])
+def test_candidates_are_the_best_and_ties_go_to_the_lower_id(size: int) -> None:
+    chance = np.random.default_rng(size)
+    logit_NV = chance.integers(-9, 9, (20, size)).astype(np.float32)
+    count = min(6, size)
+    value_NC, id_NC = np.empty((20, count), np.float32), np.empty((20, count), np.int64)
+    ones, zeros = np.ones(size, np.float32), np.zeros(size, np.float32)
+    loops.best(logit_NV, np.ones(20, np.float32), ones, zeros, value_NC, id_NC)
+    expected = torch.log_softmax(torch.from_numpy(logit_NV).double(), dim=1).numpy()
+    order = np.argsort(-logit_NV, axis=1, kind="stable")[:, :count]
+    assert (id_NC == order).all()
+    np.testing.assert_allclose(value_NC, np.take_along_axis(expected, order, axis=1), atol=2e-6)
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    """The search then takes it as impossible."""
+    logit_NV = np.array([[1.0, np.nan, 2.0], [1.0, 3.0, 2.0]], dtype=np.float32)
+    value_NC, id_NC = np.empty((2, 2), np.float32), np.empty((2, 2), np.int64)
+    ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
+    loops.best(logit_NV, ones, ones, zeros, value_NC, id_NC)
+    assert np.isnan(value_NC[0]).all()
+    assert id_NC[1].tolist() == [1, 2]
+
+
+def test_rounded_rows_keep_their_largest_and_rows_of_zeros_are_zeros() -> None:
+    x_NI = np.array([[0.5, -2.0, 1.0], [0.0, 0.0, 0.0], [3.0, 1.5, 0.0]], dtype=np.float32)
+    out_NI, scale_N = np.empty(x_NI.shape, np.uint8), np.empty(3, np.float32)
+    loops.quantize(x_NI, np.float32(127), np.float32(128), out_NI, scale_N)
+    assert (out_NI == np.array([[160, 1, 192], [128, 128, 128], [255, 192, 128]])).all()
+    np.testing.assert_allclose(scale_N, [2 / 127, 0, 3 / 127], rtol=1e-6)
 
 
 # In the translator
@@ -186,16 +253,15 @@ def test_the_number_of_threads_changes_nothing(translator: Translator) -> None:
 
 
 def test_a_batch_that_does_not_fit_is_halved(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, run, sizes = hypotheses(translator), cpu._run, []
+    expected, encode, sizes = hypotheses(translator), CpuEngine._encode, []
 
-    def limited(session: Any, outputs: Any, feeds: Any) -> Any:
-        if "token" in feeds:
-            sizes.append(len(feeds["token"]))
-            if sizes[-1] > 2:
-                raise RuntimeError("Failed to allocate memory for requested buffer of size 99")
-        return run(session, outputs, feeds)
+    def limited(self: CpuEngine, sources: Any) -> Any:
+        sizes.append(len(sources))
+        if sizes[-1] > 2:
+            raise RuntimeError("Failed to allocate memory for requested buffer of size 99")
+        return encode(self, sources)
 
-    monkeypatch.setattr(cpu, "_run", limited)
+    monkeypatch.setattr(CpuEngine, "_encode", limited)
     assert hypotheses(translator, threads=2) == expected
     assert max(sizes) > 2 >= min(sizes)
 
@@ -204,13 +270,18 @@ def test_an_error_in_a_thread_reaches_the_caller(translator: Translator, monkeyp
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("no such operator")
 
-    monkeypatch.setattr(cpu, "_run", broken)
+    monkeypatch.setattr(Matrix, "_run", broken)
     with pytest.raises(RuntimeError, match=r"^no such operator$"):
         hypotheses(translator, threads=2)
 
 
+def test_weights_outlive_the_sessions_that_refer_to_them() -> None:
+    """The runtime does not keep them alive, and packs anew only what it multiplies faster then."""
+    weight_OI = np.arange(24, dtype=np.float32).reshape(3, 8)
+    matrix = Matrix(weight_OI, None, None)
+    assert (matrix._weight_IO == weight_OI.T).all()
+
+
 def test_errors_of_the_runtime_are_runtime_errors() -> None:
-    engine = CpuEngine(random_model(1), "float32")
-    session = engine._sessions_for(1)[0]
     with pytest.raises(RuntimeError, match="x"):
-        cpu._run(session, ["source_key_0"], {"x": np.zeros((1, 7), dtype=np.float32)})
+        Matrix(np.ones((3, 8), dtype=np.float32), None, None)(np.ones((1, 7), dtype=np.float32))

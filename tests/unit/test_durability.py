@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dragoman import bundle, files
+from dragoman import bundle, files, tensors
 from dragoman.cli.resumable import resumable
 from dragoman.model.build import build_model
 from dragoman.text.tokenizer import Tokenizer
@@ -104,7 +104,7 @@ def test_every_file_of_a_model_directory_is_synced_before_it_is_renamed(tmp_path
     config = quick_config()
     tokenizer = Tokenizer.train(["a b c d", "e f g h"], config.text)
     config = config.with_vocabulary(tokenizer.size, tokenizer.size)
-    weights = bundle.named_weights(build_model(config.model))
+    weights = tensors.named_weights(build_model(config.model))
     bundle.save_bundle(tmp_path, config, bundle.Tokenizers(tokenizer, tokenizer), weights, "a card")
     written = [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
     assert {"weights.safetensors", "config.toml", "tokenizer.model", "card.md"} <= {path.name for path in written}

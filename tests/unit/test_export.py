@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 import dragoman
-from dragoman import bundle, files
+from dragoman import bundle, files, tensors
 from dragoman.cli.app import app
 from dragoman.config import TextConfig
 from dragoman.data.batching import pad_rows
@@ -241,7 +241,7 @@ def test_recurrent_models_are_refused(to: str, name: str, tmp_path: Path) -> Non
 
     plain = bundle.load_bundle(random_model(tmp_path / "plain"))
     config = Config(model=RecurrentConfig(vocab_size=plain.tokenizers.source.size, d_model=8), text=plain.config.text)
-    weights = bundle.named_weights(build_model(config.model))
+    weights = tensors.named_weights(build_model(config.model))
     bundle.save_bundle(tmp_path / "rnn", config, plain.tokenizers, weights, "")
     with pytest.raises(ConfigError) as error:
         EXPORTS[to](tmp_path / "rnn", tmp_path / "out")
@@ -327,9 +327,9 @@ def test_quantized_weights_are_smaller_and_the_check_comes_before(plain: Path, t
 
 def test_quantization_does_not_change_the_model_in_memory(plain: Path, tmp_path: Path) -> None:
     source = load(plain)
-    before = {name: weight.clone() for name, weight in bundle.named_weights(source.model).items()}
+    before = {name: weight.clone() for name, weight in tensors.named_weights(source.model).items()}
     ctranslate2._save(source, tmp_path, "int8")
-    assert all(torch.equal(before[name], weight) for name, weight in bundle.named_weights(source.model).items())
+    assert all(torch.equal(before[name], weight) for name, weight in tensors.named_weights(source.model).items())
 
 
 @pytest.mark.parametrize("quantization", ctranslate2.QUANTIZATIONS)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dragoman import bundle, files
+from dragoman import bundle, files, tensors
 from dragoman.errors import ModelError
 from tests.hostile import digest, seal
 
@@ -57,10 +57,10 @@ def test_overwritten_bytes_are_detected_on_load(copied: Path, name: str) -> None
 
 def test_without_a_manifest_overwritten_weights_load(copied: Path) -> None:
     """Like directories saved by older versions; the control of the test above."""
-    before = bundle.named_weights(bundle.load_bundle(copied).model)
+    before = tensors.named_weights(bundle.load_bundle(copied).model)
     overwrite_some_bytes(copied / WEIGHTS)
     (copied / bundle.MANIFEST).unlink()
-    after = bundle.named_weights(bundle.load_bundle(copied).model)
+    after = tensors.named_weights(bundle.load_bundle(copied).model)
     assert [name for name in before if not torch.equal(before[name], after[name])] != []
 
 
@@ -158,7 +158,7 @@ def test_a_kill_after_any_write_or_rename_leaves_a_directory_that_loads(
         record_events(patched, kill_at(number))
         with pytest.raises(Killed):
             save(copied, new)
-    found = bundle.named_weights(bundle.load_bundle(copied).model)
+    found = tensors.named_weights(bundle.load_bundle(copied).model)
     expected = new if number >= EVENTS.index(f"rename {WEIGHTS}") + 1 else old
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     save(copied, new)  # as the next start does
@@ -195,7 +195,7 @@ def test_saving_unchanged_files_writes_nothing(copied: Path, monkeypatch: pytest
 
 def test_a_new_directory_gets_its_manifest_first(quick_run: Path, tmp_path: Path) -> None:
     loaded = bundle.load_bundle(quick_run)
-    weights = bundle.named_weights(loaded.model)
+    weights = tensors.named_weights(loaded.model)
     with pytest.MonkeyPatch.context() as patched:
         events = record_events(patched, lambda _: None)
         bundle.save_bundle(tmp_path / "new", loaded.config, loaded.tokenizers, weights, "card")
@@ -208,7 +208,7 @@ def test_two_tokenizers_are_both_listed(quick_run: Path, tmp_path: Path) -> None
     loaded = bundle.load_bundle(quick_run)
     joint = loaded.tokenizers.source
     two = bundle.Tokenizers(joint, type(joint).from_bytes(joint.to_bytes()))
-    bundle.save_bundle(tmp_path, loaded.config, two, bundle.named_weights(loaded.model), "card")
+    bundle.save_bundle(tmp_path, loaded.config, two, tensors.named_weights(loaded.model), "card")
     assert set(manifest(tmp_path)) == {"source.model", "target.model", WEIGHTS}
 
 
@@ -224,6 +224,6 @@ def test_model_published_during_loading_loads(copied: Path, monkeypatch: pytest.
         return real(directory, name, max_bytes, may_link=may_link)
 
     monkeypatch.setattr(bundle, "read_checked", read)
-    found = bundle.named_weights(bundle.load_bundle(copied).model)
+    found = tensors.named_weights(bundle.load_bundle(copied).model)
     assert published == [WEIGHTS]
     assert all(torch.equal(found[name], tensor) for name, tensor in new.items())

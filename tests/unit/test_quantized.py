@@ -17,9 +17,9 @@ from dragoman.config import RecurrentConfig, TransformerConfig
 from dragoman.decode import quantized as module
 from dragoman.decode.engines import plain as engine
 from dragoman.decode.engines.plain import PRECISIONS, in_precision
-from dragoman.decode.quantized import QuantizedLinear, integer_product, quantized
+from dragoman.decode.quantized import QuantizedLinear, integer_product, quantize_rows, quantized
 from dragoman.errors import ConfigError
-from dragoman.int8 import LEVELS, quantize_rows
+from dragoman.int8 import LEVELS
 from dragoman.model.recurrent import Recurrent
 from dragoman.model.transformer import Transformer
 
@@ -50,6 +50,14 @@ def test_row_maximum_becomes_127_and_errors_are_at_most_half_a_scale() -> None:
     assert integers_NI.dtype == torch.int8
     assert (integers_NI.abs().amax(dim=1) == LEVELS).all()
     assert ((integers_NI * scale_N1 - x_NI).abs() <= 0.5001 * scale_N1).all()
+
+
+def test_arrays_are_quantized_like_tensors() -> None:
+    x_NI = randoms(200, 33) * torch.logspace(-40, 30, 200)[:, None]
+    x_NI[7] = 0.0
+    for array, tensor in zip(int8.quantize_rows(x_NI.numpy()), quantize_rows(x_NI), strict=True):
+        assert array.dtype == tensor.numpy().dtype
+        assert (array == tensor.numpy()).all()
 
 
 def test_zero_and_subnormal_rows_are_quantized_safely() -> None:
@@ -139,7 +147,7 @@ def test_output_is_within_the_quantization_error_of_the_float_layer(in_features:
 
 
 def test_fewer_levels_exceed_the_error_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8, "LEVELS", 31)
+    monkeypatch.setattr(module, "LEVELS", 31)
     assert share_of_bound(linear(3), randoms(500, 3)) > 1.5
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman import bundle
+from dragoman import bundle, tensors
 from dragoman.config import Config
 from dragoman.model.build import Model
 from dragoman.training.loop import Trainer, TrainResult, train
@@ -37,7 +37,7 @@ class Trained:
 
     @property
     def weights(self) -> Weights:
-        return bundle.weights_from_bytes((self.directory / bundle.WEIGHTS).read_bytes(), self.directory)
+        return tensors.weights_from_bytes((self.directory / bundle.WEIGHTS).read_bytes(), self.directory)
 
     @property
     def published(self) -> tuple[str, int]:
@@ -56,7 +56,7 @@ def train_with_scores(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.Monkey
         given, shown = iter(scores), []
 
         def measure(self: Validation, model: Model) -> dict[str, Any]:
-            shown.append({name: weight.detach().clone() for name, weight in bundle.named_weights(model).items()})
+            shown.append({name: weight.detach().clone() for name, weight in tensors.named_weights(model).items()})
             numbers = {"loss": 9.0, "chrf": 50.0, "bleu": 50.0, "exact_match": 50.0, metric: next(given)}
             return {**numbers, "sample": {"source": "", "translation": ""}, "snapshot": None}
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from dragoman.config import DecodeConfig
 from dragoman.decode.ranking import largest
-from dragoman.decode.search import Hypothesis, beam_search, greedy, length_penalty, sample, search
+from dragoman.decode.sampling import sample
+from dragoman.decode.search import Hypothesis, beam_search, greedy, length_penalty, search
 
 START, END = 0, 1
 Logits = Callable[[int, tuple[int, ...]], Sequence[float]]

@@ -16,9 +16,10 @@ import torch
 import dragoman
 from dragoman import DecodeOptions, Translator
 from dragoman.decode.engines.plain import Engine
-from dragoman.device import GAINS_FROM_THREADS, choose_threads, cpu_threads
+from dragoman.device import cpu_threads
 from dragoman.inspect.capture import inspect_sentence
 from dragoman.inspect.heads import rank_heads
+from dragoman.machine import GAINS_FROM_THREADS, choose_threads
 from dragoman.training.loop import train
 from dragoman.training.reports.log import SilentReporter
 from tests.conftest import quick_config

@@ -359,10 +359,10 @@ def test_cached_memory_is_released_before_halves_are_tried(monkeypatch: pytest.M
             raise torch.OutOfMemoryError("CUDA out of memory")
         return [10 * item for item in items]
 
-    assert in_halves(work, [1, 2, 3], lambda item: -item, torch.device("cuda")) == [10, 20, -3]
+    assert in_halves(work, [1, 2, 3], lambda item: -item, "cuda") == [10, 20, -3]
     assert events == [[1, 2, 3], "release", [1], [2, 3], "release", [2], [3], "release"]
     events.clear()
-    assert in_halves(work, [1, 2, 3], lambda item: -item, torch.device("cpu")) == [10, 20, -3]
+    assert in_halves(work, [1, 2, 3], lambda item: -item, "cpu") == [10, 20, -3]
     assert "release" not in events
 
 
@@ -371,7 +371,7 @@ def test_other_errors_are_not_taken_for_out_of_memory() -> None:
         raise RuntimeError("shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match=r"^shapes cannot be multiplied$"):
-        in_halves(work, [1, 2], lambda item: -item, torch.device("cpu"))
+        in_halves(work, [1, 2], lambda item: -item, "cpu")
 
 
 def test_line_of_several_sentences_is_not_split_with_attention(translator: Translator) -> None:

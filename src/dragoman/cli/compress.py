@@ -24,18 +24,18 @@ def command(
     import torch
 
     from dragoman import bundle
-    from dragoman.int8 import compact
+    from dragoman.int8 import compact, expanded
 
     if (out / bundle.CONFIG).exists():
         raise ConfigError(f"--out {out}: holds a model; give another directory")
     source = bundle.resolve_model(model)
     loaded = bundle.load_bundle(source)
     interrupts.check()
-    full = bundle.named_weights(loaded.model)
+    full = expanded(loaded.weights)
     if weights == "int8":
-        stored = compact(full)
+        stored = {name: torch.from_numpy(array) for name, array in compact(full).items()}
     else:
-        stored = {name: tensor.to(getattr(torch, weights)) for name, tensor in full.items()}
+        stored = {name: torch.from_numpy(array).to(getattr(torch, weights)) for name, array in full.items()}
     text = bundle.load_card(source) or "# A dragoman translation model\n"
     text += f"\nWeights stored as {weights} by `dragoman compress`; scores above are of those it was given.\n"
     with bundle.removed_on_error(out):

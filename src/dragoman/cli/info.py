@@ -41,10 +41,10 @@ def command(
         config = config.with_vocabulary(size, size)
 
     from dragoman.decode.engines.choice import choose_engine
-    from dragoman.device import choose_device
+    from dragoman.machine import find_device
     from dragoman.model.footprint import parameter_counts, parameter_table
 
-    choice = choose_engine("auto", "auto", config.model, choose_device("auto"), int8_weights=int8)
+    choice = choose_engine("auto", "auto", config.model, find_device("auto"), int8_weights=int8)
     if as_json:
         counts = parameter_counts(config.model)
         record = {

@@ -138,7 +138,7 @@ class _Job:
         made_from = {
             **made_from,
             "version": __version__,
-            "device": self.translator.engine.device.type,
+            "device": self.translator.device.partition(":")[0],
             "engine": self.translator.choice_for(self.options).engine,
             "input": file_hash(input),
             "--json": self.as_json,

@@ -3,16 +3,20 @@
 Shapes: B sentences, S source positions, T target positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from dragoman.data.store import Store
 from dragoman.text.vocabulary import VOCABULARY, Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from dragoman.data.store import Store
 
 Ids = npt.NDArray[np.int64]
 
@@ -28,19 +32,19 @@ class Batch:
     """Teacher forcing: the decoder is fed <s> y1 .. yn and must predict y1 .. yn </s>."""
 
     rows: Ids
-    source_ids: Tensor  # [B, S], each sentence ends in </s>
-    source_allowed: Tensor  # [B, S], True = real token
-    target_input: Tensor  # [B, T]
-    target_output: Tensor  # [B, T], `pad` where there is nothing to predict
+    source_ids: "Tensor"  # [B, S], each sentence ends in </s>
+    source_allowed: "Tensor"  # [B, S], True = real token
+    target_input: "Tensor"  # [B, T]
+    target_output: "Tensor"  # [B, T], `pad` where there is nothing to predict
     num_tokens: int  # real target tokens, </s> included
     pad: int = VOCABULARY.pad
 
     @property
-    def target_real(self) -> Tensor:
+    def target_real(self) -> "Tensor":
         """[B, T], True where there is a token to predict."""
         return self.target_output != self.pad
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: "torch.device") -> "Batch":
         return Batch(
             self.rows,
             self.source_ids.to(device, non_blocking=True),
@@ -52,8 +56,10 @@ class Batch:
         )
 
 
-def pad_rows(rows: Sequence[Sequence[int]], pad: int = VOCABULARY.pad) -> tuple[Tensor, Tensor]:
+def pad_rows(rows: Sequence[Sequence[int]], pad: int = VOCABULARY.pad) -> "tuple[Tensor, Tensor]":
     """Pad ragged rows to one [B, longest] tensor; also return which positions are real."""
+    import torch
+
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     allowed = np.arange(lengths.max(initial=0)) < lengths[:, None]
     ids = np.full(allowed.shape, pad, dtype=np.int64)
@@ -75,7 +81,7 @@ def teacher_forcing(
     return Batch(rows, source_ids, source_allowed, target_input, target_output, int(real.sum()), target.pad)
 
 
-def collate(store: Store, rows: Ids) -> Batch:
+def collate(store: "Store", rows: Ids) -> Batch:
     sources, targets = ([side(row).tolist() for row in rows] for side in (store.source, store.target))
     return teacher_forcing(rows, sources, targets, store.source_vocabulary, store.target_vocabulary)
 
@@ -83,7 +89,7 @@ def collate(store: Store, rows: Ids) -> Batch:
 def padding_only(batch: Batch) -> Batch:
     """One of its pairs with nothing to predict: a pass through the model without loss or gradient."""
     first = slice(0, 1)
-    unasked = torch.full_like(batch.target_output[first], batch.pad)
+    unasked = batch.target_output[first].clone().fill_(batch.pad)
     return Batch(
         batch.rows[first],
         batch.source_ids[first],
@@ -118,6 +124,17 @@ def bucket_by_length(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens
         groups.append(rows[start : start + count])
         start += count
     return groups
+
+
+def split_by_tokens(sources: Sequence[Sequence[int]], limit: int) -> Iterator[Sequence[Sequence[int]]]:
+    """Sentences in order, in parts of at most `limit` tokens or of one sentence."""
+    first = tokens = 0
+    for number, source in enumerate(sources):
+        if number > first and tokens + len(source) > limit:
+            yield sources[first:number]
+            first, tokens = number, 0
+        tokens += len(source)
+    yield sources[first:]
 
 
 def part_generator(seed: int, epoch: int, part: int) -> np.random.Generator:

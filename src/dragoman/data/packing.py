@@ -7,7 +7,7 @@ Shapes: N packed tokens, B sentences, L longest sentence, G blocks, P places of 
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,17 +147,6 @@ def _pack(
         int(target_lengths.sum()) + len(rows),
         pads[1],
     )
-
-
-def split_by_tokens(sources: Sequence[Sequence[int]], limit: int) -> Iterator[Sequence[Sequence[int]]]:
-    """Sentences in order, in parts of at most `limit` tokens or of one sentence."""
-    first = tokens = 0
-    for number, source in enumerate(sources):
-        if number > first and tokens + len(source) > limit:
-            yield sources[first:number]
-            first, tokens = number, 0
-        tokens += len(source)
-    yield sources[first:]
 
 
 def pack_sources(sources: Sequence[Sequence[int]], tile: tuple[int, int] | None) -> tuple[Tensor, Segments]:

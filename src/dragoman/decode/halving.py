@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import torch
-
-from dragoman.device import is_out_of_memory
+from dragoman.machine import is_out_of_memory
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -15,7 +13,7 @@ def in_halves(
     work: Callable[[Sequence[Item]], list[Result]],
     items: Sequence[Item],
     too_big: Callable[[Item], Result],
-    device: torch.device,
+    device: str,
 ) -> list[Result]:
     """Return `work(items)`; if out of memory, retry in halves; call `too_big` for an item that does not fit alone.
 
@@ -28,7 +26,9 @@ def in_halves(
         if not is_out_of_memory(error):
             raise
     # after the except clause, whose end frees the exception, its traceback and all variables of `work`
-    if device.type == "cuda":
+    if device.startswith("cuda"):
+        import torch
+
         torch.cuda.empty_cache()  # cached blocks have the sizes that failed, which may not suit the halves
     if len(items) == 1:
         return [too_big(items[0])]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.int8 import LEVELS, quantize_rows
+from dragoman.int8 import LEVELS
 
 MULTIPLE = 8  # CUDA's int8 product only takes widths that are multiples of 8
 FEWEST_ROWS = 32  # it also refuses 16 rows or fewer
@@ -31,6 +31,13 @@ def quantized(model: AnyModule) -> AnyModule:
     replaced: dict[int, Any] = {id(weight): weight for weight in model.parameters()}
     replaced |= {id(part): QuantizedLinear(part) for part in model.modules() if isinstance(part, nn.Linear)}
     return copy.deepcopy(model, replaced)
+
+
+def quantize_rows(x_NI: Tensor) -> tuple[Tensor, Tensor]:
+    """Return int8 values and the scale [N, 1] that restores each row: its largest magnitude becomes 127."""
+    # clamp to the smallest normal number: a row of zeros must not be divided by zero
+    scale_N1 = (x_NI.abs().amax(dim=-1, keepdim=True) / LEVELS).clamp(min=torch.finfo(x_NI.dtype).tiny)
+    return (x_NI / scale_N1).round().to(torch.int8), scale_N1
 
 
 class QuantizedLinear(nn.Module):

@@ -1,4 +1,4 @@
-"""Greedy search, beam search and sampling over a small step protocol.
+"""Greedy search and beam search over a small step protocol; sampling.py samples over the same.
 
 Owns the choice of the next ids. Knows nothing of text, tokenizers or model classes. A Transformer with a cache, a
 recurrent network or a table of numbers can be decoded in the same way, as long as it is a `Decoding`.
@@ -15,15 +15,15 @@ Shape suffixes
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dragoman.config import DecodeConfig
-from dragoman.decode.ranking import largest, to_host
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array: TypeAlias = NDArray[Any]
 
@@ -55,7 +55,7 @@ class Decoding(Protocol):
         """
         ...
 
-    def log_probs(self, id_BW: Array) -> Tensor:
+    def log_probs(self, id_BW: Array) -> "Tensor":
         """The same with the log-probabilities of all ids, in order: [N, V]. The search may overwrite them."""
         ...
 
@@ -94,6 +94,8 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Run sampling, greedy search (beam 1) or beam search as `options` say; best first for each sentence."""
     if options.sampling:
+        from dragoman.decode.sampling import sample
+
         return sample(decoding, max_lengths, options, keys, start=start, end=end, forbidden=forbidden)
     if options.beam == 1:
         paths = greedy(decoding, max_lengths, options, start=start, end=end, forbidden=forbidden)
@@ -115,43 +117,7 @@ def greedy(
     def most_probable(id_N: Array, path_N: Array, step: int) -> tuple[Array, Array]:
         return _best_allowed(decoding, id_N[:, np.newaxis], 1, forbidden)
 
-    return _single_paths(decoding, max_lengths, most_probable, options, start, end)
-
-
-def sample(
-    decoding: Decoding,
-    max_lengths: Sequence[int],
-    options: DecodeConfig,
-    keys: Sequence[int],
-    *,
-    start: int,
-    end: int,
-    forbidden: Sequence[int] = (),
-) -> list[list[Hypothesis]]:
-    """Draw `n_best` independent samples per sentence, sorted by normalized score, best first.
-
-    A draw depends only on (seed, the sentence's key, sample number, step), so a sentence gets the same samples in any
-    batch. Scores are the model's own, before temperature, top-k and top-p.
-    """
-    assert len(keys) == len(max_lengths)
-    if not max_lengths:
-        return []
-    count, longest = options.n_best, max(max_lengths)
-    if count > 1:
-        decoding.select(np.arange(len(max_lengths)).repeat(count))
-    limits = [limit for limit in max_lengths for _ in range(count)]
-    streams = [_uniforms(options.seed, key, number, longest + 1) for key in keys for number in range(count)]
-    uniform_NT = torch.from_numpy(np.stack(streams))
-
-    def drawn(id_N: Array, path_N: Array, step: int) -> tuple[Array, Array]:
-        log_prob_NV = _forbid(decoding.log_probs(id_N[:, np.newaxis]), forbidden)
-        drawn_N1 = _draw(log_prob_NV, uniform_NT[path_N, step].to(log_prob_NV.device), options)
-        value_N1, id_N1 = to_host(log_prob_NV.gather(1, drawn_N1), drawn_N1)
-        return _without_nan(value_N1), id_N1
-
-    paths = _single_paths(decoding, limits, drawn, options, start, end)
-    groups = (paths[first : first + count] for first in range(0, len(paths), count))
-    return [sorted(group, key=_rank) for group in groups]
+    return single_paths(decoding, max_lengths, most_probable, options, start, end)
 
 
 def beam_search(
@@ -249,7 +215,7 @@ def _continue(live: _Live, candidates: _Candidates, end: int, beam: int) -> tupl
 def _admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> float:
     """Add one to the finished list, which keeps the best `beam`; return the normalized score to beat from now on."""
     finished.append(hypothesis)
-    finished.sort(key=_rank)
+    finished.sort(key=rank)
     del finished[beam:]
     return finished[-1].normalized_score if len(finished) == beam else NEVER
 
@@ -263,7 +229,7 @@ def _unfinished(live: _Live, row: int, ended: Array, options: DecodeConfig) -> l
 Choose: TypeAlias = Callable[[Array, Array, int], tuple[Array, Array]]
 
 
-def _single_paths(
+def single_paths(
     decoding: Decoding,
     max_lengths: Sequence[int],
     choose: Choose,
@@ -297,49 +263,20 @@ def _single_paths(
     raise AssertionError("unreachable: every path stops at its limit")
 
 
-def _draw(log_prob_NV: Tensor, uniform_N: Tensor, options: DecodeConfig) -> Tensor:
-    """Draw one id per row, [N, 1], by inverse CDF, after temperature, then top-k, then top-p."""
-    value_NC, id_NC = log_prob_NV, None
-    if options.top_k > 0 or options.top_p < 1.0:  # only these need sorted values
-        value_NC, id_NC = largest(log_prob_NV, options.top_k or log_prob_NV.shape[1])
-    prob_NC = torch.softmax(value_NC.float() / options.temperature, dim=1)
-    if options.top_p < 1.0:
-        before_NC = prob_NC.cumsum(dim=1) - prob_NC
-        prob_NC = prob_NC.masked_fill(before_NC >= options.top_p, 0.0)
-    reached_NC = prob_NC.cumsum(dim=1)
-    hit_NC = (reached_NC > uniform_N[:, None] * reached_NC[:, -1:]) & (prob_NC > 0.0)
-    chosen_N1 = hit_NC.to(torch.uint8).argmax(dim=1, keepdim=True)  # the first hit
-    return chosen_N1 if id_NC is None else id_NC.gather(1, chosen_N1)
-
-
-def _uniforms(seed: int, key: int, number: int, count: int) -> Array:
-    """The first `count` numbers of the random stream in [0, 1) for (seed, key, number)."""
-    words = np.array([seed % 2**64, key % 2**64], dtype=np.uint64)
-    generator = np.random.Generator(np.random.Philox(key=words, counter=[0, 0, 0, number]))
-    return generator.random(count, dtype=np.float32)
-
-
-def _forbid(log_prob_NV: Tensor, forbidden: Sequence[int]) -> Tensor:
-    """Rule out ids, in place and without renormalizing: a hypothesis keeps the model's own score."""
-    for token in forbidden:
-        log_prob_NV[:, token] = NEVER
-    return log_prob_NV
-
-
 def _best_allowed(decoding: Decoding, id_BW: Array, count: int, forbidden: Sequence[int]) -> tuple[Array, Array]:
     """The best `count` next ids of each row that are not forbidden: their log-probabilities in float64, and the ids.
 
     The others are not renormalized: a hypothesis keeps the model's own score.
     """
     value_NC, id_NC = decoding.best(id_BW, count + len(forbidden))
-    value_NC = _without_nan(value_NC)
+    value_NC = without_nan(value_NC)
     for token in forbidden:
         value_NC[id_NC == token] = NEVER
     order_NC = np.argsort(-value_NC, axis=1, kind="stable")[:, :count]
     return np.take_along_axis(value_NC, order_NC, axis=1), np.take_along_axis(id_NC, order_NC, axis=1)
 
 
-def _without_nan(value: Array) -> Array:
+def without_nan(value: Array) -> Array:
     """As float64; what is not a number is impossible."""
     value = value.astype(np.float64)
     value[np.isnan(value)] = NEVER
@@ -362,5 +299,5 @@ def _hypothesis(ids_T: Array, score: float, finished: bool, options: DecodeConfi
     return Hypothesis(tuple(ids_T.tolist()), float(score), float(score) / penalty, finished)
 
 
-def _rank(hypothesis: Hypothesis) -> float:
+def rank(hypothesis: Hypothesis) -> float:
     return -hypothesis.normalized_score

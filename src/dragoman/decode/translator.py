@@ -10,36 +10,36 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from dragoman.bundle import Bundle, Tokenizers, load_bundle, resolve_model
-from dragoman.config import Config, DataConfig, DecodeConfig
+from dragoman.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
-from dragoman.decode.engines import cpu
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
-from dragoman.decode.engines.cpu import CpuEngine
-from dragoman.decode.engines.cuda import CudaSearch, Search, supports
-from dragoman.decode.engines.plain import Engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.search import Decoding, Hypothesis, search
-from dragoman.device import choose_device, choose_threads, cpu_threads
 from dragoman.errors import ConfigError, DataError, suggestion
+from dragoman.machine import choose_threads, find_device
 from dragoman.model.footprint import parameter_counts
-from dragoman.model.transformer import Transformer
-from dragoman.pictures import svg_heatmap
 from dragoman.progress import Advance, no_progress
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
+
+if TYPE_CHECKING:
+    import torch
+
+    from dragoman.decode.engines.cpu import CpuEngine
+    from dragoman.decode.engines.cuda import CudaSearch, Search
+    from dragoman.decode.engines.plain import Engine
 
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
@@ -47,7 +47,6 @@ T = TypeVar("T")
 U = TypeVar("U")
 WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
 BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
-FEWEST_PER_THREAD = 4  # sentences: fewer are decoded together, by all threads
 _ENGINES = threading.Lock()  # held while an engine is created
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
@@ -84,6 +83,8 @@ class Attention:
 
     def _repr_html_(self) -> str:
         """The alignment as a heatmap, for notebooks."""
+        from dragoman.pictures import svg_heatmap
+
         if not len(self.cross):
             return "<p>This model does not look back at the source.</p>"
         return svg_heatmap(
@@ -200,18 +201,18 @@ class Translator:
     def __init__(
         self,
         bundle: Bundle,
-        device: str | torch.device = "auto",
+        device: "str | torch.device" = "auto",
         precision: str = "auto",
         threads: int | None = None,
         engine: str = "auto",
     ) -> None:
         self.tokenizers: Tokenizers = bundle.tokenizers
-        chosen = choose_device(device) if isinstance(device, str) else device
-        self.choice = choose_engine(engine, precision, bundle.config.model, chosen, int8_weights=bundle.int8)
+        self.device = find_device(device) if isinstance(device, str) else str(device)
+        self.choice = choose_engine(engine, precision, bundle.config.model, self.device, int8_weights=bundle.int8)
         # what is not a search runs in float32 unless requested otherwise
         self._plain_precision = "float32" if precision == "auto" else precision
-        self.engine = Engine(bundle.model.eval(), chosen, self._plain_precision)
-        self._model = bundle.model  # in float32
+        self._bundle = bundle
+        self._engine: Engine | None = None
         decode = bundle.config.decode
         decode = decode if threads is None else replace(decode, threads=threads)
         self.config: Config = replace(bundle.config, decode=decode)
@@ -219,12 +220,14 @@ class Translator:
         self._name = ""
         self._cuda: CudaSearch | None = None
         self._cpu: CpuEngine | None = None
+        if self.choice.engine != "cpu":
+            _ = self.engine  # at once, so that it is here that what it cannot run is refused
 
     def __repr__(self) -> str:
         parts = [
             *([repr(self._name)] if self._name else []),
             *([languages] if (languages := _languages(self.config.data)) else []),
-            str(self.engine.device),
+            self.device,
             self.choice.precision,
             f"{sum(parameter_counts(self.config.model).values()):,} parameters",
         ]
@@ -242,6 +245,20 @@ class Translator:
         translator = cls(load_bundle(resolve_model(Path(model))), device, precision, threads, engine)
         translator._name = os.fspath(model)
         return translator
+
+    @property
+    def engine(self) -> "Engine":
+        """The plain engine, created when first used: beside the CPU engine, few uses need it, or PyTorch at all."""
+        with _ENGINES:
+            if self._engine is None:
+                from dragoman.decode.engines.plain import Engine
+
+                self._engine = Engine(self._bundle.model.eval(), self.device, self._plain_precision)
+            return self._engine
+
+    @engine.setter
+    def engine(self, engine: "Engine") -> None:
+        self._engine = engine
 
     @overload  # a string is an Iterable[str] too; the first matching overload wins
     def translate(  # type: ignore[overload-overlap]
@@ -310,12 +327,14 @@ class Translator:
         if self.choice.engine == "plain":
             return self.choice
         if self.choice.engine == "cuda":
+            from dragoman.decode.engines.cuda import supports
+
             unable = not supports(options)
             reason = "the CUDA engine has no sampling, wide beams or head masks"
         else:
-            unable = not cpu.supports(options)
-            reason = "the CPU engine has no sampling, wide beams or head masks"
-        if unable or self.engine.is_masked:
+            unable = options.sampling
+            reason = "the CPU engine has no sampling or head masks"
+        if unable or (self._engine is not None and self._engine.is_masked):
             return EngineChoice("plain", self._plain_precision, reason)
         return self.choice
 
@@ -363,7 +382,11 @@ class Translator:
 
     @contextmanager
     def inference(self, threads: int | None = None) -> Iterator[None]:
-        """Context for running the engine: no gradients, `threads` CPU threads (None: decode.threads)."""
+        """Context for running the plain engine: no gradients, `threads` CPU threads (None: decode.threads)."""
+        import torch
+
+        from dragoman.device import cpu_threads
+
         asked = self.config.decode.threads if threads is None else threads
         count = choose_threads(asked, self.config.model.d_model)
         with torch.inference_mode(), cpu_threads(count):
@@ -406,7 +429,7 @@ class Translator:
         for group in bucket_by_length(np.arange(len(pairs)), lengths[:, 0], lengths[:, 1], SCORED_TOKENS):
             for start in range(0, len(group), batch_size):
                 rows = group[start : start + batch_size].tolist()
-                for row, score in zip(rows, in_halves(total_log_probs, rows, too_big, self.engine.device), strict=True):
+                for row, score in zip(rows, in_halves(total_log_probs, rows, too_big, self.device), strict=True):
                     scores[row] = score
         return scores
 
@@ -421,7 +444,8 @@ class Translator:
         advance: Advance = no_progress,
     ) -> list[Translation]:
         """Translate one window of lines; `start` is the number of its first line within the job."""
-        with self.inference(options.threads):
+        without_torch = self.choice_for(options).engine == "cpu" and not attention
+        with nullcontext() if without_torch else self.inference(options.threads):
             if self._uses_cuda(options):
                 engine = self._cuda_search()
                 with engine.exclusive(), _without_garbage_collection():
@@ -472,44 +496,59 @@ class Translator:
     ) -> list[Outcome]:
         """Search in batches bucketed by length; return outcomes in the order of the pieces."""
         by_length = sorted(range(len(pieces)), key=lambda index: len(pieces[index].ids))
-        size, workers, threads = options.batch_size, 1, self._threads(options)
-        if self.choice_for(options).engine == "cpu" and len(pieces) >= FEWEST_PER_THREAD * threads:
-            # a batch on each thread, rather than each batch on all threads; the longest first, so that all end together
+        size, threads = options.batch_size, 1
+        if self.choice_for(options).engine == "cpu" and pieces:
+            # a batch on each thread; the longest first, so that all end together
+            threads = min(len(pieces), self._threads(options))
             rounds = math.ceil(len(pieces) / (size * threads))
-            size, workers, threads = math.ceil(len(pieces) / (rounds * threads)), threads, 1
+            size = math.ceil(len(pieces) / (rounds * threads))
             by_length.reverse()
         batches = [by_length[first : first + size] for first in range(0, len(by_length), size)]
 
         def found(batch: list[int]) -> list[Outcome]:
             keys = [start + pieces[index].line + (pieces[index].number << 40) for index in batch]
-            return self._search([pieces[index].ids for index in batch], keys, options, threads)
+            return self._search([pieces[index].ids for index in batch], keys, options)
 
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
-        for batch, hypotheses in zip(batches, _map_in_threads(found, batches, workers), strict=True):
+        for batch, hypotheses in zip(batches, _map_in_threads(found, batches, threads), strict=True):
             outcomes.update(zip(batch, hypotheses, strict=True))
             left.subtract(pieces[index].line for index in batch)
             advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
         return [outcomes[index] for index in range(len(pieces))]
 
-    def _cpu_engine(self) -> CpuEngine:
+    def _cpu_engine(self) -> "CpuEngine":
         """The CPU engine, created when first used."""
+        from dragoman.decode.engines.cpu import CpuEngine
+
         with _ENGINES:
             if self._cpu is None:
-                assert isinstance(self._model, Transformer)
-                self._cpu = CpuEngine(self._model, self.choice.precision)
+                config = self.config.model
+                assert isinstance(config, TransformerConfig)
+                self._cpu = CpuEngine(config, self._bundle.weights, self.choice.precision)
             return self._cpu
 
-    def _cuda_search(self) -> CudaSearch:
+    def _cuda_search(self) -> "CudaSearch":
         """The CUDA engine, created when first used."""
+        import torch
+
+        from dragoman.decode.engines.cuda import CudaSearch
+        from dragoman.model.transformer import Transformer
+
         with _ENGINES:
             if self._cuda is None:
-                assert isinstance(self._model, Transformer)
-                self._cuda = CudaSearch(self._model, self.engine.device, getattr(torch, self.choice.precision))
+                model = self._bundle.model
+                assert isinstance(model, Transformer)
+                self._cuda = CudaSearch(model, torch.device(self.device), getattr(torch, self.choice.precision))
             return self._cuda
 
     def _translate_on_cuda(
-        self, engine: CudaSearch, lines: Sequence[str | Line], options: DecodeConfig, attention: bool, advance: Advance
+        self,
+        engine: "CudaSearch",
+        lines: Sequence[str | Line],
+        options: DecodeConfig,
+        attention: bool,
+        advance: Advance,
     ) -> list[Translation]:
         """Part by part: while the device searches one, the host detokenizes the previous and tokenizes the next."""
         size = max(PART_ON_CUDA, 8 * options.batch_size)
@@ -529,7 +568,7 @@ class Translator:
             window = following
         return results
 
-    def _begin_on_cuda(self, engine: CudaSearch, window: _Window, options: DecodeConfig) -> Search:
+    def _begin_on_cuda(self, engine: "CudaSearch", window: _Window, options: DecodeConfig) -> "Search":
         ids = self.tokenizers.target.vocabulary
         sources = [piece.ids for piece in window.pieces]
         limits = [self.limit(len(source), options) for source in sources]
@@ -557,12 +596,12 @@ class Translator:
         glue = " " if first[-1].isspace() or second[0].isspace() else ""
         return [*self._split(first), (ids, glue), *rest]
 
-    def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig, threads: int) -> list[Outcome]:
+    def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig) -> list[Outcome]:
         """Return the hypotheses of each source, or why it has none; if out of memory, retry in halves."""
         on_cpu = self.choice_for(options).engine == "cpu"
 
         def start_decoding(sources: list[list[int]]) -> Decoding:
-            return self._cpu_engine().start(sources, threads) if on_cpu else self.engine.start(sources)
+            return self._cpu_engine().start(sources) if on_cpu else self.engine.start(sources)
 
         def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
             limits = [self.limit(len(source), options) for source, _ in jobs]
@@ -574,7 +613,7 @@ class Translator:
         def too_big(job: tuple[list[int], int]) -> Outcome:
             return _too_big(job[0])
 
-        return in_halves(found, list(zip(sources, keys, strict=True)), too_big, self.engine.device)
+        return in_halves(found, list(zip(sources, keys, strict=True)), too_big, self.device)
 
     def limit(self, source_length: int, options: DecodeConfig) -> int:
         """Maximum number of tokens in a translation; </s> is counted in the source only."""
@@ -689,11 +728,11 @@ def _too_big(ids: list[int]) -> Outcome:
     return f"out of memory at {len(ids)} tokens"
 
 
-def _stacked(layers: Sequence[torch.Tensor]) -> Array:
+def _stacked(layers: "Sequence[torch.Tensor]") -> Array:
     """[layer, head, query, key] of the single sentence; zero layers if the model has no such attention."""
     if not layers:
         return np.zeros((0, 0, 0, 0), dtype=np.float32)
-    return torch.stack(list(layers))[:, 0].float().cpu().numpy()
+    return np.stack([layer_BHQK[0].float().cpu().numpy() for layer_BHQK in layers])
 
 
 def _languages(data: DataConfig) -> str:

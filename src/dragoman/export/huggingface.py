@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.bundle import Tokenizers, weights_to_bytes
+from dragoman.bundle import Tokenizers
 from dragoman.config import ModelConfig, TransformerConfig
 from dragoman.errors import ConfigError
 from dragoman.export.common import (
@@ -33,6 +33,7 @@ from dragoman.export.common import (
 from dragoman.files import write_synced
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual
+from dragoman.tensors import weights_to_bytes
 
 LIBRARY = "Hugging Face Marian"
 

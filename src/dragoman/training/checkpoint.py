@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from dragoman import bundle
+from dragoman import bundle, tensors
 from dragoman.config import DataConfig
 from dragoman.data.batching import Part, PlanParameters
 from dragoman.data.corpus import file_hash
@@ -75,7 +75,7 @@ class Learner:
 
     def evaluated_weights(self) -> dict[str, Tensor]:
         """The weights to validate and publish, gathered: a collective call."""
-        own = bundle.named_weights(self.model)
+        own = tensors.named_weights(self.model)
         if self.average is None:
             return {name: gather_full(tensor) for name, tensor in own.items()}
         return {name: gather_full(tensor) for name, tensor in zip(own, self.average.weights, strict=True)}
@@ -89,16 +89,16 @@ def pack(
     provenance: Mapping[str, Any],
 ) -> dict[str, bytes]:
     """The files of a checkpoint. `identity` is what must not change on resume."""
-    weights = {name: gather_full(tensor) for name, tensor in bundle.named_weights(learner.model).items()}
+    weights = {name: gather_full(tensor) for name, tensor in tensors.named_weights(learner.model).items()}
     state = {"progress": json_values(asdict(progress)), "identity": dict(identity)}
     files = {
-        bundle.WEIGHTS: bundle.weights_to_bytes(weights),
-        OPTIMIZER: bundle.weights_to_bytes(_moments(learner) | dict(random)),
+        bundle.WEIGHTS: tensors.weights_to_bytes(weights),
+        OPTIMIZER: tensors.weights_to_bytes(_moments(learner) | dict(random)),
         STATE: json.dumps(state, indent=1).encode(),
         PROVENANCE: json.dumps(dict(provenance), indent=1, ensure_ascii=False).encode(),
     }
     if learner.average is not None:
-        files[AVERAGE] = bundle.weights_to_bytes(learner.evaluated_weights())
+        files[AVERAGE] = tensors.weights_to_bytes(learner.evaluated_weights())
     return files
 
 
@@ -107,18 +107,18 @@ def unpack(path: Path, files: Mapping[str, bytes], learner: Learner) -> tuple[Pr
     for name in (bundle.WEIGHTS, OPTIMIZER, STATE):
         if name not in files:
             raise ModelError(f"{path}: its {bundle.MANIFEST} does not list {name}; restore it or give another --out")
-    own = bundle.named_weights(learner.model)
-    weights = bundle.weights_from_bytes(files[bundle.WEIGHTS], path / bundle.WEIGHTS)
-    bundle.set_weights(
+    own = tensors.named_weights(learner.model)
+    weights = tensors.weights_from_bytes(files[bundle.WEIGHTS], path / bundle.WEIGHTS)
+    tensors.set_weights(
         learner.model, {name: shard_like(weights[name], own[name]) for name in weights if name in own}, path
     )
     if learner.average is not None:
         # a run that adds an average on resume starts it from the current weights
-        kept = bundle.weights_from_bytes(files[AVERAGE], path / AVERAGE) if AVERAGE in files else weights
-        bundle.check_fit(own, kept, path / AVERAGE)
+        kept = tensors.weights_from_bytes(files[AVERAGE], path / AVERAGE) if AVERAGE in files else weights
+        tensors.check_tensors_fit(own, kept, path / AVERAGE)
         for name, tensor in zip(own, learner.average.weights, strict=True):
             tensor.copy_(shard_like(kept[name], tensor))
-    saved = bundle.weights_from_bytes(files[OPTIMIZER], path / OPTIMIZER)
+    saved = tensors.weights_from_bytes(files[OPTIMIZER], path / OPTIMIZER)
     random = {name: saved.pop(name) for name in list(saved) if name.startswith("random.")}
     _set_moments(learner, saved, path / OPTIMIZER)
     saved_progress = read_state(files[STATE], path)["progress"]

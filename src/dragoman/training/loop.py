@@ -17,8 +17,9 @@ import torch
 from dragoman import bundle, files
 from dragoman.config import Config
 from dragoman.data.prefetch import prefetch
-from dragoman.device import choose_threads, cpu_threads, keep_freed_memory
+from dragoman.device import cpu_threads, keep_freed_memory
 from dragoman.errors import ModelError, Stopped
+from dragoman.machine import choose_threads
 from dragoman.training.checkpoint import RunIdentity
 from dragoman.training.checkpoint_files import checkpoints, remove_leftovers
 from dragoman.training.data import PreparedData, prepare_data

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dragoman import bundle, files
+from dragoman import bundle, files, tensors
 from dragoman.errors import ModelError
 from dragoman.training.checkpoint import AVERAGE, Progress
 from dragoman.training.checkpoint_files import read_checkpoint
@@ -63,7 +63,7 @@ def average_checkpoints(paths: list[Path], reporter: Reporter) -> tuple[dict[str
     for path in paths:
         try:
             files = read_checkpoint(path)
-            weights = bundle.weights_from_bytes(files.get(AVERAGE, files[bundle.WEIGHTS]), path)
+            weights = tensors.weights_from_bytes(files.get(AVERAGE, files[bundle.WEIGHTS]), path)
         except ModelError as error:
             reporter.note(f"{error}; left out of the average")
             continue

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dragoman import bundle
+from dragoman import bundle, tensors
 from dragoman.errors import ModelError, Stopped
 from dragoman.model.build import Model
 from dragoman.training import checkpoint
@@ -87,8 +87,8 @@ class Saver:
         if run.learner.average is None and not is_sharded(run.model):
             return run.model
         if self._measured_model is None:
-            self._measured_model = bundle.empty_model(run.config, run.device)
-        bundle.set_weights(self._measured_model, weights, run.directory)
+            self._measured_model = tensors.empty_model(run.config, run.device)
+        tensors.set_weights(self._measured_model, weights, run.directory)
         return self._measured_model
 
     def _save(self) -> None:
@@ -152,7 +152,7 @@ class Saver:
             model = self._model_to_measure(mean)
         else:
             model = run.model
-            bundle.set_weights(model, mean, run.directory)
+            tensors.set_weights(model, mean, run.directory)
         measured = run.validation.measure(model)
         del measured["snapshot"]
         record = {"kind": "average", "step": run.progress.step, "checkpoints": count, **measured}

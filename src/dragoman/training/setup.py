@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman import bundle
+from dragoman import bundle, tensors
 from dragoman.config import Config
-from dragoman.device import choose_precision, is_fast_in_bfloat16, is_out_of_memory, is_slow_in_bfloat16
+from dragoman.device import choose_precision, is_fast_in_bfloat16, is_slow_in_bfloat16
 from dragoman.errors import ConfigError, suggestion
+from dragoman.machine import is_out_of_memory
 from dragoman.model.build import Model, build_model
 from dragoman.model.footprint import parameter_counts
 from dragoman.training import checkpoint
@@ -118,7 +119,7 @@ def _learner(
 def load_initial_weights(model: nn.Module, directory: Path) -> None:
     """Copy the weights of another model directory, which must have the same shapes."""
     directory = bundle.resolve_model(directory)
-    bundle.set_weights(model, bundle.named_weights(bundle.load_bundle(directory).model), directory)
+    tensors.set_weights(model, tensors.named_weights(bundle.load_bundle(directory).model), directory)
 
 
 def check_parts(config: Config) -> None:

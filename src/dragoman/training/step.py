@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.device import is_out_of_memory
 from dragoman.errors import ConfigError, NonFiniteError
+from dragoman.machine import is_out_of_memory
 from dragoman.training import checkpoint
 from dragoman.training.batches import StepPlan
 from dragoman.training.distributed import gradient_norm, is_sharded

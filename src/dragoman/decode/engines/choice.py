@@ -4,21 +4,15 @@ import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-import torch
-
 from dragoman.config import ModelConfig, TransformerConfig, require_choice
-from dragoman.decode.engines.cpu import int8_is_exact
-from dragoman.device import has_compiler
 from dragoman.errors import ConfigError
-from dragoman.model.footprint import parameter_counts
+from dragoman.machine import has_compiler
 
 ENGINES = ("auto", "plain", "cuda", "cpu")
 PRECISIONS = ("auto", "float32", "bfloat16", "int8")
 WIDEST_HEAD = 256
 MOST_IDS = 1 << 17  # of a vocabulary
 OLDEST_GPU = (8, 0)  # compute capability: bfloat16, and what the kernels were written for
-NARROWEST_ON_CPU = 256  # d_model from which the CPU engine pays
-MOST_BYTES = 1 << 31  # of an ONNX graph
 
 
 @dataclass(frozen=True)
@@ -33,7 +27,7 @@ class EngineChoice:
 
 
 def choose_engine(
-    engine: str, precision: str, model: ModelConfig, device: torch.device, *, int8_weights: bool = False
+    engine: str, precision: str, model: ModelConfig, device: str, *, int8_weights: bool = False
 ) -> EngineChoice:
     """Resolve `auto`: the fastest engine and precision that lose no quality worth mentioning (docs/performance.md).
 
@@ -44,29 +38,31 @@ def choose_engine(
     require_choice("precision", precision, PRECISIONS)
     if engine == "plain":
         return EngineChoice("plain", _plain(precision), "as requested")
-    if engine == "cpu" or (engine == "auto" and device.type == "cpu"):
+    if engine == "cpu" or (engine == "auto" and _kind(device) == "cpu"):
         return _for_cpu(engine, precision, model, device, int8_weights)
     machine = _obstacle_of_machine(device)
     obstacle = "int8 runs in the plain engine" if precision == "int8" else machine or _obstacle_of_model(model)
     if engine == "cuda" and obstacle:
         raise ConfigError(f"engine: 'cuda' cannot run: {obstacle}; use auto or plain")
     if obstacle:
-        if device.type == "cuda" and obstacle == machine:
+        if _kind(device) == "cuda" and obstacle == machine:
             warnings.warn(f"engine: using the plain engine, which is many times slower: {machine}", stacklevel=3)
         return EngineChoice("plain", _plain(precision), obstacle)
-    reason = "as requested" if engine == "cuda" else f"the fastest on {device.type}"
+    reason = "as requested" if engine == "cuda" else f"the fastest on {_kind(device)}"
     return EngineChoice("cuda", "bfloat16" if precision == "auto" else precision, reason)
+
+
+def _kind(device: str) -> str:
+    """The device without its number."""
+    return device.partition(":")[0]
 
 
 def _plain(precision: str) -> str:
     return "float32" if precision == "auto" else precision
 
 
-def _for_cpu(engine: str, precision: str, model: ModelConfig, device: torch.device, int8_weights: bool) -> EngineChoice:
-    if engine == "auto" and precision != "int8" and model.d_model < NARROWEST_ON_CPU:
-        obstacle = f"a model of width {model.d_model} gains little from the CPU engine"
-    else:
-        obstacle = _obstacle_for_cpu(precision, model, device)
+def _for_cpu(engine: str, precision: str, model: ModelConfig, device: str, int8_weights: bool) -> EngineChoice:
+    obstacle = _obstacle_for_cpu(precision, model, device)
     if engine == "cpu" and obstacle:
         raise ConfigError(f"engine: 'cpu' cannot run: {obstacle}; use auto or plain")
     if obstacle:
@@ -77,21 +73,27 @@ def _for_cpu(engine: str, precision: str, model: ModelConfig, device: torch.devi
     return EngineChoice("cpu", precision, reason)
 
 
-def _obstacle_for_cpu(precision: str, model: ModelConfig, device: torch.device) -> str:
+def int8_is_exact() -> bool:
+    """Whether this processor has an exact int8 product."""
+    from dragoman.decode.engines import products  # takes a while to import
+
+    return products.int8_is_exact()
+
+
+def _obstacle_for_cpu(precision: str, model: ModelConfig, device: str) -> str:
     """Why the CPU engine cannot run this; empty if it can."""
-    if device.type != "cpu":
-        return f"the device is {device.type}"
+    if _kind(device) != "cpu":
+        return f"the device is {_kind(device)}"
     try:
+        import numba  # noqa: F401
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        return f"ONNX Runtime cannot be imported: {error}"
+        return f"a package it needs cannot be imported: {error}"
     if not isinstance(model, TransformerConfig):
         return "the model is recurrent"
     if model.positions == "rotary":
         return "the model has rotary positions"
-    if sum(parameter_counts(model).values()) * (4 if precision == "float32" else 1) > MOST_BYTES:
-        return "the model is too large for an ONNX graph"
     if precision == "bfloat16":
         return "bfloat16 runs in the plain engine"
     if precision == "int8" and not int8_is_exact():
@@ -99,14 +101,16 @@ def _obstacle_for_cpu(precision: str, model: ModelConfig, device: torch.device) 
     return ""
 
 
-def _obstacle_of_machine(device: torch.device) -> str:
+def _obstacle_of_machine(device: str) -> str:
     """Why the CUDA engine cannot run here; empty if it can."""
-    if device.type != "cuda":
-        return f"the device is {device.type}"
+    if _kind(device) != "cuda":
+        return f"the device is {_kind(device)}"
     if find_spec("triton") is None:
         return "Triton is not installed"
     if not has_compiler():
         return "Triton needs a C compiler, and none was found"
+    import torch
+
     capability = torch.cuda.get_device_capability(device)
     if capability < OLDEST_GPU:
         return f"the GPU's compute capability is {capability[0]}.{capability[1]}, below {OLDEST_GPU[0]}.{OLDEST_GPU[1]}"

@@ -1,258 +1,141 @@
-"""Greedy and beam search on a CPU, in int8 or float32: graphs run by ONNX Runtime. Knows nothing of text.
+"""Greedy and beam search on a CPU, in int8 or float32. Knows nothing of text.
 
-`engines/plain.py` says what is correct. Every hypothesis has a row of the mask that allows the cache entries of its own
-past. When the search moves hypotheses, only these rows move: keys and values stay where they were written.
+`engines/plain.py` says what is correct. Matrix products are ONNX Runtime's (`products.py`), everything between them is
+compiled loops (`loops.py`). Sentences lie end to end, without padding. Every hypothesis has a list of the cache entries
+of its past: when the search moves hypotheses, only these lists move; keys and values stay where they were written.
 
-Shapes: B sentences, W hypotheses of each, P entries of a cache, S source positions, M width of a position,
-C candidates.
+Shapes: B sentences, W hypotheses of each, N rows, T target positions, M width of a position, H heads, E width of a
+head's values, C candidates.
 """
 
-import functools
 import itertools
-import math
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from dragoman.config import DecodeConfig
-from dragoman.data.packing import split_by_tokens
-from dragoman.model.positions import Positions
-from dragoman.model.transformer import Transformer
+from dragoman.config import StackSize, TransformerConfig
+from dragoman.data.batching import split_by_tokens
+from dragoman.decode.engines import loops
+from dragoman.decode.engines.layers import Builder
+from dragoman.decode.engines.products import Product
+from dragoman.int8 import Array
+from dragoman.weights import Weights
 
-Array = NDArray[Any]
-MASKED = -1e9  # added to a score
-MOST_HYPOTHESES = 16  # a hypothesis looks at the entries of all; wider beams are for the plain engine
-# Keys are padded to a multiple of this many, and caches grow by this many steps. A softmax adds up this many numbers at
-# a time: with whole groups, further padding adds zeros only, and a sentence has the same bits in any batch.
-MULTIPLE = 16
-INITIAL_POSITIONS = 256  # rows computed at first; doubled when needed
-ENCODER_TOKENS = 256  # per call of the encoder, unless a sentence is longer: more do not fit in a core's own cache
-SESSIONS = 2  # kept: for one thread and for all
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ENCODER_TOKENS = 256  # in a pass of the encoder, unless a sentence is longer: more do not fit in a core's own cache
+INITIAL_STEPS = 32  # that a cache has room for; doubled when needed
+
+Cache = tuple[Array, Array]  # keys and values: [entries, H, D] and [entries, H, E]
 
 
 class CpuEngine:
-    """A Transformer as two ONNX graphs. Sources are ids that end in </s>."""
+    """A Transformer. Sources are ids that end in </s>."""
 
-    def __init__(self, model: Transformer, precision: str) -> None:
-        self._model, self._int8 = model, precision == "int8"
-        self._source, self._target = _Embedding.of(model, "source"), _Embedding.of(model, "target")
-        self._sessions: dict[int, tuple[Any, Any]] = {}
-        self._lock = threading.Lock()
+    def __init__(self, config: TransformerConfig, weights: Weights, precision: str) -> None:
+        build = Builder(config, weights, int8=precision == "int8")
+        self._source, self._encoder, self._memory = build.source_embedding(), build.encoder(), build.memory()
+        self.target, self.decoder, self.output = build.target_embedding(), build.decoder(), build.output()
+        self.source_attentions = build.source_attentions()
 
-    def start(self, sources: Sequence[Sequence[int]], threads: int) -> "CpuDecoding":
-        """Encode a batch, which `threads` threads will decode."""
-        encoder, step = self._sessions_for(threads)
-        parts = [self._encode(encoder, part) for part in split_by_tokens(sources, ENCODER_TOKENS)]
-        longest = max(part["source_mask"].shape[3] for part in parts)
-        memory = {name: np.concatenate([_padded(name, part[name], longest) for part in parts]) for name in parts[0]}
-        return CpuDecoding(step, self._target, memory)
-
-    def _encode(self, encoder: Any, sources: Sequence[Sequence[int]]) -> dict[str, Array]:
-        """The keys and values of the source for every decoder layer, and its mask."""
+    def start(self, sources: Sequence[Sequence[int]]) -> "CpuDecoding":
+        """Encode a batch."""
         length_B = np.array([len(source) for source in sources])
-        longest = -(-length_B.max() // MULTIPLE) * MULTIPLE
-        real_BS = np.arange(longest) < length_B[:, np.newaxis]
-        token_BS = np.where(real_BS, np.cumsum(real_BS).reshape(real_BS.shape) - 1, 0)
-        place_BS = np.broadcast_to(np.arange(longest), real_BS.shape)
-        source_mask = np.where(real_BS, np.float32(0.0), np.float32(MASKED))[:, np.newaxis, np.newaxis]
-        feeds = {
-            "x": self._source(np.fromiter(itertools.chain(*sources), np.int64), place_BS[real_BS]),
-            "token": token_BS,
-            "position": np.flatnonzero(real_BS),
-            "source_mask": source_mask,
-        }
-        outputs = [output.name for output in encoder.get_outputs()]
-        return {"source_mask": source_mask, **dict(zip(outputs, _run(encoder, outputs, feeds), strict=True))}
+        memory = [_new_cache(self.decoder.size, length_B.sum()) for _ in self.decoder.layers]
+        done = 0
+        for part in split_by_tokens(sources, ENCODER_TOKENS):
+            product = self._encode(part)
+            tokens = slice(done, done + len(product[0]))
+            _restore_side_by_side(product, [array[tokens] for cache in memory for array in cache])
+            done = tokens.stop
+        return CpuDecoding(self, memory, length_B)
 
-    def _sessions_for(self, threads: int) -> tuple[Any, Any]:
-        """Encoder and step that run on `threads` threads, created when first used."""
-        from dragoman.decode.engines.graphs import build_encoder, build_step
-
-        with self._lock:
-            if threads not in self._sessions:
-                while len(self._sessions) >= SESSIONS:  # each has the weights
-                    del self._sessions[max(self._sessions)]
-                graphs = (build(self._model, int8=self._int8) for build in (build_encoder, build_step))
-                encoder, step = (_create_session(graph, threads) for graph in graphs)
-                self._sessions[threads] = encoder, step
-            return self._sessions[threads]
+    def _encode(self, sources: Sequence[Sequence[int]]) -> Product:
+        """Keys and values of all decoder layers for every token, side by side."""
+        length_B = np.array([len(source) for source in sources])
+        first_B = np.cumsum(length_B) - length_B
+        place_N = np.concatenate([np.arange(length) for length in length_B])
+        stream = self._encoder.stream(self._source(np.fromiter(itertools.chain(*sources), np.int64), place_N))
+        size = self._encoder.size
+        keys, values = _new_cache(size, length_B.max())
+        context_NHE = np.empty((len(place_N), size.num_heads, size.d_v), np.float32)
+        for layer in self._encoder.layers:
+            product = layer.attention.before(stream.h_NM)
+            loops.attend_to_sentence(*product, first_B, length_B, keys, values, context_NHE)
+            stream.add(layer.attention.after(context_NHE))
+            layer.feed_forward(stream)
+        return self._memory(stream.h_NM)
 
 
 class CpuDecoding:
-    """One batch being decoded (search's Decoding protocol, without what only sampling needs).
+    """One batch being decoded (search's Decoding protocol, without what only sampling needs)."""
 
-    Sentences that are done leave by moving another one into their place, so arrays are in another order than in the
-    search: `_place_B` says where a sentence of the search is.
-    """
-
-    def __init__(self, session: Any, embedding: "_Embedding", source: dict[str, Array]) -> None:
-        self._session, self._embedding = session, embedding
-        self._outputs = [output.name for output in session.get_outputs()]
-        self._source = source
-        batch = len(source["source_mask"])
-        self._cache = {
-            each.name: np.zeros((batch, each.shape[1], 0, each.shape[3]), dtype=np.float32)
-            for each in session.get_inputs()
-            if each.name.startswith(("key_", "value_"))
-        }
-        self._mask = np.zeros((batch, 1, 1, 0), dtype=np.float32)
-        self._used = self._position = 0  # cache entries, target positions
-        self._place_B = np.arange(batch)
+    def __init__(self, engine: CpuEngine, memory: list[Cache], length_B: Array) -> None:
+        self._engine, self._memory = engine, memory
+        self._first_B, self._length_B = np.cumsum(length_B) - length_B, length_B  # entries of the memory
+        self._caches = [_new_cache(engine.decoder.size, INITIAL_STEPS * len(length_B)) for _ in engine.decoder.layers]
+        self._entry_BWT = np.zeros((len(length_B), 1, 0), np.int64)  # entries of the caches
+        self._used = 0  # of them
 
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
-        width = id_BW.shape[1]
-        own_BW = np.empty_like(id_BW)
-        own_BW[self._place_B] = id_BW
-        self._grow(width)
-        feeds = {
-            "x": self._embedding(own_BW, np.array([self._position])),
-            "mask": self._mask,
-            "count": np.array([min(count, self._embedding.size)]),
-            **self._source,
-            **self._cache,
-        }
-        results = dict(zip(self._outputs, _run(self._session, self._outputs, feeds), strict=True))
-        entries = slice(self._used, self._used + width)
-        for name, cache in self._cache.items():
-            cache[:, :, entries] = results["new_" + name]
-        self._mask[:, 0, np.arange(width), np.arange(self._used, self._used + width)] = 0.0
-        self._used += width
-        self._position += 1
-        value_NC, id_NC = (
-            results[name].reshape(*id_BW.shape, -1)[self._place_B].reshape(id_BW.size, -1) for name in ("values", "ids")
-        )
+        engine = self._engine
+        self._add_entries()
+        rows, size, position = id_BW.size, engine.decoder.size, self._entry_BWT.shape[2] - 1
+        entry_NT = self._entry_BWT.reshape(rows, -1)
+        context_NHE = np.empty((rows, size.num_heads, size.d_v), np.float32)
+        stream = engine.decoder.stream(engine.target(id_BW.reshape(-1), np.full(rows, position)))
+        layers = zip(engine.decoder.layers, self._caches, engine.source_attentions, self._memory, strict=True)
+        for layer, cache, source, memory in layers:
+            loops.attend_to_past(*layer.attention.before(stream.h_NM), *cache, entry_NT, context_NHE)
+            stream.add(layer.attention.after(context_NHE))
+            product = source.before(stream.h_NM)
+            loops.attend_to_source(*product, *memory, self._first_B, self._length_B, context_NHE)
+            stream.add(source.after(context_NHE))
+            layer.feed_forward(stream)
+        count = min(count, engine.target.size)
+        value_NC, id_NC = np.empty((rows, count), np.float32), np.empty((rows, count), np.int64)
+        loops.best(*engine.output(stream.h_NM), value_NC, id_NC)
         return value_NC, id_NC
 
-    def log_probs(self, id_BW: Array) -> Tensor:
+    def log_probs(self, id_BW: Array) -> "Tensor":
         raise NotImplementedError("the CPU engine does not sample")
 
     def reorder(self, parent_BW: Array) -> None:
-        own_BW = np.empty_like(parent_BW)
-        own_BW[self._place_B] = parent_BW
-        self._mask = np.take_along_axis(self._mask, own_BW[:, np.newaxis, :, np.newaxis], axis=2)
+        self._entry_BWT = np.take_along_axis(self._entry_BWT, parent_BW[:, :, np.newaxis], axis=1)
 
     def select(self, sentence_B: Array) -> None:
-        """Move kept sentences from the end into the places of dropped ones, then cut off the end."""
-        place_B = self._place_B[sentence_B]
-        kept = len(place_B)
-        assert len(np.unique(place_B)) == kept, "sentences are repeated for sampling only"
-        free = np.setdiff1d(np.arange(kept), place_B)
-        moved = np.flatnonzero(place_B >= kept)
-        for arrays in (self._source, self._cache):
-            for name, array in arrays.items():
-                array[free] = array[place_B[moved]]
-                arrays[name] = array[:kept]
-        self._mask[free] = self._mask[place_B[moved]]
-        self._mask = self._mask[:kept]
-        place_B[moved] = free
-        self._place_B = place_B
+        self._entry_BWT = self._entry_BWT[sentence_B]
+        self._first_B, self._length_B = self._first_B[sentence_B], self._length_B[sentence_B]
 
-    def _grow(self, width: int) -> None:
-        """Make room for the entries of a step."""
-        if self._used + width <= self._mask.shape[3]:
-            return
-        more = MULTIPLE * width
-        for name, cache in self._cache.items():
-            new = np.zeros((*cache.shape[:2], more, cache.shape[3]), dtype=np.float32)
-            self._cache[name] = np.concatenate([cache, new], axis=2)
-        self._mask = np.concatenate([self._mask, np.full((*self._mask.shape[:3], more), MASKED, np.float32)], axis=3)
+    def _add_entries(self) -> None:
+        """One for every hypothesis."""
+        sentences, width, _ = self._entry_BWT.shape
+        more = sentences * width
+        if self._used + more > len(self._caches[0][0]):
+            self._caches = [(_enlarged(keys, more), _enlarged(values, more)) for keys, values in self._caches]
+        new_BW1 = np.arange(self._used, self._used + more).reshape(sentences, width, 1)
+        self._entry_BWT = np.concatenate([self._entry_BWT, new_BW1], axis=2)
+        self._used += more
 
 
-class _Embedding:
-    """Rows of an embedding with positions added; the table is the model's own."""
-
-    def __init__(self, embedding: nn.Embedding, positions: Positions) -> None:
-        self._table = embedding.weight.detach().float().numpy()
-        self._scale = np.float32(math.sqrt(embedding.embedding_dim))
-        self._positions = positions
-        self._vectors: Array = np.zeros((0, 0), dtype=np.float32)
-        self.size = len(self._table)
-
-    @classmethod
-    def of(cls, model: Transformer, side: str) -> "_Embedding":
-        if side == "source":
-            return cls(model.source_embedding, model.encoder.positions)
-        return cls(model.target_embedding, model.decoder.positions)
-
-    def __call__(self, ids: Array, places: Array) -> Array:
-        """The vectors of these ids at these places: [..., M]."""
-        x = self._table[ids] * self._scale
-        if self._positions.kind not in ("sinusoidal", "learned"):
-            return x
-        vectors = self._vectors  # another thread may replace it, even by a shorter table
-        if places.max() >= len(vectors):
-            vectors = self._vectors = self._position_vectors(int(places.max()) + 1)
-        return x + vectors[places]
-
-    @torch.no_grad()
-    def _position_vectors(self, least: int) -> Array:
-        count = max(INITIAL_POSITIONS, 2 * least)
-        if self._positions.learned is not None:
-            count = min(count, self._positions.learned.num_embeddings)
-        vectors = self._positions.vectors(torch.arange(count), torch.float32)
-        assert vectors is not None
-        return vectors.float().numpy()
+def _new_cache(size: StackSize, entries: int) -> Cache:
+    widths = size.d_k, size.d_v
+    keys, values = (np.empty((entries, size.num_heads, width), np.float32) for width in widths)
+    return keys, values
 
 
-def _padded(name: str, array: Array, longest: int) -> Array:
-    """With source positions added up to the longest: masked in the mask, zeros in keys and values."""
-    axis, value = (3, MASKED) if name == "source_mask" else (2, 0.0)
-    missing = [(0, longest - size if number == axis else 0) for number, size in enumerate(array.shape)]
-    return np.pad(array, missing, constant_values=value) if longest > array.shape[axis] else array
+def _enlarged(array: Array, rows: int) -> Array:
+    """With as many entries again, and room for at least the initial number of steps."""
+    more = max(len(array), INITIAL_STEPS * rows)
+    return np.concatenate([array, np.empty((more, *array.shape[1:]), array.dtype)])
 
 
-@functools.cache
-def int8_is_exact() -> bool:
-    """Whether ONNX Runtime's int8 product is exact on this processor, tested with the largest values.
-
-    x86 processors without VNNI add pairs of products in 16 bits, which saturate without an error.
-    """
-    from dragoman.decode.engines.graphs import build_product
-
-    largest = torch.full((64, 64), 1.0)
-    signs = [torch.where(torch.arange(64) % 4 < split, 1.0, -1.0) * largest for split in (4, 2, 0)]
-    for weight in signs:
-        x = np.ones((64, 64), dtype=np.float32)
-        (found,) = _run(_create_session(build_product(weight), 1), ["y"], {"x": x})
-        if np.abs(found - x @ weight.numpy().T).max() > 1e-4:
-            return False
-    return True
-
-
-def _create_session(graph: bytes, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.enable_mem_pattern = False  # patterns are kept for every shape, and every step has another
-    # two sessions take turns: idle threads of one must not keep those of the other from a core
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.log_severity_level = 3
-    with _runtime_errors():
-        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-
-
-def _run(session: Any, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
-    with _runtime_errors():
-        results: list[Array] = session.run(outputs, feeds)
-    return results
-
-
-@contextmanager
-def _runtime_errors() -> Iterator[None]:
-    """Raise the exceptions of ONNX Runtime, which derive from nothing more specific than Exception, as RuntimeError."""
-    try:
-        yield
-    except Exception as error:
-        raise RuntimeError(str(error)) from error
-
-
-def supports(options: DecodeConfig) -> bool:
-    """Whether the CPU engine has this search."""
-    return not options.sampling and options.beam <= MOST_HYPOTHESES
+def _restore_side_by_side(product: Product, arrays: Sequence[Array]) -> None:
+    """Write the numbers of a product of several matrices to an array each: [N, H, D]."""
+    first = 0
+    for array in arrays:
+        flat = array.reshape(len(array), -1)
+        loops.restore(*product, first, flat)
+        first += flat.shape[1]

@@ -26,9 +26,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.config import DecodeConfig
-from dragoman.data.packing import pack_sources, split_by_tokens
+from dragoman.data.batching import split_by_tokens
+from dragoman.data.packing import pack_sources
 from dragoman.decode.search import Hypothesis, length_penalty
-from dragoman.device import is_out_of_memory
+from dragoman.machine import is_out_of_memory
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.packed import PackedTransformer, kernels_fit
 from dragoman.model.positions import rotate, rotation_at

@@ -63,10 +63,10 @@ class EngineDecoding:
 class Engine:
     """A model in evaluation mode on one device. Sources are ids that end in </s>."""
 
-    def __init__(self, model: Model, device: torch.device, precision: str = "float32") -> None:
-        self.device = device
+    def __init__(self, model: Model, device: torch.device | str, precision: str = "float32") -> None:
+        self.device = torch.device(device)
         # Any: either architecture; both have encode, start, step
-        self._model: Any = in_precision(model.to(device), device, precision)
+        self._model: Any = in_precision(model.to(self.device), self.device, precision)
         self._head_mask: HeadMask | None = None
 
     def masked(self, head_mask: HeadMask) -> Self:

@@ -1,0 +1,293 @@
+"""What the CPU engine does between matrix products, as loops compiled by Numba. Knows nothing of layers or search.
+
+The result of a row depends on nothing but that row, so a sentence has the same bits in any batch. A product arrives as
+`products.Matrix` returns it: values, the scale of every row and of every column, and a bias. Restoring its numbers is
+the first thing a loop does with them; they are never stored in between.
+
+Numba's compiler turns a loop into vector instructions if it can prove that this changes nothing but rounding. Therefore
+maxima are of integers (a maximum of floats depends on the order of NaNs), and every row or part of one has a name.
+
+Shapes: N rows, I and O inputs and outputs of a matrix, H heads, D and E width of a head's keys and values, T entries
+attended to, B sentences, V vocabulary, C candidates.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy import float32, int32
+
+LOG2_E = float32(math.log2(math.e))
+LEAST_EXPONENT = float32(-126.0)  # of a normal number
+SIGN, MAGNITUDE = int32(31), int32(0x7FFFFFFF)  # of a float32's bits
+MANTISSA, BIAS = int32(23), int32(127)
+LEAST_INTEGER = int32(-(2**31))
+BLOCK = 128  # logits whose largest is known
+# sums in any order and fused products, but infinities and NaNs as usual
+FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile when first called, keep the result on disk where that is possible, and run without the GIL."""
+    options: dict[str, Any] = {"nogil": True, "fastmath": FAST_MATH, "error_model": "numpy"}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # there is no place to keep it
+        return njit(**options)(function)
+
+
+# Numbers
+
+
+@_compiled
+def _exponential(x):
+    """e^x for x <= 0, as exactly as x is known: 2^n from the bits of n, the rest by a polynomial."""
+    y = max(x * LOG2_E, LEAST_EXPONENT)
+    n = np.floor(y + float32(0.5))
+    rest = y - n
+    power = float32(1.3390863e-3)  # a polynomial through 2^rest at six Chebyshev points of [-1/2, 1/2]
+    power = power * rest + float32(9.6760319e-3)
+    power = power * rest + float32(5.5503571e-2)
+    power = power * rest + float32(2.4022107e-1)
+    power = power * rest + float32(6.9314719e-1)
+    power = power * rest + float32(1.0)
+    return power * int32(int32(int32(n) + BIAS) << MANTISSA).view(np.float32)
+
+
+@_compiled
+def _ordered(x):
+    """An integer for every float32, in the same order."""
+    bits = float32(x).view(np.int32)
+    return int32(bits ^ int32(int32(bits >> SIGN) & MAGNITUDE))
+
+
+@_compiled
+def _unordered(bits):
+    return int32(bits ^ int32(int32(bits >> SIGN) & MAGNITUDE)).view(np.float32)
+
+
+# Rows
+
+
+@_compiled
+def _restore(value_O, scale, scale_O, bias_O, first, out_I):
+    """Write the numbers of a row, from this column on."""
+    value_I, scale_I, bias_I = value_O[first:], scale_O[first:], bias_O[first:]
+    for i in range(len(out_I)):
+        out_I[i] = float32(value_I[i]) * (scale * scale_I[i]) + bias_I[i]
+
+
+@_compiled
+def restore(value_NO, scale_N, scale_O, bias_O, first, out_NI):
+    """Write a product's numbers, from this column on."""
+    for n in range(len(out_NI)):
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, first, out_NI[n])
+
+
+@_compiled
+def quantize(x_NI, levels, zero, out_NI, scale_N):
+    """Round every row to integers: its largest magnitude becomes `zero` + or - `levels`."""
+    for n in range(len(x_NI)):
+        x_I, out_I = x_NI[n], out_NI[n]
+        largest = int32(0)
+        for i in range(len(x_I)):
+            largest = max(largest, int32(float32(x_I[i]).view(np.int32) & MAGNITUDE))
+        peak = int32(largest).view(np.float32)
+        scale_N[n] = peak / levels
+        factor = levels / peak if peak > 0 else float32(0.0)
+        for i in range(len(x_I)):
+            out_I[i] = np.uint8(int32(x_I[i] * factor + (zero + float32(0.5))))
+
+
+@_compiled
+def add(value_NO, scale_N, scale_O, bias_O, x_NO):
+    """Add a product to the rows of x."""
+    for n in range(len(x_NO)):
+        value_O, scale, x_O = value_NO[n], scale_N[n], x_NO[n]
+        for o in range(len(x_O)):
+            x_O[o] += float32(value_O[o]) * (scale * scale_O[o]) + bias_O[o]
+
+
+@_compiled
+def normalize(x_NI, gain_I, bias_I, epsilon, out_NI):
+    """Layer norm."""
+    width = float32(x_NI.shape[1])
+    for n in range(len(x_NI)):
+        x_I, out_I = x_NI[n], out_NI[n]
+        total = float32(0.0)
+        for i in range(len(x_I)):
+            total += x_I[i]
+        mean = total / width
+        squares = float32(0.0)
+        for i in range(len(x_I)):
+            squares += (x_I[i] - mean) * (x_I[i] - mean)
+        factor = float32(1.0) / np.sqrt(squares / width + epsilon)
+        for i in range(len(x_I)):
+            out_I[i] = (x_I[i] - mean) * factor * gain_I[i] + bias_I[i]
+
+
+@_compiled
+def relu(value_NO, scale_N, scale_O, bias_O, out_NO):
+    for n in range(len(out_NO)):
+        out_O = out_NO[n]
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, out_O)
+        for o in range(len(out_O)):
+            out_O[o] = max(out_O[o], float32(0.0))
+
+
+@_compiled
+def gelu(value_NO, scale_N, scale_O, bias_O, out_NO):
+    for n in range(len(out_NO)):
+        out_O = out_NO[n]
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, out_O)
+        for o in range(len(out_O)):
+            out_O[o] *= float32(0.5) * (float32(1.0) + math.erf(out_O[o] * float32(math.sqrt(0.5))))
+
+
+@_compiled
+def swish(value_NO, scale_N, scale_O, bias_O, out_NO):
+    for n in range(len(out_NO)):
+        out_O = out_NO[n]
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, out_O)
+        for o in range(len(out_O)):
+            small = _exponential(-abs(out_O[o]))
+            larger = float32(1.0) if out_O[o] > 0 else small
+            out_O[o] *= larger / (float32(1.0) + small)
+
+
+# Attention
+
+
+@_compiled
+def _attend(q_HD, keys, values, entry_T, score_HT, out_HE):
+    """Attention of one query to these entries of the keys and values, which are [entries, H, D] and [entries, H, E]."""
+    heads, width = q_HD.shape
+    factor = float32(1.0 / math.sqrt(width))
+    for t in range(len(entry_T)):
+        k_HD = keys[entry_T[t]]
+        for h in range(heads):
+            q_D, k_D = q_HD[h], k_HD[h]
+            score = float32(0.0)
+            for d in range(width):
+                score += q_D[d] * k_D[d]
+            score_HT[h, t] = score * factor
+    for h in range(heads):
+        _softmax(score_HT[h, : len(entry_T)])
+    out_HE[:] = float32(0.0)
+    for t in range(len(entry_T)):
+        v_HE = values[entry_T[t]]
+        for h in range(heads):
+            share, v_E, out_E = score_HT[h, t], v_HE[h], out_HE[h]
+            for e in range(len(out_E)):
+                out_E[e] += share * v_E[e]
+
+
+@_compiled
+def _softmax(x_T):
+    largest = LEAST_INTEGER
+    for t in range(len(x_T)):
+        largest = max(largest, _ordered(x_T[t]))
+    peak = _unordered(largest)
+    total = float32(0.0)
+    for t in range(len(x_T)):
+        x_T[t] = _exponential(x_T[t] - peak)
+        total += x_T[t]
+    for t in range(len(x_T)):
+        x_T[t] /= total
+
+
+@_compiled
+def attend_to_past(value_NO, scale_N, scale_O, bias_O, keys, values, entry_NT, out_NHE):
+    """Attention of every hypothesis to the entries of its own past.
+
+    The product has queries, keys and values side by side. The last entry of a row is its own, and is written first.
+    """
+    rows, times = entry_NT.shape
+    heads, width = keys.shape[1:]
+    side = heads * width
+    q_HD = np.empty((heads, width), np.float32)
+    score_HT = np.empty((heads, times), np.float32)
+    for n in range(rows):
+        own, value_O, scale = entry_NT[n, times - 1], value_NO[n], scale_N[n]
+        _restore(value_O, scale, scale_O, bias_O, 0, q_HD.reshape(-1))
+        _restore(value_O, scale, scale_O, bias_O, side, keys[own].reshape(-1))
+        _restore(value_O, scale, scale_O, bias_O, 2 * side, values[own].reshape(-1))
+        _attend(q_HD, keys, values, entry_NT[n], score_HT, out_NHE[n])
+
+
+@_compiled
+def attend_to_source(value_NO, scale_N, scale_O, bias_O, keys, values, first_B, length_B, out_NHE):
+    """Attention of every hypothesis to its sentence, whose entries follow each other from the first on."""
+    heads, width = keys.shape[1:]
+    each = len(value_NO) // len(first_B)
+    q_HD = np.empty((heads, width), np.float32)
+    score_HT = np.empty((heads, length_B.max()), np.float32)
+    for n in range(len(value_NO)):
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
+        first = first_B[n // each]
+        _attend(q_HD, keys, values, np.arange(first, first + length_B[n // each]), score_HT, out_NHE[n])
+
+
+@_compiled
+def attend_to_sentence(value_NO, scale_N, scale_O, bias_O, first_B, length_B, keys, values, out_NHE):
+    """Attention of every token to its own sentence. The product is as in `attend_to_past`.
+
+    Keys and values are space for those of the longest sentence.
+    """
+    heads, width = keys.shape[1:]
+    side = heads * width
+    q_HD = np.empty((heads, width), np.float32)
+    score_HT = np.empty((heads, len(keys)), np.float32)
+    for b in range(len(first_B)):
+        for t in range(length_B[b]):
+            n = first_B[b] + t
+            value_O, scale = value_NO[n], scale_N[n]
+            _restore(value_O, scale, scale_O, bias_O, side, keys[t].reshape(-1))
+            _restore(value_O, scale, scale_O, bias_O, 2 * side, values[t].reshape(-1))
+        entry_T = np.arange(length_B[b])
+        for t in range(length_B[b]):
+            n = first_B[b] + t
+            _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
+            _attend(q_HD, keys, values, entry_T, score_HT, out_NHE[n])
+
+
+# Candidates
+
+
+@_compiled
+def best(value_NV, scale_N, scale_V, bias_V, log_prob_NC, id_NC):
+    """The largest log-probabilities of every row and their ids, best first, the lower id of ties first."""
+    size = len(scale_V)
+    logit_V = np.empty(size, np.float32)
+    peak_K = np.empty((size + BLOCK - 1) // BLOCK, np.float32)
+    for n in range(len(value_NV)):
+        value_V, scale, best_C, id_C = value_NV[n], scale_N[n], log_prob_NC[n], id_NC[n]
+        _restore(value_V, scale, scale_V, bias_V, 0, logit_V)
+        for k in range(len(peak_K)):
+            block = logit_V[k * BLOCK : (k + 1) * BLOCK]
+            largest = LEAST_INTEGER
+            for v in range(len(block)):
+                largest = max(largest, _ordered(block[v]))
+            peak_K[k] = _unordered(largest)
+        peak = peak_K.max()
+        total = float32(0.0)
+        for v in range(size):
+            total += _exponential(logit_V[v] - peak)
+
+        best_C[:] = -np.inf
+        id_C[:] = 0
+        last = len(best_C) - 1
+        for k in range(len(peak_K)):
+            if peak_K[k] > best_C[last]:
+                for v in range(k * BLOCK, min((k + 1) * BLOCK, size)):
+                    if logit_V[v] > best_C[last]:
+                        place = last
+                        while place > 0 and best_C[place - 1] < logit_V[v]:
+                            best_C[place], id_C[place] = best_C[place - 1], id_C[place - 1]
+                            place -= 1
+                        best_C[place], id_C[place] = logit_V[v], v
+        norm = peak + np.log(total)
+        for c in range(len(best_C)):
+            best_C[c] -= norm
