@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 
-from dragoman.bundle import Tokenizers, named_weights, save_bundle
+from dragoman.bundle import Tokenizers, save_bundle
 from dragoman.config import Config, TextConfig, TransformerConfig
 from dragoman.model.transformer import DecoderLayer, Transformer
+from dragoman.tensors import named_weights
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.vocabulary import NUM_SPECIAL
 
