@@ -53,7 +53,7 @@ def test_scores_of_a_model_record_its_commit_and_configuration(place: Path, quic
     record = json.loads(done.stdout)
     assert record["git_commit"] == source_commit()
     configuration = record["configuration"]
-    decode = asdict(replace(load_config(quick_run).decode, beam=2, batch_size=64))
+    decode = asdict(replace(load_config(quick_run).decode, beam=2, batch_size=32))
     assert configuration.pop("decode") == decode
     assert configuration == {
         "tokenize": "13a",

@@ -140,7 +140,7 @@ def test_tokenize_applies_to_every_score(place: Path) -> None:
 
 def test_evaluate_exits_with_1_if_lines_failed(place: Path, quick_run: Path) -> None:
     arguments = ["evaluate", "--model", str(quick_run), "--source", str(place / "source")]
-    arguments += ["--reference", str(place / "reference")]
+    arguments += ["--reference", str(place / "reference"), "--engine", "plain"]
     fault = {"name": "out_of_memory", "longest": 9}  # with </s>
     ended = shared_server().start(arguments, place / "errors", fault, {}).wait()
     assert ended.code == 1

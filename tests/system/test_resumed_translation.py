@@ -35,7 +35,7 @@ class Job:
     @property
     def arguments(self) -> list[str]:
         files = ["--model", str(self._model), "--input", str(self.source)]
-        how = ["--batch-size", "2", "--beam", "1", "--max-extra", "4", *self.options]
+        how = ["--engine", "plain", "--batch-size", "2", "--beam", "1", "--max-extra", "4", *self.options]
         return ["translate", *files, *how, "--output", str(self.output)]
 
     def run(self, *more: str, **fault: Any) -> Ended:

@@ -169,12 +169,9 @@ def test_unknown_names_are_refused() -> None:
 def test_info_names_the_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("dragoman.device.choose_device", lambda name: CPU)
     app(["info", "--preset", "tiny"], standalone_mode=False)
-    assert (
-        "translates here with the plain engine in float32: a model of width 128 gains little from the CPU engine\n"
-        in capsys.readouterr().out
-    )
+    assert "translates here with the cpu engine in float32: the fastest on cpu\n" in capsys.readouterr().out
     app(["info", "--preset", "tiny", "--json"], standalone_mode=False)
-    assert json.loads(capsys.readouterr().out)["engine"]["engine"] == "plain"
+    assert json.loads(capsys.readouterr().out)["engine"]["engine"] == "cpu"
     app(["info", "--model", "en-de"], standalone_mode=False)
     assert "translates here with the cpu engine in int8: the fastest on cpu\n" in capsys.readouterr().out
 

@@ -101,14 +101,17 @@ def test_decoding_and_scoring_use_the_requested_threads(
             rank_heads(translator, inspect_sentence(translator, "a b"))
         return set(seen)
 
-    assert threads_of(dragoman.load(quick_run)) == {1}, "the control"
-    assert threads_of(dragoman.load(quick_run, threads=2)) == {2}
-    assert threads_of(dragoman.load(quick_run), threads=3) == {3}
-    assert threads_of(dragoman.load(quick_run, threads=2), threads=0) == {1, 2}  # 0: as if nothing were asked for
+    def load(model: Path, threads: int | None = None) -> Translator:
+        return dragoman.load(model, threads=threads, engine="plain")
+
+    assert threads_of(load(quick_run)) == {1}, "the control"
+    assert threads_of(load(quick_run, threads=2)) == {2}
+    assert threads_of(load(quick_run), threads=3) == {3}
+    assert threads_of(load(quick_run, threads=2), threads=0) == {1, 2}  # 0: as if nothing were asked for
     own = shutil.copytree(quick_run, tmp_path / "run")
     config = (own / "config.toml").read_text(encoding="utf-8")
     (own / "config.toml").write_text(config.replace("batch_size = 0\nthreads = 0", "batch_size = 0\nthreads = 2"))
-    assert threads_of(dragoman.load(own)) == {2}
+    assert threads_of(load(own)) == {2}
 
 
 @pytest.mark.parametrize("command", ["translate", "inspect"])
