@@ -44,7 +44,7 @@ VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"beam": 3, "n_best": 2, "length_penalty": 1.0, "length_penalty_form": "power"}, {"activation": "swish"}),
     ({"beam": 2, "n_best": 2}, {"norm": "pre"}),
     ({"beam": 2}, {"positions": "learned", "d_k": 24, "d_v": 8, "activation": "gelu"}),
-    ({"beam": 5, "n_best": 5}, {"vocab_size": 8, "attention_bias": False, "positions": "none"}),
+    ({"beam": 12, "n_best": 12}, {"vocab_size": 8, "attention_bias": False, "positions": "none"}),
     ({"beam": 3, "n_best": 3}, {"decoder_d_model": 48, "decoder_num_heads": 3, "share_source_target": False}),
 ]
 
@@ -264,6 +264,34 @@ def test_a_batch_that_does_not_fit_is_halved(translator: Translator, monkeypatch
     monkeypatch.setattr(CpuEngine, "_encode", limited)
     assert hypotheses(translator, threads=2) == expected
     assert max(sizes) > 2 >= min(sizes)
+
+
+def test_a_line_that_is_too_big_fails_alone(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, long = CpuEngine._encode, "It rains, and it rains, and it rains again."
+
+    def limited(self: CpuEngine, sources: Any) -> Any:
+        if any(len(source) > 10 for source in sources):
+            raise MemoryError
+        return encode(self, sources)
+
+    expected = hypotheses(translator)
+    monkeypatch.setattr(CpuEngine, "_encode", limited)
+    found = translator.translate([*LINES, long])
+    assert [(each.text, each.score) for each in found[:-1]] == expected
+    tokens = len(translator.tokenizers.source.encode(long)) + 1
+    assert (found[-1].text, found[-1].status, found[-1].reason) == ("", "failed", f"out of memory at {tokens} tokens")
+
+
+def test_every_line_has_a_status_in_order(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["It rains.", "", "  ", "The house is small. " * 300, "Good morning!", "Where do you live?"]
+    found = translator.translate(lines, split="long")
+    assert [each.source for each in found] == lines
+    assert [each.status for each in found] == ["translated", "empty", "empty", "split", "translated", "translated"]
+    assert [bool(each.text) for each in found] == [True, False, False, True, True, True]
+    monkeypatch.setattr(Translator, "limit", lambda *arguments: 2)
+    cut = translator.translate(lines[0])
+    assert cut.status == "truncated"
+    assert len(cut.tokens) < len(found[0].tokens)
 
 
 def test_an_error_in_a_thread_reaches_the_caller(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
