@@ -1,10 +1,12 @@
 """Text to text with a real, barely trained model: order, status, scores, attention."""
 
+import copy
 import gc
 import json
 import math
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from dragoman.data.corpus import Line, read_lines
 from dragoman.decode import translator as translator_module
 from dragoman.decode.engines import plain as engine
 from dragoman.decode.halving import in_halves
-from dragoman.decode.translator import Translator
+from dragoman.decode.translator import Translation, Translator
 from dragoman.errors import ConfigError
 from dragoman.inspect.capture import inspect_sentence
+from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 
 PAD, UNK, BOS, EOS = VOCABULARY.pad, VOCABULARY.unk, VOCABULARY.bos, VOCABULARY.eos
@@ -89,6 +92,39 @@ def test_n_best_is_sorted_and_distinct(translator: Translator) -> None:
     assert len({other.tokens for other in result.alternatives}) == 5
     with pytest.raises(ConfigError, match=r"decode\.n_best: 6 is more than beam=5; widen the beam or ask for fewer"):
         translator.translate("a", beam=5, n_best=6)
+
+
+def test_tokens_are_looked_up_when_they_are_read(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = translator.translate("a b! C d", beam=2, n_best=2, split="sentences")
+    assert expected.source_tokens.count("</s>") == 2
+
+    def refuse(self: Any, ids: Any) -> Any:
+        raise AssertionError("looked up")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tokenizer, "pieces", refuse)
+        result = translator.translate("a b! C d", beam=2, n_best=2, split="sentences")
+        assert result.to_dict() == expected.to_dict()
+        with pytest.raises(AssertionError, match="looked up"):
+            _ = result.tokens
+    copied = copy.deepcopy(result)
+    assert "</s>" in vars(copied)["tokens"], "a copy holds the tokens and no tokenizer"
+    assert copied == result == expected
+    assert hash(copied) == hash(result) == hash(expected)
+    assert result.tokens is result.tokens
+    assert [other.tokens for other in result.alternatives] == [other.tokens for other in expected.alternatives]
+
+
+def test_a_translation_is_frozen_and_differs_by_its_tokens(translator: Translator) -> None:
+    result = translator.translate("a b c", beam=2)
+    assert replace(result) == result
+    assert replace(result, tokens=(*result.tokens, "a")) != result
+    assert replace(result, source_tokens=()) != result
+    assert replace(result.alternatives[0], tokens=("a",)) != result.alternatives[0]
+    for name in ("tokens", "text"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(result, name, ())
+    assert Translation("a", "b", "translated").tokens == ()
 
 
 def test_unknown_option_is_refused_with_a_suggestion(translator: Translator) -> None:

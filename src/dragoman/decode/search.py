@@ -14,7 +14,6 @@ Shape suffixes
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -68,8 +67,7 @@ class Decoding(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Hypothesis:
+class Hypothesis(NamedTuple):
     ids: tuple[int, ...]  # without the end symbol
     score: float  # total log-probability, including the end symbol when finished
     normalized_score: float  # used for ranking

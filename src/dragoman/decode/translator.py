@@ -1,5 +1,6 @@
 """Text in, text out: splitting, batching, and a status for every line. Knows nothing of files or training."""
 
+import functools
 import gc
 import itertools
 import math
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ from dragoman.model.footprint import parameter_counts
 from dragoman.progress import Advance, no_progress
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
+from dragoman.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
+P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
 WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
@@ -96,6 +99,40 @@ class Attention:
         )
 
 
+class _Ids:
+    """The ids of tokens that have not been read: most callers read the text alone."""
+
+    __slots__ = ("rows", "tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer, rows: list[list[int]]) -> None:
+        self.tokenizer, self.rows = tokenizer, rows
+
+    def tokens(self) -> tuple[str, ...]:
+        return tuple(self.tokenizer.pieces(itertools.chain.from_iterable(self.rows)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles hold the tokens, not the tokenizer."""
+        return tuple, (self.tokens(),)
+
+
+class _Tokens:
+    """A field of tokens. Set to ids, it looks up their tokens when it is first read."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __set__(self, instance: Any, value: tuple[str, ...] | _Ids) -> None:
+        instance.__dict__[self._name] = value
+
+    def __get__(self, instance: Any, owner: type) -> tuple[str, ...]:
+        if instance is None:
+            return ()  # the default
+        value: tuple[str, ...] | _Ids = instance.__dict__.get(self._name, ())
+        if isinstance(value, _Ids):
+            value = instance.__dict__[self._name] = value.tokens()
+        return value
+
+
 @dataclass(frozen=True)
 class Alternative:
     """One of the n best translations."""
@@ -103,7 +140,7 @@ class Alternative:
     text: str
     score: float
     normalized_score: float
-    tokens: tuple[str, ...]
+    tokens: _Tokens = _Tokens()
 
 
 @dataclass(frozen=True)
@@ -115,8 +152,8 @@ class Translation:
     status: Status
     score: float = 0.0
     normalized_score: float = 0.0
-    source_tokens: tuple[str, ...] = ()
-    tokens: tuple[str, ...] = ()
+    source_tokens: _Tokens = _Tokens()
+    tokens: _Tokens = _Tokens()
     alternatives: tuple[Alternative, ...] = ()  # best first, including this one
     attention: Attention | None = None  # only on request
     reason: str = ""  # why it failed
@@ -164,8 +201,7 @@ class Translation:
         return record
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A part of one line, short enough for the model."""
 
     line: int
@@ -177,14 +213,19 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Window:
-    """Lines that are translated together."""
+    """Lines that are translated together. Both dictionaries are by the number of a line."""
 
     texts: list[str]
-    results: dict[int, Translation]  # of lines that need no translation, by their number
-    pieces: list[_Piece]  # of the others
+    results: dict[int, Translation]  # of lines that need no translation
+    pieces_of: dict[int, list[_Piece]]  # of the others
+
+    @functools.cached_property
+    def pieces(self) -> list[_Piece]:
+        return list(itertools.chain.from_iterable(self.pieces_of.values()))
 
 
 Outcome = list[Hypothesis] | str  # a string is the reason why there are none
+Combination = list[Hypothesis]  # one for each piece of a line
 
 
 class PairError(DataError):
@@ -457,7 +498,7 @@ class Translator:
 
     def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> _Window:
         """Set aside blank and invalid lines; split the others into pieces."""
-        window = _Window([], {}, [])
+        window = _Window([], {}, {})
         sentences_of: dict[int, list[str]] = {}
         for number, given in enumerate(lines):
             line = given if isinstance(given, Line) else text_line(given)
@@ -471,24 +512,28 @@ class Translator:
                 sentences_of[number] = sentences(line.text) if options.split == "sentences" else [line.text]
         ids = iter(self.tokenizers.source.encode_batch([part for parts in sentences_of.values() for part in parts]))
         for number, parts in sentences_of.items():
-            window.pieces.extend(self._pieces(number, [(part, next(ids)) for part in parts]))
+            window.pieces_of[number] = self._pieces(number, parts, ids)
         return window
 
     def _assemble_all(
         self, window: _Window, outcomes: list[Outcome], attention: bool, options: DecodeConfig
     ) -> list[Translation]:
         """Put the lines together again, in order."""
-        hypotheses = [each for outcome in outcomes if not isinstance(outcome, str) for each in outcome]
-        texts = self.tokenizers.target.decode_batch([hypothesis.ids for hypothesis in hypotheses])
-        text_of = {id(hypothesis): text for hypothesis, text in zip(hypotheses, texts, strict=True)}
-        parts: dict[int, list[tuple[_Piece, Outcome]]] = {}
-        for piece, outcome in zip(window.pieces, outcomes, strict=True):
-            parts.setdefault(piece.line, []).append((piece, outcome))
+        rest = iter(outcomes)
+        found = [
+            self._combinations([*itertools.islice(rest, len(pieces))], options) for pieces in window.pieces_of.values()
+        ]
+        rows = [
+            hypothesis.ids
+            for combinations in found
+            if not isinstance(combinations, str)
+            for combination in combinations
+            for hypothesis in combination
+        ]
+        texts = iter(self.tokenizers.target.decode_batch(rows))
         results = window.results
-        results |= {
-            number: self._assemble(window.texts[number], found, text_of, attention, options)
-            for number, found in parts.items()
-        }
+        for (number, pieces), combinations in zip(window.pieces_of.items(), found, strict=True):
+            results[number] = self._assemble(window.texts[number], pieces, combinations, texts, attention)
         return [results[number] for number in range(len(window.texts))]
 
     def _search_all(
@@ -574,13 +619,13 @@ class Translator:
         limits = [self.limit(len(source), options) for source in sources]
         return engine.begin(sources, limits, options, start=ids.bos, end=ids.eos, forbidden=ids.never_predicted)
 
-    def _pieces(self, number: int, sentences: list[tuple[str, list[int]]]) -> list[_Piece]:
+    def _pieces(self, number: int, sentences: list[str], ids_of: Iterator[list[int]]) -> list[_Piece]:
         """The model's inputs of a line, given its sentences and their ids; anything too long is cut into parts."""
         pieces: list[_Piece] = []
-        for sentence, sentence_ids in sentences:
-            (first, _), *rest = self._split(sentence, sentence_ids)
-            for ids, glue in [(first, " "), *rest]:
-                pieces.append(_Piece(number, len(pieces), ids, glue, cut=bool(rest)))
+        for sentence in sentences:
+            parts = self._split(sentence, next(ids_of))
+            for part, (ids, glue) in enumerate(parts):
+                pieces.append(_Piece(number, len(pieces), ids, glue if part else " ", cut=len(parts) > 1))
         return pieces
 
     def _split(self, line: str, ids: list[int] | None = None) -> list[tuple[list[int], str]]:
@@ -619,54 +664,63 @@ class Translator:
         """Maximum number of tokens in a translation; </s> is counted in the source only."""
         return min(source_length - 1 + options.max_extra, (self.config.model.longest or sys.maxsize) - 1)
 
+    def _combinations(self, outcomes: list[Outcome], options: DecodeConfig) -> list[Combination] | str:
+        """The best translations of a line from the outcomes of its pieces, or why it has none."""
+        choices: list[list[Hypothesis]] = []
+        for outcome in outcomes:
+            if isinstance(outcome, str):
+                return outcome
+            choices.append(outcome)
+        if options.sampling:
+            return [[*samples] for samples in zip(*choices, strict=True)]
+        return best_combinations(choices, options.n_best)
+
     def _assemble(
         self,
         line: str,
-        parts: list[tuple[_Piece, Outcome]],
-        text_of: dict[int, str],
+        pieces: list[_Piece],
+        combinations: list[Combination] | str,
+        texts: Iterator[str],
         attention: bool,
-        options: DecodeConfig,
     ) -> Translation:
-        """One line from its pieces; `text_of` has the text of each hypothesis by its identity."""
-        choices: list[list[Hypothesis]] = []
-        for _, outcome in parts:
-            if isinstance(outcome, str):
-                return Translation(line, "", "failed", reason=outcome)
-            choices.append(outcome)
-        pieces = [piece for piece, _ in parts]
-        if options.sampling:
-            combinations = [[*samples] for samples in zip(*choices, strict=True)]
-        else:
-            combinations = best_combinations(choices, options.n_best)
-        alternatives = [self._alternative(pieces, combination, text_of) for combination in combinations]
-        best, chosen = alternatives[0], combinations[0]
-        truncated = not all(hypothesis.finished for hypothesis in chosen)
-        source_ids = _concatenated([piece.ids for piece in pieces])
-        return Translation(
+        """One line from its pieces; `texts` gives the texts of its hypotheses, combination by combination."""
+        if isinstance(combinations, str):
+            return Translation(line, "", "failed", reason=combinations)
+        joined = [self._join(pieces, combination, texts) for combination in combinations]
+        text, score, normalized_score, target = joined[0]
+        source = _Ids(self.tokenizers.source, [piece.ids for piece in pieces])
+        alternatives = [
+            _create(Alternative, text=text, score=score, normalized_score=normalized_score, tokens=ids)
+            for text, score, normalized_score, ids in joined
+        ]
+        truncated = False in [hypothesis.finished for hypothesis in combinations[0]]
+        cut = len(pieces) > 1 and any(piece.cut for piece in pieces)
+        return _create(
+            Translation,
             source=line,
-            text=best.text,
-            status="truncated" if truncated else "split" if any(piece.cut for piece in pieces) else "translated",
-            score=best.score,
-            normalized_score=best.normalized_score,
-            source_tokens=tuple(self.tokenizers.source.pieces(source_ids)),
-            tokens=best.tokens,
+            text=text,
+            status="truncated" if truncated else "split" if cut else "translated",
+            score=score,
+            normalized_score=normalized_score,
+            source_tokens=source,
+            tokens=target,
             alternatives=tuple(alternatives),
-            attention=self.attention(source_ids, produced(chosen[0], self.tokenizers.target.vocabulary.eos))
-            if attention and len(pieces) == 1 and best.tokens
+            attention=self.attention(source.rows[0], target.rows[0])
+            if attention and len(pieces) == 1 and target.rows[0]
             else None,
         )
 
-    def _alternative(self, pieces: list[_Piece], hypotheses: list[Hypothesis], text_of: dict[int, str]) -> Alternative:
-        """Join one hypothesis per piece."""
-        target = self.tokenizers.target
-        texts = [piece.glue + text_of[id(each)] for piece, each in zip(pieces, hypotheses, strict=True)]
-        ids = _concatenated([produced(hypothesis, target.vocabulary.eos) for hypothesis in hypotheses])
-        return Alternative(
-            text="".join(texts).strip(),
-            score=sum([hypothesis.score for hypothesis in hypotheses]),
-            normalized_score=sum([hypothesis.normalized_score for hypothesis in hypotheses]) / len(hypotheses),
-            tokens=tuple(target.pieces(ids)),
-        )
+    def _join(
+        self, pieces: list[_Piece], combination: Combination, texts: Iterator[str]
+    ) -> tuple[str, float, float, _Ids]:
+        """The text, scores and ids of a line from one hypothesis per piece."""
+        eos = self.tokenizers.target.vocabulary.eos
+        ids = _Ids(self.tokenizers.target, [produced(hypothesis, eos) for hypothesis in combination])
+        if len(combination) == 1:
+            return next(texts), combination[0].score, combination[0].normalized_score, ids
+        text = "".join([piece.glue + next(texts) for piece in pieces]).strip()
+        score = sum(hypothesis.score for hypothesis in combination)
+        return text, score, sum(hypothesis.normalized_score for hypothesis in combination) / len(combination), ids
 
     def attention(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> Attention:
         """The attention weights of every head, for source ids that end in </s> and the ids produced from them."""
@@ -681,6 +735,13 @@ class Translator:
             tuple(self.tokenizers.target.pieces(target_input)),
             tuple(self.tokenizers.target.pieces(target_ids)),
         )
+
+
+def _create(kind: Callable[P, T], *_: P.args, **fields: P.kwargs) -> T:
+    """`kind(**fields)` in a third of the time: the __init__ of a frozen dataclass makes a call for each field."""
+    created: T = object.__new__(kind)  # type: ignore[arg-type]
+    created.__dict__.update(fields)
+    return created
 
 
 class _Collecting:
@@ -718,10 +779,6 @@ def _map_in_threads(work: Callable[[T], U], items: Iterable[T], threads: int) ->
         yield from pool.map(work, items)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _concatenated(rows: list[list[int]]) -> list[int]:
-    return rows[0] if len(rows) == 1 else list(itertools.chain.from_iterable(rows))
 
 
 def _too_big(ids: list[int]) -> Outcome:

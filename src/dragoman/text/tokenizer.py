@@ -95,9 +95,7 @@ class Tokenizer:
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Decode each row of ids, on all cores."""
         textless = self.vocabulary.textless
-        plain = [
-            list(ids) if textless.isdisjoint(ids) else [piece for piece in ids if piece not in textless] for ids in rows
-        ]
+        plain = [ids if textless.isdisjoint(ids) else [piece for piece in ids if piece not in textless] for ids in rows]
         texts: list[str] = self._processor.decode(plain) if plain else []
         # A word model spells the mark as bytes, and a model may emit the bytes of a line break.
         return [normalize(text.replace(SPACE_MARK, " "), self.normalization) for text in texts]

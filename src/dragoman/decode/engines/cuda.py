@@ -341,20 +341,19 @@ class Found:
         if self.lengths_QR is None or self.scores_QR is None or self.finished_QR is None or self.ids_QRT is None:
             yield from ((number, None) for number in self.numbers)
             return
-        lengths = self.lengths_QR + self.finished_QR  # with the end symbol
-        penalties = _penalties(int(lengths.max(initial=1)), options)
-        normalized_QR = self.scores_QR / penalties[lengths.clip(1)]
+        real_QR = self.lengths_QR >= 0
+        lengths, scores, finished = (
+            each_QR[real_QR] for each_QR in (self.lengths_QR, self.scores_QR, self.finished_QR.astype(bool))
+        )
+        with_end = lengths + finished
+        normalized = scores / _penalties(int(with_end.max(initial=1)), options)[with_end.clip(1)]
         real_QRT = np.arange(self.ids_QRT.shape[2]) < self.lengths_QR[..., np.newaxis]
-        ids = self.ids_QRT[real_QRT].tolist()
-        place = 0
-        rows = (each.tolist() for each in (self.lengths_QR, self.scores_QR, normalized_QR, self.finished_QR))
-        for number, *columns in zip(self.numbers, *rows, strict=True):
-            hypotheses = []
-            for length, score, normalized, finished in zip(*columns, strict=True):
-                if length >= 0:
-                    hypotheses.append(Hypothesis(tuple(ids[place : place + length]), score, normalized, bool(finished)))
-                    place += length
-            yield number, hypotheses
+        ids = tuple(self.ids_QRT[real_QRT].tolist())
+        ends = np.cumsum(lengths)
+        rows = [ids[start:end] for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+        every = map(Hypothesis, rows, scores.tolist(), normalized.tolist(), finished.tolist())
+        for number, count in zip(self.numbers, real_QR.sum(axis=1).tolist(), strict=True):
+            yield number, list(itertools.islice(every, count))
 
 
 class Search:
