@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dragoman.bundle import Bundle, Tokenizers, load_bundle, resolve_model
 from dragoman.config import Config, DataConfig, DecodeConfig, TransformerConfig
-from dragoman.data.batching import bucket_by_length, teacher_forcing
+from dragoman.data.batching import Batch, bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
@@ -290,6 +290,7 @@ class Translator:
         top_k: sample among the k likeliest tokens; 0 is all.
         top_p: sample among the likeliest tokens that make up this probability.
         seed: of the sampling.
+        shortlist: search only among the target pieces that the model's shortlist allows; in the CPU engine.
         batch_size: sentences translated at a time; 0 is what suits the engine.
         threads: CPU threads; 0 takes one per core, and one for a small model.
         """
@@ -306,7 +307,17 @@ class Translator:
         unknown = options.keys() - DecodeConfig.__dataclass_fields__.keys()
         for name in unknown:
             raise ConfigError(f"{name}: unknown option; {suggestion(name, DecodeConfig.__dataclass_fields__)}")
-        return self._sized(replace(self.config.decode, **options))
+        chosen = self._sized(replace(self.config.decode, **options))
+        if options.get("shortlist"):  # a model's own setting applies where it can
+            self._require_shortlist(chosen)
+        return chosen
+
+    def _require_shortlist(self, options: DecodeConfig) -> None:
+        choice = self.choice_for(options)
+        if choice.engine != "cpu":
+            raise ConfigError(f"shortlist: runs in the CPU engine only, this is the {choice.describe()}; leave it out")
+        if self._bundle.shortlist is None:
+            raise ConfigError("shortlist: the model has none; make one with `dragoman shortlist`, or leave it out")
 
     def _sized(self, options: DecodeConfig) -> DecodeConfig:
         """Fill in the engine's own batch size."""
@@ -511,7 +522,7 @@ class Translator:
 
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
-        for batch, hypotheses in zip(batches, _map_in_threads(found, batches, workers), strict=True):
+        for batch, hypotheses in zip(batches, map_in_threads(found, batches, workers), strict=True):
             outcomes.update(zip(batch, hypotheses, strict=True))
             left.subtract(pieces[index].line for index in batch)
             advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
@@ -600,8 +611,10 @@ class Translator:
         """Return the hypotheses of each source, or why it has none; if out of memory, retry in halves."""
         on_cpu = self.choice_for(options).engine == "cpu"
 
+        shortlist = self._bundle.shortlist if options.shortlist else None
+
         def start_decoding(sources: list[list[int]]) -> Decoding:
-            return self._cpu_engine().start(sources, threads) if on_cpu else self.engine.start(sources)
+            return self._cpu_engine().start(sources, threads, shortlist) if on_cpu else self.engine.start(sources)
 
         def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
             limits = [self.limit(len(source), options) for source, _ in jobs]
@@ -682,6 +695,22 @@ class Translator:
             tuple(self.tokenizers.target.pieces(target_ids)),
         )
 
+    def cross_attention(self, batches: Sequence[Batch]) -> Iterator[Array]:
+        """The attention of every token of each batch to the source, as means over heads: [layer, B, T, S]."""
+
+        def on_cpu(batch: Batch) -> Array:
+            lengths = batch.source_allowed.sum(dim=1).tolist()
+            sources = [ids[:length] for ids, length in zip(batch.source_ids.tolist(), lengths, strict=True)]
+            return self._cpu_engine().attention(sources, batch.target_input.numpy(), 1)
+
+        if self.choice.engine == "cpu":
+            yield from map_in_threads(on_cpu, batches, self._threads(self.config.decode))
+            return
+        for batch in batches:
+            with self.inference():
+                weight_LBTS = self.engine.cross_attention(batch)
+            yield weight_LBTS
+
 
 class _Collecting:
     """How many threads want no garbage collection, and whether it was on before the first of them."""
@@ -708,7 +737,7 @@ def _without_garbage_collection() -> Iterator[None]:
                 gc.enable()
 
 
-def _map_in_threads(work: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
+def map_in_threads(work: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
     """The results of `work`, in order, by `threads` threads; an error cancels what has not begun."""
     if threads == 1:
         yield from map(work, items)

@@ -5,7 +5,7 @@ compiled loops (`loops.py`). Sentences lie end to end, without padding. Every hy
 of its past: when the search moves hypotheses, only these lists move; keys and values stay where they were written.
 
 Shapes: B sentences, W hypotheses of each, N rows, T target positions, M width of a position, H heads, E width of a
-head's values, C candidates.
+head's values.
 """
 
 import itertools
@@ -17,9 +17,11 @@ import numpy as np
 from dragoman.config import StackSize, TransformerConfig
 from dragoman.data.batching import split_by_tokens
 from dragoman.decode.engines import loops
+from dragoman.decode.engines.candidates import Candidates, OfShortlist, WholeVocabulary
 from dragoman.decode.engines.layers import Builder
 from dragoman.decode.engines.products import Product
 from dragoman.int8 import Array
+from dragoman.shortlist import Shortlist
 from dragoman.weights import Weights
 
 if TYPE_CHECKING:
@@ -37,10 +39,12 @@ class CpuEngine:
     def __init__(self, config: TransformerConfig, weights: Weights, precision: str) -> None:
         build = Builder(config, weights, int8=precision == "int8")
         self._source, self._encoder, self._memory = build.source_embedding(), build.encoder(), build.memory()
-        self.target, self.decoder, self.output = build.target_embedding(), build.decoder(), build.output()
+        self.target, self.decoder, self._output = build.target_embedding(), build.decoder(), build.output()
 
-    def start(self, sources: Sequence[Sequence[int]], threads: int) -> "CpuDecoding":
-        """Encode a batch, which `threads` threads will decode."""
+    def start(
+        self, sources: Sequence[Sequence[int]], threads: int, shortlist: Shortlist | None = None
+    ) -> "CpuDecoding":
+        """Encode a batch, which `threads` threads will decode, into the pieces of a shortlist or into all pieces."""
         length_B = np.array([len(source) for source in sources])
         memory = [_new_cache(self.decoder.size, length_B.sum()) for _ in self.decoder.layers]
         done = 0
@@ -49,7 +53,17 @@ class CpuEngine:
             tokens = slice(done, done + len(product[0]))
             _restore_side_by_side(product, [array[tokens] for cache in memory for array in cache])
             done = tokens.stop
-        return CpuDecoding(self, memory, length_B, threads)
+        candidates = (
+            WholeVocabulary(self._output)
+            if shortlist is None
+            else OfShortlist(self._output, shortlist.allowed(sources))
+        )
+        return CpuDecoding(self, memory, length_B, candidates, threads)
+
+    def attention(self, sources: Sequence[Sequence[int]], input_BT: Array, threads: int) -> Array:
+        """The attention to the source of every token fed to the decoder, as means over heads: [layer, B, T, S]."""
+        decoding = self.start(sources, threads)
+        return np.stack([decoding.attention(id_B[:, np.newaxis]) for id_B in input_BT.T], axis=2)
 
     def _encode(self, sources: Sequence[Sequence[int]], threads: int) -> Product:
         """Keys and values of all decoder layers for every token, side by side."""
@@ -71,32 +85,45 @@ class CpuEngine:
 class CpuDecoding:
     """One batch being decoded (search's Decoding protocol, without what only sampling needs)."""
 
-    def __init__(self, engine: CpuEngine, memory: list[Cache], length_B: Array, threads: int) -> None:
-        self._engine, self._memory, self._threads = engine, memory, threads
+    def __init__(
+        self, engine: CpuEngine, memory: list[Cache], length_B: Array, candidates: Candidates, threads: int
+    ) -> None:
+        self._engine, self._memory, self._candidates, self._threads = engine, memory, candidates, threads
         self._first_B, self._length_B = np.cumsum(length_B) - length_B, length_B  # entries of the memory
         self._caches = [_new_cache(engine.decoder.size, INITIAL_STEPS * len(length_B)) for _ in engine.decoder.layers]
         self._entry_BWT = np.zeros((len(length_B), 1, 0), np.int64)  # entries of the caches
         self._used = 0  # of them
 
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
+        return self._candidates.best(self._step(id_BW), count, self._threads)
+
+    def attention(self, id_BW: Array) -> Array:
+        """Feed an id to every hypothesis. Return its attention to the source, as means over heads: [layer, N, S]."""
+        weights_LNS = np.empty((len(self._memory), id_BW.size, self._length_B.max()), np.float32)
+        self._step(id_BW, weights_LNS)
+        return weights_LNS
+
+    def _step(self, id_BW: Array, weights_LNS: Array | None = None) -> Array:
+        """Feed an id to every hypothesis. Return what the output matrix takes: [N, M]."""
         engine, threads = self._engine, self._threads
         self._add_entries()
         rows, size, position = id_BW.size, engine.decoder.size, self._entry_BWT.shape[2] - 1
         entry_NT = self._entry_BWT.reshape(rows, -1)
         context_NHE = np.empty((rows, size.num_heads, size.d_v), np.float32)
         stream = engine.decoder.stream(engine.target(id_BW.reshape(-1), np.full(rows, position)))
-        for layer, cache, memory in zip(engine.decoder.layers, self._caches, self._memory, strict=True):
+        for number, (layer, cache, memory) in enumerate(
+            zip(engine.decoder.layers, self._caches, self._memory, strict=True)
+        ):
             assert layer.source_attention is not None and layer.source_output is not None
             loops.attend_to_past(*layer.attention(stream.h_NM, threads), *cache, entry_NT, context_NHE)
             stream.add(layer.attention_output(context_NHE, threads))
             product = layer.source_attention(stream.h_NM, threads)
             loops.attend_to_source(*product, *memory, self._first_B, self._length_B, context_NHE)
+            if weights_LNS is not None:
+                loops.weigh_source(*product, memory[0], self._first_B, self._length_B, weights_LNS[number])
             stream.add(layer.source_output(context_NHE, threads))
             layer.feed_forward(stream, threads)
-        count = min(count, engine.target.size)
-        value_NC, id_NC = np.empty((rows, count), np.float32), np.empty((rows, count), np.int64)
-        loops.best(*engine.output(stream.h_NM, threads), value_NC, id_NC)
-        return value_NC, id_NC
+        return stream.h_NM
 
     def log_probs(self, id_BW: Array) -> "Tensor":
         raise NotImplementedError("the CPU engine does not sample")
@@ -107,6 +134,7 @@ class CpuDecoding:
     def select(self, sentence_B: Array) -> None:
         self._entry_BWT = self._entry_BWT[sentence_B]
         self._first_B, self._length_B = self._first_B[sentence_B], self._length_B[sentence_B]
+        self._candidates.select(sentence_B)
 
     def _add_entries(self) -> None:
         """One for every hypothesis."""
@@ -138,4 +166,3 @@ def _restore_side_by_side(product: Product, arrays: Sequence[Array]) -> None:
         flat = array.reshape(len(array), -1)
         loops.restore(*product, first, flat)
         first += flat.shape[1]
-

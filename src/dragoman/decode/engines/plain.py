@@ -143,6 +143,15 @@ class Engine:
         _, weights = self._model(source, target, need_weights=True, **self._masking(1))
         return weights
 
+    def cross_attention(self, batch: Batch) -> Array:
+        """The attention to the source, by teacher forcing, as means over heads: [layer, B, T, S]."""
+        batch, weights = batch.to(self.device), AttentionWeights()
+        masking = self._masking(len(batch.source_ids))
+        memory = self._model.encode(batch.source_ids, batch.source_allowed, **masking)
+        cache = self._model.start(memory, batch.source_allowed, **masking)
+        self._model.decode_states(batch.target_input, cache, weights)
+        return torch.stack([weights_BHTS.mean(dim=1) for weights_BHTS in weights.cross]).float().cpu().numpy()
+
 
 def in_precision(model: Model, device: torch.device, precision: str) -> Model:
     """Return the model itself for float32, otherwise a converted copy; the given model keeps its weights."""

@@ -27,7 +27,9 @@ Product = tuple[Array, Array, Array, Array]  # values [N, O], scales of rows and
 class Matrix:
     """Linear layers side by side, as x W^T + b. Weights are int8 as stored, or quantized here, or float32."""
 
-    def __init__(self, weight_OI: Array, scale_O: Array | None, bias_O: Array | None, *, positive: bool = False) -> None:
+    def __init__(
+        self, weight_OI: Array, scale_O: Array | None, bias_O: Array | None, *, positive: bool = False
+    ) -> None:
         """`scale_O` makes it int8. `positive`: no input is negative, so that inputs have twice as many levels."""
         self._weight_OI, self._int8 = weight_OI, scale_O is not None
         outputs = len(weight_OI)
@@ -39,12 +41,24 @@ class Matrix:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, weights: Weights, *names: str, int8: bool, bias_O: Array | None = None, positive: bool = False) -> "Matrix":
+    def of(
+        cls, weights: Weights, *names: str, int8: bool, bias_O: Array | None = None, positive: bool = False
+    ) -> "Matrix":
         """The matrices of these names."""
         if not int8:
             return cls(np.concatenate([expand(weights, f"{name}.weight") for name in names]), None, bias_O)
         rows, scales = zip(*(_int8_rows(weights, f"{name}.weight") for name in names), strict=True)
         return cls(np.concatenate(rows), np.concatenate(scales), bias_O, positive=positive)
+
+    @property
+    def size(self) -> int:
+        """How many outputs it has."""
+        return len(self._weight_OI)
+
+    def select(self, output_P: Array) -> "Matrix":
+        """A matrix with these outputs only."""
+        scale_P = self._scale_O[output_P] if self._int8 else None
+        return Matrix(self._weight_OI[output_P], scale_P, self._bias_O[output_P], positive=self._zero == 0)
 
     def __call__(self, x_NI: Array, threads: int) -> Product:
         """The product with these rows, [N, ...], for a loop to restore."""
