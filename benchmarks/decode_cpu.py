@@ -1,11 +1,12 @@
 """Decoding speed on a CPU: a model here and, with the same weights, in CTranslate2.
 
-    python -m benchmarks.decode_cpu --input FILE [--model en-de] [--lines 192] [--batch 64] [--beam 4 1] [--json]
+    python -m benchmarks.decode_cpu --input FILE [--model en-de] [--lines 192] [--batch 64] [--beam 4 1] [--shortlist] [--json]
 
 Ours is `Translator.translate`, from text to text, with splitting, tokenization and detokenization. The peer gets
 the pieces of the same lines; its tokenization is not counted. It runs twice, with all threads on each batch and with a
 batch on each thread; the better counts. All systems run every setting in turns, and the best of `--repeats` times
-counts. Also one sentence at a time, the share of equal lines, and steal time.
+counts. Also one sentence at a time, the share of equal lines, and steal time. With `--shortlist`, ours runs a second
+time with the model's shortlist; its ratio to ours without it is printed apart.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from dragoman.decode.translator import Translation, Translator
 
 ALONE = 24  # sentences translated one at a time
 PRECISIONS = ("int8", "float32")
-OURS, PEER = "dragoman", "CTranslate2"
+OURS, SHORTLIST, PEER = "dragoman", "dragoman, shortlist", "CTranslate2"
 
 
 class CTranslate2:
@@ -95,6 +96,7 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--shortlist", action="store_true", help="also with the model's shortlist")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     threads, before = arguments.threads, processor_times()
@@ -120,17 +122,24 @@ def main() -> None:
                         PEER: partial(together.translate, pieces, beam, batch),
                         f"{PEER}, workers": partial(apart.translate, pieces, beam, batch),
                     }
+                    if arguments.shortlist:
+                        rows[f"batch {batch}"][SHORTLIST] = partial(ours, lines, batch_size=batch, shortlist=True)
                 few = slice(None, None, max(1, len(lines) // ALONE))
                 rows["alone"] = {
                     OURS: partial(one_by_one, ours, lines[few]),
                     PEER: partial(one_by_one, partial(together.translate, beam=beam, batch=1), pieces[few]),
                 }
+                if arguments.shortlist:
+                    rows["alone"][SHORTLIST] = partial(one_by_one, partial(ours, shortlist=True), lines[few])
                 for name, systems in rows.items():
                     count = len(lines[few]) if name == "alone" else len(lines)
                     times, found = best_times(systems, arguments.repeats)
                     key = f"{precision}, beam {beam}, {name}"
                     results[key] = {system: count / seconds for system, seconds in times.items()}
                     results[key]["equal lines"] = equal_lines(found[OURS], found[PEER]) / count
+                    if arguments.shortlist:
+                        changed = sum(a.text != b.text for a, b in zip(found[OURS], found[SHORTLIST], strict=True))
+                        results[key]["lines that the shortlist changes"] = changed / count
                     print(key, {system: round(value, 2) for system, value in results[key].items()}, flush=True)
     ratios = {
         name: row[OURS] / max(speed for system, speed in row.items() if system.startswith(PEER))
@@ -138,6 +147,9 @@ def main() -> None:
     }
     for name, ratio in ratios.items():
         print(f"{OURS} / {PEER}, {name}: {ratio:.2f}")
+    for name, row in results.items():
+        if SHORTLIST in row:
+            print(f"{SHORTLIST} / {OURS}, {name}: {row[SHORTLIST] / row[OURS]:.2f}")
     stolen = stolen_share(before, processor_times())
     print(f"steal time: {stolen:.1%}")
     if arguments.json:

@@ -1,6 +1,7 @@
-"""Learns a shortlist: which target pieces a model produces while it attends to a source piece.
+"""Learns a shortlist: which target pieces a model predicts while it attends to a source piece.
 
-Shapes: B sentences, S source positions, T target positions, N pairs of a source and a target position.
+Shapes: B sentences, S source positions, T target positions, N real target positions, P pairs of such a position and a
+source position, C predictions at a position, V target vocabulary, K pieces kept for a source piece.
 """
 
 from collections.abc import Sequence
@@ -18,26 +19,33 @@ from dragoman.shortlist import Shortlist
 from dragoman.text.normalize import SPACE_MARK
 
 BATCH_TOKENS, BATCHES_AT_ONCE = 2_048, 64  # tokens are on the longer side, including padding
-LEAST_WEIGHT = 0.05  # of a target token's attention: less is noise, and would make counts large
+CANDIDATES = 8  # predictions counted at every position
+LEAST_WEIGHT = 0.05  # of attention: less is noise, and would make counts large
+LEAST_PRODUCT = 0.001  # of attention and probability
 
 Pair = tuple[list[int], list[int]]  # ids of a source and its translation, without special ids
 
 
 class Associations:
-    """How much attention the tokens of every target piece paid to every source piece, over many sentences."""
+    """How often a model predicts every target piece while it attends to every source piece, over many sentences."""
 
     def __init__(self, target_size: int) -> None:
-        self.frequency_V = np.zeros(target_size, np.int64)  # of target pieces
+        self.frequency_V = np.zeros(target_size)  # expected, of target pieces
         self._key: Array = np.zeros(0, np.int64)  # source id * target_size + target id
         self._weight: Array = np.zeros(0)
         self._new: list[tuple[Array, Array]] = []
 
-    def add(self, source_BS: Array, target_BT: Array, real_BT: Array, weight_BTS: Array) -> None:
-        """Count the attention of real target tokens to the source tokens of their sentence."""
-        self.frequency_V += np.bincount(target_BT[real_BT], minlength=len(self.frequency_V))
-        sentence_N, target_N, source_N = np.nonzero((weight_BTS >= LEAST_WEIGHT) & real_BT[:, :, np.newaxis])
-        key_N = source_BS[sentence_N, source_N] * len(self.frequency_V) + target_BT[sentence_N, target_N]
-        self._new.append((key_N, weight_BTS[sentence_N, target_N, source_N]))
+    def add(self, source_BS: Array, real_BT: Array, weight_BTS: Array, probability_BTC: Array, id_BTC: Array) -> None:
+        """Count what is predicted at real positions, in proportion to the attention to each source token."""
+        id_NC, probability_NC = id_BTC[real_BT], probability_BTC[real_BT]
+        self.frequency_V += np.bincount(id_NC.ravel(), probability_NC.ravel(), len(self.frequency_V))
+        sentence_N, _ = np.nonzero(real_BT)
+        weight_NS = weight_BTS[real_BT]
+        n, s = np.nonzero(weight_NS >= LEAST_WEIGHT)
+        weight_PC = weight_NS[n, s][:, np.newaxis] * probability_NC[n]
+        key_PC = source_BS[sentence_N[n], s][:, np.newaxis] * len(self.frequency_V) + id_NC[n]
+        kept_PC = weight_PC >= LEAST_PRODUCT
+        self._new.append((key_PC[kept_PC], weight_PC[kept_PC]))
         if sum(len(key) for key, _ in self._new) > max(1 << 22, len(self._key)):
             self._merge()
 
@@ -100,9 +108,10 @@ def learn_shortlist(
             teacher_forcing(rows, [pairs[row][0] for row in rows], [pairs[row][1] for row in rows], source, target)
             for rows in some
         ]
-        for batch, weight_LBTS in zip(batches, translator.cross_attention(batches), strict=True):
-            weight_BTS, real_BT = alignment(weight_LBTS, batch, source.eos), batch.target_real.numpy()
-            associations.add(batch.source_ids.numpy(), batch.target_output.numpy(), real_BT, weight_BTS)
+        for batch, predictions in zip(batches, translator.predict(batches, CANDIDATES), strict=True):
+            weight_BTS = alignment(predictions.weight_LBTS, batch, source.eos)
+            probability_BTC, real_BT = np.exp(predictions.log_prob_BTC), batch.target_real.numpy()
+            associations.add(batch.source_ids.numpy(), real_BT, weight_BTS, probability_BTC, predictions.id_BTC)
             advance(len(batch.rows))
     return associations.shortlist(translator.tokenizers, count, frequent)
 

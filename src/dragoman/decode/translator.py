@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dragoman.decode.engines.cpu import CpuEngine
     from dragoman.decode.engines.cuda import CudaSearch, Search
     from dragoman.decode.engines.plain import Engine
+    from dragoman.decode.engines.predictions import Predictions
 
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
@@ -695,21 +696,17 @@ class Translator:
             tuple(self.tokenizers.target.pieces(target_ids)),
         )
 
-    def cross_attention(self, batches: Sequence[Batch]) -> Iterator[Array]:
-        """The attention of every token of each batch to the source, as means over heads: [layer, B, T, S]."""
-
-        def on_cpu(batch: Batch) -> Array:
-            lengths = batch.source_allowed.sum(dim=1).tolist()
-            sources = [ids[:length] for ids, length in zip(batch.source_ids.tolist(), lengths, strict=True)]
-            return self._cpu_engine().attention(sources, batch.target_input.numpy(), 1)
-
+    def predict(self, batches: Sequence[Batch], count: int) -> "Iterator[Predictions]":
+        """What the model predicts at every position of each batch, by teacher forcing: the best `count` ids."""
         if self.choice.engine == "cpu":
-            yield from map_in_threads(on_cpu, batches, self._threads(self.config.decode))
+            engine = self._cpu_engine()
+            threads = self._threads(self.config.decode)
+            yield from map_in_threads(lambda batch: engine.predict(batch, count, 1), batches, threads)
             return
         for batch in batches:
             with self.inference():
-                weight_LBTS = self.engine.cross_attention(batch)
-            yield weight_LBTS
+                predictions = self.engine.predict(batch, count)
+            yield predictions
 
 
 class _Collecting:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dragoman.config import StackSize, TransformerConfig
-from dragoman.data.batching import split_by_tokens
+from dragoman.data.batching import Batch, split_by_tokens
 from dragoman.decode.engines import loops
 from dragoman.decode.engines.candidates import Candidates, OfShortlist, WholeVocabulary
 from dragoman.decode.engines.layers import Builder
+from dragoman.decode.engines.predictions import Predictions
 from dragoman.decode.engines.products import Product
 from dragoman.int8 import Array
 from dragoman.shortlist import Shortlist
@@ -60,10 +61,14 @@ class CpuEngine:
         )
         return CpuDecoding(self, memory, length_B, candidates, threads)
 
-    def attention(self, sources: Sequence[Sequence[int]], input_BT: Array, threads: int) -> Array:
-        """The attention to the source of every token fed to the decoder, as means over heads: [layer, B, T, S]."""
+    def predict(self, batch: Batch, count: int, threads: int) -> Predictions:
+        """What the model predicts at every position, by teacher forcing."""
+        lengths = batch.source_allowed.sum(dim=1).tolist()
+        sources = [ids[:length] for ids, length in zip(batch.source_ids.tolist(), lengths, strict=True)]
         decoding = self.start(sources, threads)
-        return np.stack([decoding.attention(id_B[:, np.newaxis]) for id_B in input_BT.T], axis=2)
+        steps = [decoding.predict(id_B[:, np.newaxis], count) for id_B in batch.target_input.numpy().T]
+        weights, log_probs, ids = zip(*steps, strict=True)
+        return Predictions(np.stack(weights, axis=2), np.stack(log_probs, axis=1), np.stack(ids, axis=1))
 
     def _encode(self, sources: Sequence[Sequence[int]], threads: int) -> Product:
         """Keys and values of all decoder layers for every token, side by side."""
@@ -97,13 +102,13 @@ class CpuDecoding:
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
         return self._candidates.best(self._step(id_BW), count, self._threads)
 
-    def attention(self, id_BW: Array) -> Array:
-        """Feed an id to every hypothesis. Return its attention to the source, as means over heads: [layer, N, S]."""
-        weights_LNS = np.empty((len(self._memory), id_BW.size, self._length_B.max()), np.float32)
-        self._step(id_BW, weights_LNS)
-        return weights_LNS
+    def predict(self, id_BW: Array, count: int) -> Predictions:
+        """The same with the attention to the source: [layer, N, S]."""
+        weight_LNS = np.empty((len(self._memory), id_BW.size, self._length_B.max()), np.float32)
+        h_NM = self._step(id_BW, weight_LNS)
+        return Predictions(weight_LNS, *self._candidates.best(h_NM, count, self._threads))
 
-    def _step(self, id_BW: Array, weights_LNS: Array | None = None) -> Array:
+    def _step(self, id_BW: Array, weight_LNS: Array | None = None) -> Array:
         """Feed an id to every hypothesis. Return what the output matrix takes: [N, M]."""
         engine, threads = self._engine, self._threads
         self._add_entries()
@@ -119,8 +124,8 @@ class CpuDecoding:
             stream.add(layer.attention_output(context_NHE, threads))
             product = layer.source_attention(stream.h_NM, threads)
             loops.attend_to_source(*product, *memory, self._first_B, self._length_B, context_NHE)
-            if weights_LNS is not None:
-                loops.weigh_source(*product, memory[0], self._first_B, self._length_B, weights_LNS[number])
+            if weight_LNS is not None:
+                loops.weigh_source(*product, memory[0], self._first_B, self._length_B, weight_LNS[number])
             stream.add(layer.source_output(context_NHE, threads))
             layer.feed_forward(stream, threads)
         return stream.h_NM
