@@ -1,6 +1,7 @@
 """Decoding speed on a CPU: a model here and, with the same weights, in CTranslate2.
 
-    python -m benchmarks.decode_cpu --input FILE [--model en-de] [--lines 192] [--batch 64] [--beam 4 1] [--shortlist] [--json]
+    python -m benchmarks.decode_cpu --input FILE [--model en-de] [--lines 192] [--batch 64] [--beam 4 1] [--shortlist]
+        [--json]
 
 Ours is `Translator.translate`, from text to text, with splitting, tokenization and detokenization. The peer gets
 the pieces of the same lines; its tokenization is not counted. It runs twice, with all threads on each batch and with a

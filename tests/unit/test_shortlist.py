@@ -183,7 +183,7 @@ def test_a_shortlist_of_the_whole_vocabulary_changes_nothing(precision: str, bea
 def test_a_translation_has_no_other_pieces_than_its_own_sentence_allows() -> None:
     engine, job, shortlist = engine_of(3, "int8", end_bias=0.0), make_jobs(3, 30), random_shortlist(2)
     allowed_BV = shortlist.allowed(job[0])
-    assert not allowed_BV.all(axis=0)[shortlist.pieces_SK].all(), "sentences allow different pieces"
+    assert len(np.unique(allowed_BV, axis=0)) > 20, "sentences allow different pieces"
 
     def all_allowed(results: Any) -> bool:
         rows = [(row, each) for row, hypotheses in enumerate(results) for each in hypotheses]
