@@ -1,6 +1,7 @@
 """Decoding speed on a CPU: a model here and, with the same weights, in CTranslate2.
 
-    python -m benchmarks.decode_cpu --input FILE [--model en-de] [--lines 192] [--batch 64] [--beam 4 1] [--json]
+    python -m benchmarks.decode_cpu --input FILE [--model en-de] [--lines 192] [--batch 64] [--beam 4 1] [--shortlist]
+        [--json]
     python -m benchmarks.decode_cpu --curve batch beam length vocabulary [--json]
 
 Ours is `Translator.translate`, from text to text, with splitting, tokenization and detokenization. The peer gets
@@ -8,7 +9,8 @@ the pieces of the same lines; its tokenization is not counted. It runs twice, wi
 batch on each thread; the better counts. All systems run every setting in turns, and the best of `--repeats` times
 counts. Also the share of equal lines, and steal time.
 
-`--input` translates the lines of a file, and some one at a time.
+`--input` translates the lines of a file, and some one at a time. `--shortlist` adds rows in which
+ours searches among the pieces of the model's shortlist.
 
 `--curve` takes random weights in int8 and lines of invented words (benchmarks/random_models.py): a model of the bundled
 model's layers with 16,000 pieces, batches of 32, beam 4, 26 tokens in and 32 out for every sentence. A curve varies one
@@ -137,7 +139,9 @@ def measure_text(arguments: argparse.Namespace) -> dict[str, Row]:
             print(f"{len(lines)} lines; {translator.choice.describe()}", flush=True)
             peers = Peers(folder, precision, arguments.threads)
             for beam in arguments.beam:
-                for name, tasks in text_tasks(translator, peers, lines, beam, arguments.batch):
+                plain = text_tasks(translator, peers, lines, beam, arguments.batch)
+                short = text_tasks(translator, peers, lines, beam, arguments.batch, shortlist=True)
+                for name, tasks in [*plain, *(short if arguments.shortlist else [])]:
                     key = f"{precision}, beam {beam}, {name}"
                     rows[key] = measure(tasks, arguments.repeats)
                     print(f"{key}: {rows[key].describe()}", flush=True)
@@ -145,19 +149,26 @@ def measure_text(arguments: argparse.Namespace) -> dict[str, Row]:
 
 
 def text_tasks(
-    translator: Translator, peers: Peers, lines: list[str], beam: int, batches: Sequence[int]
+    translator: Translator,
+    peers: Peers,
+    lines: list[str],
+    beam: int,
+    batches: Sequence[int],
+    *,
+    shortlist: bool = False,
 ) -> Iterator[tuple[str, dict[str, Task]]]:
     """The name of every row and what the systems do for it."""
-    ours: Callable[..., Any] = partial(translator.translate, beam=beam, split="long")
+    ours: Callable[..., Any] = partial(translator.translate, beam=beam, split="long", shortlist=shortlist)
+    suffix = ", shortlist" if shortlist else ""
     pieces = encode(translator.tokenizers.source, lines)
     for batch in batches:
         own = Task(len(lines), partial(ours, lines, batch_size=batch), translated_tokens)
-        yield f"batch {batch}", {OURS: own, **peers.tasks(pieces, beam, batch)}
+        yield f"batch {batch}{suffix}", {OURS: own, **peers.tasks(pieces, beam, batch)}
     few = slice(None, None, max(1, len(lines) // ALONE))
     alone = partial(peers.together.translate, beam=beam, batch=1)
     count = len(lines[few])
     yield (
-        "alone",
+        f"alone{suffix}",
         {
             OURS: Task(count, partial(one_by_one, ours, lines[few]), translated_tokens),
             PEER: Task(count, partial(one_by_one, alone, pieces[few]), best_hypotheses),
@@ -225,6 +236,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--precision", nargs="+", default=list(PRECISIONS), choices=PRECISIONS, help="of --input")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--shortlist", action="store_true", help="also with the model's shortlist")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.input is None and not arguments.curve:

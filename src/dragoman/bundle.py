@@ -3,8 +3,9 @@
     DIR/weights.safetensors   the best weights so far, replaced by one rename; int8 where `dragoman compress` made it
     DIR/config.toml           every setting
     DIR/tokenizer.model       or source.model and target.model
+    DIR/shortlist.safetensors which target pieces can translate a source piece, if `dragoman shortlist` made it
     DIR/card.md               what it is, for humans
-    DIR/manifest.json         SHA-256 of weights and tokenizers, verified on load; users may edit the other two
+    DIR/manifest.json         SHA-256 of weights, tokenizers and shortlist, verified on load; users may edit the others
 
 No pickle on any path. Directories are untrusted: a file is refused if it is a pipe, links out of its directory, or is
 larger than such a file can be.
@@ -29,6 +30,7 @@ from dragoman.config import Config
 from dragoman.errors import ConfigError, ModelError
 from dragoman.files import RefusedFile, make_directory, partial_path, read_checked, write_file
 from dragoman.model.shapes import weight_shapes
+from dragoman.shortlist import Shortlist, max_bytes, read_shortlist
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.weights import MAX_HEADER, RESTORE, Weights, read_weights
 
@@ -39,9 +41,10 @@ if TYPE_CHECKING:
 
 BUNDLED_MODELS = Path(__file__).parent / "models"
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
+SHORTLIST = "shortlist.safetensors"
 CHECKPOINTS = "checkpoints"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
-MODEL_FILES = (MANIFEST, *TOKENIZERS, CONFIG, WEIGHTS, CARD)
+MODEL_FILES = (MANIFEST, *TOKENIZERS, CONFIG, WEIGHTS, SHORTLIST, CARD)
 
 # In bytes, far above any real file; larger ones are refused before they are read.
 MAX_TEXT = 4_000_000  # config.toml, card.md, manifest.json
@@ -66,8 +69,10 @@ class Tokenizers:
 class Bundle:
     """A model with its configuration and tokenizers: from a model directory, or made of a model in memory."""
 
-    def __init__(self, config: Config, tokenizers: Tokenizers, model: "Model | Weights") -> None:
-        self.config, self.tokenizers = config, tokenizers
+    def __init__(
+        self, config: Config, tokenizers: Tokenizers, model: "Model | Weights", shortlist: Shortlist | None = None
+    ) -> None:
+        self.config, self.tokenizers, self.shortlist = config, tokenizers, shortlist
         self._weights: Weights | None = None
         self._model: Model | None = None
         if isinstance(model, Mapping):
@@ -140,12 +145,16 @@ def _sha256(content: bytes) -> str:
 
 
 def save_bundle(
-    directory: Path, config: Config, tokenizers: Tokenizers, weights: Mapping[str, "Tensor"], card: str
+    directory: Path,
+    config: Config,
+    tokenizers: Tokenizers,
+    weights: Mapping[str, "Tensor"],
+    card: str,
+    shortlist: Shortlist | None = None,
 ) -> None:
     """Write or update a model directory: tokenizers before the config that refers to them, the card last.
 
-    Files are replaced one by one, and the process may be killed between any two: until all are new, the manifest also
-    accepts the old ones.
+    A shortlist that is already there was learned from other weights, and is replaced or removed.
     """
     from dragoman.tensors import weights_to_bytes
 
@@ -154,9 +163,36 @@ def save_bundle(
         **tokenizers.files(),
         CONFIG: config.to_toml().encode(),
         WEIGHTS: weights_to_bytes(weights),
+        **({} if shortlist is None else {SHORTLIST: shortlist.to_bytes()}),
         CARD: card.encode(),
     }
-    final = {name: [_sha256(files[name])] for name in (*tokenizers.files(), WEIGHTS)}
+    (directory / SHORTLIST).unlink(missing_ok=True)  # first, because the manifest no longer accepts it
+    _replace_files(directory, files, {name: [_sha256(files[name])] for name in files if name not in (CONFIG, CARD)})
+
+
+def save_shortlist(directory: Path, shortlist: Shortlist) -> None:
+    """Add a shortlist to a model directory. Without a manifest there, nothing is verified, and none is written."""
+    content = shortlist.to_bytes()
+    manifest = _manifest(directory)
+    if manifest is None:
+        write_file(directory / SHORTLIST, content)
+    else:
+        _replace_files(directory, {SHORTLIST: content}, {**manifest, SHORTLIST: [_sha256(content)]})
+
+
+def copy_model(source: Path, target: Path) -> None:
+    """Copy the files of a model that was loaded, without its shortlist, checkpoints and logs."""
+    make_directory(target)
+    for name in MODEL_FILES:
+        if name != SHORTLIST and (source / name).exists():
+            write_file(target / name, _read(source, name, math.inf))
+
+
+def _replace_files(directory: Path, files: Mapping[str, bytes], final: dict[str, list[str]]) -> None:
+    """Write files one by one, and the manifest `final`. The process may be killed between any two.
+
+    Until all are new, the manifest also accepts the old ones.
+    """
     before = _admitted_before(directory, final)
     during = {name: list(dict.fromkeys([*new, *before.get(name, [])])) for name, new in final.items()}
     _write_manifest(directory, during)
@@ -290,7 +326,16 @@ def load_bundle(directory: Path) -> Bundle:
     shapes = weight_shapes(config.model)
     parameters = sum(map(math.prod, shapes.values()))
     with _verified(directory, WEIGHTS, parameters * MAX_BYTES_PER_PARAMETER + MAX_HEADER) as content:
-        return Bundle(config, tokenizers, read_weights(content, shapes, path))
+        weights = read_weights(content, shapes, path)
+    return Bundle(config, tokenizers, weights, _load_shortlist(directory, tokenizers))
+
+
+def _load_shortlist(directory: Path, tokenizers: Tokenizers) -> Shortlist | None:
+    path, sizes = directory / SHORTLIST, (tokenizers.source.size, tokenizers.target.size)
+    if not os.path.lexists(path):
+        return None
+    with _verified(directory, SHORTLIST, max_bytes(*sizes) + MAX_HEADER) as content:
+        return read_shortlist(content, *sizes, tokenizers.target.vocabulary.eos, path)
 
 
 def stores_int8(directory: Path) -> bool:

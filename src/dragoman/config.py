@@ -416,6 +416,7 @@ class DecodeConfig:
     top_k: int = 0  # sample from this many of the most likely tokens; 0: all
     top_p: float = 1.0  # sample from the most likely tokens with this total probability
     seed: int = 1  # of sampling
+    shortlist: bool = False  # use the model's shortlist of target pieces, if it has one and the CPU engine searches
     batch_size: int = 0  # sentences at a time; 0: 64, 512 with the CUDA engine, 32 with the CPU engine
     threads: int = 0  # CPU threads; 0: one for a small model, else one per core, unless OMP_NUM_THREADS is set
 

@@ -5,7 +5,20 @@ from typing import Annotated
 import typer
 
 from dragoman import __version__
-from dragoman.cli import compress, demo, evaluate, export, generate, info, inspect, report, score, train, translate
+from dragoman.cli import (
+    compress,
+    demo,
+    evaluate,
+    export,
+    generate,
+    info,
+    inspect,
+    report,
+    score,
+    shortlist,
+    train,
+    translate,
+)
 
 app = typer.Typer(
     name="dragoman",
@@ -23,6 +36,7 @@ app.command("report")(report.command)
 app.command("generate")(generate.command)
 app.command("info")(info.command)
 app.command("compress")(compress.command)
+app.command("shortlist")(shortlist.command)
 app.command("export")(export.command)
 app.command("demo")(demo.command)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli import interrupts
-from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, SearchPrecision, Split, Threads
+from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, SearchPrecision, Shortlist, Split, Threads
 from dragoman.cli.translate import opened
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.evaluate.paper import DEFAULT_LANGUAGE
@@ -41,6 +41,7 @@ def command(
     ] = None,
     beam: Annotated[int | None, typer.Option(help="1 is greedy; the model's own unless given.")] = None,
     split: Split = None,
+    shortlist: Shortlist = None,
     tokenize: Annotated[
         str, typer.Option(help="BLEU's tokenisation: 13a; char or zh for languages without spaces.")
     ] = "13a",
@@ -65,7 +66,8 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Score translations against references."""
-    search = {name: value for name, value in (("beam", beam), ("split", split)) if value is not None}
+    given = {"beam": beam, "split": split, "shortlist": shortlist}
+    search = {name: value for name, value in given.items() if value is not None}
     if model is None and hypotheses is None:
         model = DEFAULT_MODEL
     _check_sides(model, source, hypotheses, search)

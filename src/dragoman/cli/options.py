@@ -10,6 +10,13 @@ Split = Annotated[
     str | None,
     typer.Option(help="sentences: each alone; long: only lines that are too long.  \\[default: the model's]"),
 ]
+Shortlist = Annotated[
+    bool | None,
+    typer.Option(
+        "--shortlist/--no-shortlist",
+        help="Search among likely target pieces only, on a CPU.  \\[default: the model's]",
+    ),
+]
 Model = Annotated[
     Path, typer.Option("--model", "-m", metavar="DIR", help="The model directory, or the name of a bundled model.")
 ]

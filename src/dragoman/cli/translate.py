@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from dragoman.cli import interrupts
-from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, Model, SearchPrecision, Split, Threads
+from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, Model, SearchPrecision, Shortlist, Split, Threads
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.progress import Advance, no_progress
 
@@ -54,6 +54,7 @@ def command(
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="Below 1 sharper, above 1 flatter.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None,
+    shortlist: Shortlist = None,
     batch_size: Annotated[int | None, typer.Option(help="Sentences at a time; 0: what suits the engine.")] = None,
     attention: Annotated[bool, typer.Option("--attention", help="Draw the cross-attention of each line.")] = False,
     device: Device = "auto",
@@ -71,7 +72,8 @@ def command(
         raise ConfigError("--attention: draws pictures between the lines; give text as arguments, or use --json")
     settings: dict[str, Any] = {
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
-        "top_p": top_p, "temperature": temperature, "seed": seed, "batch_size": batch_size, "sampling": sample or None,
+        "top_p": top_p, "temperature": temperature, "seed": seed, "shortlist": shortlist, "batch_size": batch_size,
+        "sampling": sample or None,
         "split": "long" if attention and split is None else split,  # a picture shows one sequence
     }  # fmt: skip
     import dragoman
@@ -173,11 +175,12 @@ class _Job:
 
 def _model_hash(model: Path) -> str:
     """SHA-256 over every file of a model that affects its translations."""
-    from dragoman.bundle import CONFIG, WEIGHTS, load_config, resolve_model, tokenizer_names
+    from dragoman.bundle import CONFIG, SHORTLIST, WEIGHTS, load_config, resolve_model, tokenizer_names
     from dragoman.data.corpus import content_hash
 
     directory = resolve_model(model)
-    names = (WEIGHTS, CONFIG, *tokenizer_names(load_config(directory).text.joint))
+    names = [WEIGHTS, CONFIG, *tokenizer_names(load_config(directory).text.joint)]
+    names += [SHORTLIST] if (directory / SHORTLIST).exists() else []
     return content_hash([directory / name for name in names])
 
 

@@ -17,5 +17,6 @@ class DecodeOptions(TypedDict, total=False):
     top_k: int
     top_p: float
     seed: int
+    shortlist: bool
     batch_size: int
     threads: int

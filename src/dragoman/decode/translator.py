@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dragoman.bundle import Bundle, Tokenizers, load_bundle, resolve_model
 from dragoman.config import Config, DataConfig, DecodeConfig, TransformerConfig
-from dragoman.data.batching import bucket_by_length, teacher_forcing
+from dragoman.data.batching import Batch, bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.combinations import best_combinations
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dragoman.decode.engines.cpu import CpuEngine
     from dragoman.decode.engines.cuda import CudaSearch, Search
     from dragoman.decode.engines.plain import Engine
+    from dragoman.decode.engines.predictions import Predictions
 
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
@@ -330,6 +331,7 @@ class Translator:
         top_k: sample among the k likeliest tokens; 0 is all.
         top_p: sample among the likeliest tokens that make up this probability.
         seed: of the sampling.
+        shortlist: search only among the target pieces that the model's shortlist allows; in the CPU engine.
         batch_size: sentences translated at a time; 0 is what suits the engine.
         threads: CPU threads; 0 takes one per core, and one for a small model.
         """
@@ -346,7 +348,17 @@ class Translator:
         unknown = options.keys() - DecodeConfig.__dataclass_fields__.keys()
         for name in unknown:
             raise ConfigError(f"{name}: unknown option; {suggestion(name, DecodeConfig.__dataclass_fields__)}")
-        return self._sized(replace(self.config.decode, **options))
+        chosen = self._sized(replace(self.config.decode, **options))
+        if options.get("shortlist"):  # a model's own setting applies where it can
+            self._require_shortlist(chosen)
+        return chosen
+
+    def _require_shortlist(self, options: DecodeConfig) -> None:
+        choice = self.choice_for(options)
+        if choice.engine != "cpu":
+            raise ConfigError(f"shortlist: runs in the CPU engine only, this is the {choice.describe()}; leave it out")
+        if self._bundle.shortlist is None:
+            raise ConfigError("shortlist: the model has none; make one with `dragoman shortlist`, or leave it out")
 
     def _sized(self, options: DecodeConfig) -> DecodeConfig:
         """Fill in the engine's own batch size."""
@@ -556,7 +568,7 @@ class Translator:
 
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
-        for batch, hypotheses in zip(batches, _map_in_threads(found, batches, threads), strict=True):
+        for batch, hypotheses in zip(batches, map_in_threads(found, batches, threads), strict=True):
             outcomes.update(zip(batch, hypotheses, strict=True))
             left.subtract(pieces[index].line for index in batch)
             advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
@@ -645,8 +657,10 @@ class Translator:
         """Return the hypotheses of each source, or why it has none; if out of memory, retry in halves."""
         on_cpu = self.choice_for(options).engine == "cpu"
 
+        shortlist = self._bundle.shortlist if options.shortlist else None
+
         def start_decoding(sources: list[list[int]]) -> Decoding:
-            return self._cpu_engine().start(sources) if on_cpu else self.engine.start(sources)
+            return self._cpu_engine().start(sources, shortlist) if on_cpu else self.engine.start(sources)
 
         def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
             limits = [self.limit(len(source), options) for source, _ in jobs]
@@ -736,6 +750,18 @@ class Translator:
             tuple(self.tokenizers.target.pieces(target_ids)),
         )
 
+    def predict(self, batches: Sequence[Batch], count: int) -> "Iterator[Predictions]":
+        """What the model predicts at every position of each batch, by teacher forcing: the best `count` ids."""
+        if self.choice.engine == "cpu":
+            engine = self._cpu_engine()
+            threads = self._threads(self.config.decode)
+            yield from map_in_threads(lambda batch: engine.predict(batch, count), batches, threads)
+            return
+        for batch in batches:
+            with self.inference():
+                predictions = self.engine.predict(batch, count)
+            yield predictions
+
 
 def _create(kind: Callable[P, T], *_: P.args, **fields: P.kwargs) -> T:
     """`kind(**fields)` in a third of the time: the __init__ of a frozen dataclass makes a call for each field."""
@@ -769,7 +795,7 @@ def _without_garbage_collection() -> Iterator[None]:
                 gc.enable()
 
 
-def _map_in_threads(work: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
+def map_in_threads(work: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
     """The results of `work`, in order, by `threads` threads; an error cancels what has not begun."""
     if threads == 1:
         yield from map(work, items)

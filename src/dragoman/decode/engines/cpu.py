@@ -5,7 +5,7 @@ compiled loops (`loops.py`). Sentences lie end to end, without padding. Every hy
 of its past: when the search moves hypotheses, only these lists move; keys and values stay where they were written.
 
 Shapes: B sentences, W hypotheses of each, N rows, T target positions, M width of a position, H heads, E width of a
-head's values, C candidates.
+head's values.
 """
 
 import itertools
@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dragoman.config import StackSize, TransformerConfig
-from dragoman.data.batching import split_by_tokens
+from dragoman.data.batching import Batch, split_by_tokens
 from dragoman.decode.engines import loops
+from dragoman.decode.engines.candidates import Candidates, OfShortlist, WholeVocabulary
 from dragoman.decode.engines.layers import Builder
+from dragoman.decode.engines.predictions import Predictions
 from dragoman.decode.engines.products import Product
 from dragoman.int8 import Array
+from dragoman.shortlist import Shortlist
 from dragoman.weights import Weights
 
 if TYPE_CHECKING:
@@ -37,11 +40,11 @@ class CpuEngine:
     def __init__(self, config: TransformerConfig, weights: Weights, precision: str) -> None:
         build = Builder(config, weights, int8=precision == "int8")
         self._source, self._encoder, self._memory = build.source_embedding(), build.encoder(), build.memory()
-        self.target, self.decoder, self.output = build.target_embedding(), build.decoder(), build.output()
+        self.target, self.decoder, self._output = build.target_embedding(), build.decoder(), build.output()
         self.source_attentions = build.source_attentions()
 
-    def start(self, sources: Sequence[Sequence[int]]) -> "CpuDecoding":
-        """Encode a batch."""
+    def start(self, sources: Sequence[Sequence[int]], shortlist: Shortlist | None = None) -> "CpuDecoding":
+        """Encode a batch, which is decoded into the pieces of a shortlist or into all pieces."""
         length_B = np.array([len(source) for source in sources])
         memory = [_new_cache(self.decoder.size, length_B.sum()) for _ in self.decoder.layers]
         done = 0
@@ -50,7 +53,21 @@ class CpuEngine:
             tokens = slice(done, done + len(product[0]))
             _restore_side_by_side(product, [array[tokens] for cache in memory for array in cache])
             done = tokens.stop
-        return CpuDecoding(self, memory, length_B)
+        candidates = (
+            WholeVocabulary(self._output)
+            if shortlist is None
+            else OfShortlist(self._output, shortlist.allowed(sources))
+        )
+        return CpuDecoding(self, memory, length_B, candidates)
+
+    def predict(self, batch: Batch, count: int) -> Predictions:
+        """What the model predicts at every position, by teacher forcing."""
+        lengths = batch.source_allowed.sum(dim=1).tolist()
+        sources = [ids[:length] for ids, length in zip(batch.source_ids.tolist(), lengths, strict=True)]
+        decoding = self.start(sources)
+        steps = [decoding.predict(id_B[:, np.newaxis], count) for id_B in batch.target_input.numpy().T]
+        weights, log_probs, ids = zip(*steps, strict=True)
+        return Predictions(np.stack(weights, axis=2), np.stack(log_probs, axis=1), np.stack(ids, axis=1))
 
     def _encode(self, sources: Sequence[Sequence[int]]) -> Product:
         """Keys and values of all decoder layers for every token, side by side."""
@@ -72,32 +89,42 @@ class CpuEngine:
 class CpuDecoding:
     """One batch being decoded (search's Decoding protocol, without what only sampling needs)."""
 
-    def __init__(self, engine: CpuEngine, memory: list[Cache], length_B: Array) -> None:
-        self._engine, self._memory = engine, memory
+    def __init__(self, engine: CpuEngine, memory: list[Cache], length_B: Array, candidates: Candidates) -> None:
+        self._engine, self._memory, self._candidates = engine, memory, candidates
         self._first_B, self._length_B = np.cumsum(length_B) - length_B, length_B  # entries of the memory
         self._caches = [_new_cache(engine.decoder.size, INITIAL_STEPS * len(length_B)) for _ in engine.decoder.layers]
         self._entry_BWT = np.zeros((len(length_B), 1, 0), np.int64)  # entries of the caches
         self._used = 0  # of them
 
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
+        return self._candidates.best(self._step(id_BW), count)
+
+    def predict(self, id_BW: Array, count: int) -> Predictions:
+        """The same with the attention to the source: [layer, N, S]."""
+        weight_LNS = np.empty((len(self._memory), id_BW.size, self._length_B.max()), np.float32)
+        h_NM = self._step(id_BW, weight_LNS)
+        return Predictions(weight_LNS, *self._candidates.best(h_NM, count))
+
+    def _step(self, id_BW: Array, weight_LNS: Array | None = None) -> Array:
+        """Feed an id to every hypothesis. Return what the output matrix takes: [N, M]."""
         engine = self._engine
         self._add_entries()
         rows, size, position = id_BW.size, engine.decoder.size, self._entry_BWT.shape[2] - 1
         entry_NT = self._entry_BWT.reshape(rows, -1)
         context_NHE = np.empty((rows, size.num_heads, size.d_v), np.float32)
         stream = engine.decoder.stream(engine.target(id_BW.reshape(-1), np.full(rows, position)))
-        layers = zip(engine.decoder.layers, self._caches, engine.source_attentions, self._memory, strict=True)
-        for layer, cache, source, memory in layers:
+        attentions = zip(engine.source_attentions, self._memory, strict=True)
+        layers = zip(engine.decoder.layers, self._caches, attentions, strict=True)
+        for number, (layer, cache, (source, memory)) in enumerate(layers):
             loops.attend_to_past(*layer.attention.before(stream.h_NM), *cache, entry_NT, context_NHE)
             stream.add(layer.attention.after(context_NHE))
             product = source.before(stream.h_NM)
             loops.attend_to_source(*product, *memory, self._first_B, self._length_B, context_NHE)
+            if weight_LNS is not None:
+                loops.weigh_source(*product, memory[0], self._first_B, self._length_B, weight_LNS[number])
             stream.add(source.after(context_NHE))
             layer.feed_forward(stream)
-        count = min(count, engine.target.size)
-        value_NC, id_NC = np.empty((rows, count), np.float32), np.empty((rows, count), np.int64)
-        loops.best(*engine.output(stream.h_NM), value_NC, id_NC)
-        return value_NC, id_NC
+        return stream.h_NM
 
     def log_probs(self, id_BW: Array) -> "Tensor":
         raise NotImplementedError("the CPU engine does not sample")
@@ -108,6 +135,7 @@ class CpuDecoding:
     def select(self, sentence_B: Array) -> None:
         self._entry_BWT = self._entry_BWT[sentence_B]
         self._first_B, self._length_B = self._first_B[sentence_B], self._length_B[sentence_B]
+        self._candidates.select(sentence_B)
 
     def _add_entries(self) -> None:
         """One for every hypothesis."""

@@ -8,7 +8,7 @@ Numba's compiler turns a loop into vector instructions if it can prove that this
 maxima are of integers (a maximum of floats depends on the order of NaNs), and every row or part of one has a name.
 
 Shapes: N rows, I and O inputs and outputs of a matrix, H heads, D and E width of a head's keys and values, T entries
-attended to, B sentences, V vocabulary, C candidates.
+attended to, B sentences, V vocabulary, L pieces of a shortlist, C candidates.
 """
 
 import math
@@ -161,8 +161,8 @@ def swish(value_NO, scale_N, scale_O, bias_O, out_NO):
 
 
 @_compiled
-def _attend(q_HD, keys, values, entry_T, score_HT, out_HE):
-    """Attention of one query to these entries of the keys and values, which are [entries, H, D] and [entries, H, E]."""
+def _weigh(q_HD, keys, entry_T, score_HT):
+    """The attention weights of one query on these entries of the keys, which are [entries, H, D]."""
     heads, width = q_HD.shape
     factor = float32(1.0 / math.sqrt(width))
     for t in range(len(entry_T)):
@@ -175,10 +175,16 @@ def _attend(q_HD, keys, values, entry_T, score_HT, out_HE):
             score_HT[h, t] = score * factor
     for h in range(heads):
         _softmax(score_HT[h, : len(entry_T)])
+
+
+@_compiled
+def _attend(q_HD, keys, values, entry_T, score_HT, out_HE):
+    """Attention of one query to these entries of the keys and values, which are [entries, H, E]."""
+    _weigh(q_HD, keys, entry_T, score_HT)
     out_HE[:] = float32(0.0)
     for t in range(len(entry_T)):
         v_HE = values[entry_T[t]]
-        for h in range(heads):
+        for h in range(len(q_HD)):
             share, v_E, out_E = score_HT[h, t], v_HE[h], out_HE[h]
             for e in range(len(out_E)):
                 out_E[e] += share * v_E[e]
@@ -231,6 +237,23 @@ def attend_to_source(value_NO, scale_N, scale_O, bias_O, keys, values, first_B, 
 
 
 @_compiled
+def weigh_source(value_NO, scale_N, scale_O, bias_O, keys, first_B, length_B, out_NS):
+    """The attention weights of `attend_to_source`, as means over heads; 0 beyond the end of a sentence."""
+    heads, width = keys.shape[1:]
+    each = len(value_NO) // len(first_B)
+    q_HD = np.empty((heads, width), np.float32)
+    score_HT = np.empty((heads, length_B.max()), np.float32)
+    out_NS[:] = float32(0.0)
+    for n in range(len(value_NO)):
+        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
+        first, length = first_B[n // each], length_B[n // each]
+        _weigh(q_HD, keys, np.arange(first, first + length), score_HT)
+        for h in range(heads):
+            for t in range(length):
+                out_NS[n, t] += score_HT[h, t] / float32(heads)
+
+
+@_compiled
 def attend_to_sentence(value_NO, scale_N, scale_O, bias_O, first_B, length_B, keys, values, out_NHE):
     """Attention of every token to its own sentence. The product is as in `attend_to_past`.
 
@@ -257,37 +280,68 @@ def attend_to_sentence(value_NO, scale_N, scale_O, bias_O, first_B, length_B, ke
 
 
 @_compiled
+def _best(logit_V, peak_K, best_C, id_C):
+    """Of one row; `peak_K` is space for the largest of every block."""
+    size = len(logit_V)
+    for k in range(len(peak_K)):
+        block = logit_V[k * BLOCK : (k + 1) * BLOCK]
+        largest = LEAST_INTEGER
+        for v in range(len(block)):
+            largest = max(largest, _ordered(block[v]))
+        peak_K[k] = _unordered(largest)
+    peak = peak_K.max()
+    total = float32(0.0)
+    for v in range(size):
+        total += _exponential(logit_V[v] - peak)
+
+    best_C[:] = -np.inf
+    id_C[:] = 0
+    last = len(best_C) - 1
+    for k in range(len(peak_K)):
+        if peak_K[k] > best_C[last]:
+            for v in range(k * BLOCK, min((k + 1) * BLOCK, size)):
+                if logit_V[v] > best_C[last]:
+                    place = last
+                    while place > 0 and best_C[place - 1] < logit_V[v]:
+                        best_C[place], id_C[place] = best_C[place - 1], id_C[place - 1]
+                        place -= 1
+                    best_C[place], id_C[place] = logit_V[v], v
+    norm = peak + np.log(total)
+    for c in range(len(best_C)):
+        best_C[c] -= norm
+
+
+@_compiled
 def best(value_NV, scale_N, scale_V, bias_V, log_prob_NC, id_NC):
     """The largest log-probabilities of every row and their ids, best first, the lower id of ties first."""
     size = len(scale_V)
     logit_V = np.empty(size, np.float32)
     peak_K = np.empty((size + BLOCK - 1) // BLOCK, np.float32)
     for n in range(len(value_NV)):
-        value_V, scale, best_C, id_C = value_NV[n], scale_N[n], log_prob_NC[n], id_NC[n]
-        _restore(value_V, scale, scale_V, bias_V, 0, logit_V)
-        for k in range(len(peak_K)):
-            block = logit_V[k * BLOCK : (k + 1) * BLOCK]
-            largest = LEAST_INTEGER
-            for v in range(len(block)):
-                largest = max(largest, _ordered(block[v]))
-            peak_K[k] = _unordered(largest)
-        peak = peak_K.max()
-        total = float32(0.0)
-        for v in range(size):
-            total += _exponential(logit_V[v] - peak)
+        _restore(value_NV[n], scale_N[n], scale_V, bias_V, 0, logit_V)
+        _best(logit_V, peak_K, log_prob_NC[n], id_NC[n])
 
-        best_C[:] = -np.inf
-        id_C[:] = 0
-        last = len(best_C) - 1
-        for k in range(len(peak_K)):
-            if peak_K[k] > best_C[last]:
-                for v in range(k * BLOCK, min((k + 1) * BLOCK, size)):
-                    if logit_V[v] > best_C[last]:
-                        place = last
-                        while place > 0 and best_C[place - 1] < logit_V[v]:
-                            best_C[place], id_C[place] = best_C[place - 1], id_C[place - 1]
-                            place -= 1
-                        best_C[place], id_C[place] = logit_V[v], v
-        norm = peak + np.log(total)
-        for c in range(len(best_C)):
-            best_C[c] -= norm
+
+@_compiled
+def best_of_shortlist(value_NO, scale_N, scale_O, bias_O, column_L, id_L, first_B, length_B, log_prob_NC, id_NC):
+    """The same among the columns of every sentence alone. They follow each other in `column_L`, their ids in `id_L`.
+
+    Places beyond the number of columns get a log-probability of -inf.
+    """
+    each = len(value_NO) // len(first_B)
+    for b in range(len(first_B)):
+        first, size = first_B[b], length_B[b]
+        own_L = column_L[first : first + size]
+        own_id_L = id_L[first : first + size]
+        scale_L, bias_L = scale_O[own_L], bias_O[own_L]
+        value_L = np.empty(size, value_NO.dtype)
+        logit_L = np.empty(size, np.float32)
+        peak_K = np.empty((size + BLOCK - 1) // BLOCK, np.float32)
+        for n in range(b * each, (b + 1) * each):
+            value_O, id_C = value_NO[n], id_NC[n]
+            for o in range(size):
+                value_L[o] = value_O[own_L[o]]
+            _restore(value_L, scale_N[n], scale_L, bias_L, 0, logit_L)
+            _best(logit_L, peak_K, log_prob_NC[n], id_C)
+            for c in range(len(id_C)):
+                id_C[c] = own_id_L[id_C[c]]

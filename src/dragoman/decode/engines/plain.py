@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dragoman.config import require_choice
 from dragoman.data.batching import Batch, pad_rows
+from dragoman.decode.engines.predictions import Predictions
 from dragoman.decode.quantized import quantized
 from dragoman.decode.ranking import largest, to_host
 from dragoman.device import is_slow_in_bfloat16
@@ -142,6 +143,17 @@ class Engine:
         target = torch.tensor([target_input], device=self.device)
         _, weights = self._model(source, target, need_weights=True, **self._masking(1))
         return weights
+
+    def predict(self, batch: Batch, count: int) -> Predictions:
+        """What the model predicts at every position, by teacher forcing."""
+        batch, weights = batch.to(self.device), AttentionWeights()
+        masking = self._masking(len(batch.source_ids))
+        memory = self._model.encode(batch.source_ids, batch.source_allowed, **masking)
+        cache = self._model.start(memory, batch.source_allowed, **masking)
+        logits_BTV = self._model.decode(batch.target_input, cache, weights).float()
+        log_prob_BTC, id_BTC = logits_BTV.log_softmax(dim=-1).topk(min(count, logits_BTV.size(2)), dim=-1)
+        weight_LBTS = torch.stack([weight_BHTS.mean(dim=1) for weight_BHTS in weights.cross]).float()
+        return Predictions(*(tensor.cpu().numpy() for tensor in (weight_LBTS, log_prob_BTC, id_BTC)))
 
 
 def in_precision(model: Model, device: torch.device, precision: str) -> Model:

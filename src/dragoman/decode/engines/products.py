@@ -47,6 +47,16 @@ class Matrix:
         rows, scales = zip(*(_int8_rows(weights, f"{name}.weight") for name in names), strict=True)
         return cls(np.concatenate(rows), np.concatenate(scales), bias_O, positive=positive)
 
+    @property
+    def size(self) -> int:
+        """How many outputs it has."""
+        return self._weight_IO.shape[1]
+
+    def select(self, output_P: Array) -> "Matrix":
+        """A matrix with these outputs only."""
+        scale_P = self._scale_O[output_P] if self._int8 else None
+        return Matrix(self._weight_IO[:, output_P].T, scale_P, self._bias_O[output_P], positive=self._zero == 0)
+
     def __call__(self, x_NI: Array) -> Product:
         """The product with these rows, [N, ...], for a loop to restore."""
         x_NI = x_NI.reshape(len(x_NI), -1)

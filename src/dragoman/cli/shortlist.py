@@ -1,0 +1,87 @@
+"""`dragoman shortlist`: learn which target pieces can translate a source piece, for faster search on a CPU."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli import interrupts
+from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, Model, SearchPrecision, Threads
+from dragoman.errors import ConfigError, DataError
+from dragoman.shortlist import MOST_PIECES
+
+if TYPE_CHECKING:
+    from dragoman.decode.translator import Translator
+
+
+def command(
+    source: Annotated[Path, typer.Option(help="Text to learn from, one sentence per line.")],
+    target: Annotated[
+        Path | None, typer.Option(help="Its translation, line by line.  \\[default: the model's own]")
+    ] = None,
+    model: Model = DEFAULT_MODEL,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a copy of the model with its shortlist here, not into the model itself.")
+    ] = None,
+    pieces: Annotated[
+        int, typer.Option(min=1, max=MOST_PIECES, help="Target pieces that each source piece allows.")
+    ] = 100,
+    frequent: Annotated[int, typer.Option(min=0, help="Frequent target pieces that are always allowed.")] = 1_000,
+    device: Device = "auto",
+    precision: SearchPrecision = "auto",
+    engine: Engine = "auto",
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Learn a shortlist from the attention of a model; `translate --shortlist` uses it."""
+    import dragoman
+    from dragoman import bundle
+    from dragoman.cli.progress import LineProgress
+    from dragoman.decode.associations import encode_pairs, learn_shortlist
+
+    directory = bundle.resolve_model(model)
+    if out is None and directory.parent == bundle.BUNDLED_MODELS:
+        raise ConfigError(f"--model {model}: is part of the package; give --out")
+    if out is not None and (out / bundle.CONFIG).exists():
+        raise ConfigError(f"--out {out}: holds a model; give another directory")
+    translator = dragoman.load(model, device, precision, threads, engine)
+    interrupts.check()
+    pairs = encode_pairs(translator, *_texts(translator, source, target))
+    if not pairs:
+        raise DataError(f"{source}: no line to learn from; give sentences that are not blank or too long")
+    with LineProgress("shortlist", len(pairs)) as progress:
+        learned = learn_shortlist(translator, pairs, pieces, frequent, progress.advance)
+    if out is None:
+        bundle.save_shortlist(directory, learned)
+    else:
+        with bundle.removed_on_error(out):
+            bundle.copy_model(directory, out)
+            bundle.save_shortlist(out, learned)
+    path = (out or directory) / bundle.SHORTLIST
+    record = {"file": str(path), "bytes": path.stat().st_size, "pairs": len(pairs), "always": len(learned.always)}
+    if as_json:
+        print(json.dumps(record))
+    else:
+        always = f"{len(learned.always):,} pieces always allowed"
+        print(f"{path}: {record['bytes']:,} bytes, from {len(pairs):,} pairs; {always}")
+
+
+def _texts(translator: "Translator", source: Path, target: Path | None) -> tuple[list[str], list[str]]:
+    """Both sides; the target is translated greedily unless given. Lines that are too long have none."""
+    from dragoman.cli.progress import LineProgress
+    from dragoman.data.corpus import parallel_lines, read_lines, valid_line
+    from dragoman.decode.translator import windows
+
+    if target is not None:
+        pairs = [
+            (valid_line(mine, source), valid_line(theirs, target)) for mine, theirs in parallel_lines(source, target)
+        ]
+        return [mine.text for mine, _ in pairs], [theirs.text for _, theirs in pairs]
+    sources = [valid_line(line, source).text for line in read_lines(source)]
+    options = translator.options(beam=1, split="long", sampling=False, n_best=1)
+    with LineProgress("translate", len(sources)) as progress:
+        found = translator.stream(
+            windows(sources, translator.window_size(options)), options=options, advance=progress.advance
+        )
+        return sources, [each.text if each.status == "translated" else "" for each in found]

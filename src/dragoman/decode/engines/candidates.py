@@ -1,0 +1,66 @@
+"""The best next pieces of every hypothesis, from the whole vocabulary or a shortlist. Knows nothing of search.
+
+Shapes: N rows, B sentences, M width of a position, V vocabulary, U pieces that some sentence allows, L those of every
+sentence, one sentence after another, C candidates.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from dragoman.decode.engines import loops
+from dragoman.decode.engines.products import Matrix
+from dragoman.int8 import Array
+
+
+class Candidates(Protocol):
+    def best(self, h_NM: Array, count: int) -> tuple[Array, Array]:
+        """The `count` best log-probabilities of each row and their ids: [N, C], as search expects them."""
+        ...
+
+    def select(self, sentence_B: Array) -> None:
+        """As in search's Decoding."""
+        ...
+
+
+class WholeVocabulary:
+    def __init__(self, output: Matrix) -> None:
+        self._output = output
+
+    def best(self, h_NM: Array, count: int) -> tuple[Array, Array]:
+        value_NC, id_NC = _space(len(h_NM), min(count, self._output.size))
+        loops.best(*self._output(h_NM), value_NC, id_NC)
+        return value_NC, id_NC
+
+    def select(self, sentence_B: Array) -> None:
+        pass
+
+
+class OfShortlist:
+    """Multiplies the pieces that some sentence of the batch allows, and ranks those that a row's own sentence allows.
+
+    So the result of a row does not depend on the other sentences of the batch. Packing the weights once for each batch
+    is faster than multiplying weights that are not packed at every step.
+    """
+
+    def __init__(self, output: Matrix, allowed_BV: Array) -> None:
+        id_U = np.flatnonzero(allowed_BV.any(axis=0))
+        self._output, self._vocabulary = output.select(id_U), output.size
+        _, self._id_L = np.nonzero(allowed_BV)
+        self._column_L = np.searchsorted(id_U, self._id_L)
+        self._length_B = allowed_BV.sum(axis=1)
+        self._first_B = np.cumsum(self._length_B) - self._length_B
+
+    def best(self, h_NM: Array, count: int) -> tuple[Array, Array]:
+        value_NC, id_NC = _space(len(h_NM), min(count, self._vocabulary))
+        product = self._output(h_NM)
+        own = self._column_L, self._id_L, self._first_B, self._length_B
+        loops.best_of_shortlist(*product, *own, value_NC, id_NC)
+        return value_NC, id_NC
+
+    def select(self, sentence_B: Array) -> None:
+        self._first_B, self._length_B = self._first_B[sentence_B], self._length_B[sentence_B]
+
+
+def _space(rows: int, count: int) -> tuple[Array, Array]:
+    return np.empty((rows, count), np.float32), np.empty((rows, count), np.int64)
