@@ -372,6 +372,9 @@ def test_the_command_refuses_what_it_cannot_learn_from(copied: Path, tmp_path: P
     assert str(run("shortlist", "--model", copied, "--source", tmp_path / "blank").exception) == message
     message = "--model en-de: is part of the package; give --out"
     assert str(run("shortlist", "--model", "en-de", "--source", tmp_path / "blank").exception) == message
+    message = "--pieces: 1001 is more than 1000; ask for fewer"
+    arguments = ("shortlist", "--model", copied, "--source", tmp_path / "blank", "--pieces", 1_001)
+    assert str(run(*arguments).exception) == message
     assert not (copied / bundle.SHORTLIST).exists()
 
 

@@ -9,7 +9,6 @@ import typer
 from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, Model, SearchPrecision, Threads
 from dragoman.errors import ConfigError, DataError
-from dragoman.shortlist import MOST_PIECES
 
 if TYPE_CHECKING:
     from dragoman.decode.translator import Translator
@@ -24,9 +23,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="Write a copy of the model with its shortlist here, not into the model itself.")
     ] = None,
-    pieces: Annotated[
-        int, typer.Option(min=1, max=MOST_PIECES, help="Target pieces that each source piece allows.")
-    ] = 100,
+    pieces: Annotated[int, typer.Option(min=1, help="Target pieces that each source piece allows.")] = 100,
     frequent: Annotated[int, typer.Option(min=0, help="Frequent target pieces that are always allowed.")] = 1_000,
     device: Device = "auto",
     precision: SearchPrecision = "auto",
@@ -39,7 +36,10 @@ def command(
     from dragoman import bundle
     from dragoman.cli.progress import LineProgress
     from dragoman.decode.associations import encode_pairs, learn_shortlist
+    from dragoman.shortlist import MOST_PIECES
 
+    if pieces > MOST_PIECES:
+        raise ConfigError(f"--pieces: {pieces} is more than {MOST_PIECES}; ask for fewer")
     directory = bundle.resolve_model(model)
     if out is None and directory.parent == bundle.BUNDLED_MODELS:
         raise ConfigError(f"--model {model}: is part of the package; give --out")
