@@ -75,8 +75,8 @@ def load(
     """Load a model: a directory, or the name of a bundled one.
 
     device: auto, cpu, cuda, cuda:1 or mps. precision: float32, bfloat16 or int8; auto searches in bfloat16 on a GPU, in
-    int8 on a CPU if the weights are stored in int8, and runs everything else in float32. threads: CPU threads; by default
-    one per core, or one for a small model. engine: auto, plain (any device), cuda or cpu.
+    int8 on a CPU if the weights are stored in int8, and runs everything else in float32. threads: CPU threads; by
+    default one per core, or one for a small model. engine: auto, plain (any device), cuda or cpu.
     """
     from dragoman.decode.translator import Translator
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from dragoman.model.build import Model
 
+_BUILDING = threading.Lock()  # held while a module is built
 BUNDLED_MODELS = Path(__file__).parent / "models"
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
 SHORTLIST = "shortlist.safetensors"
@@ -79,12 +80,11 @@ class Bundle:
             self._weights = model
         else:
             self._model = model
-        self._building = threading.Lock()
 
     @property
     def model(self) -> "Model":
         """The model as a PyTorch module, built when first used."""
-        with self._building:
+        with _BUILDING:
             if self._model is None:
                 from dragoman.tensors import model_from
 

@@ -1,5 +1,6 @@
 """The engine for CPUs against the plain one, and a sentence's answer in any batch."""
 
+import errno
 import random
 from typing import Any
 
@@ -212,6 +213,25 @@ def test_what_is_not_a_number_stays_so() -> None:
     loops.best(logit_NV, ones, ones, zeros, value_NC, id_NC)
     assert np.isnan(value_NC[0]).all()
     assert id_NC[1].tolist() == [1, 2]
+
+
+def test_log_probabilities_do_not_lose_the_digits_of_large_logits() -> None:
+    logit_NV = np.array([[1000.0, 999.0, 998.5]], dtype=np.float32)
+    value_NC, id_NC = np.empty((1, 3), np.float32), np.empty((1, 3), np.int64)
+    loops.best(logit_NV, np.ones(1, np.float32), np.ones(3, np.float32), np.zeros(3, np.float32), value_NC, id_NC)
+    expected = torch.log_softmax(torch.from_numpy(logit_NV).double(), dim=1).numpy()
+    np.testing.assert_allclose(value_NC, expected, rtol=1e-6)
+
+
+def test_a_full_disk_does_not_keep_loops_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def double(x: float) -> float:
+        return 2 * x
+
+    monkeypatch.setattr("numba.core.caching.FunctionCache.save_overload", full)
+    assert loops._compiled(double)(3.0) == 6.0
 
 
 def test_rounded_rows_keep_their_largest_and_rows_of_zeros_are_zeros() -> None:

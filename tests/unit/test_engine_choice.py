@@ -85,7 +85,9 @@ def test_without_an_exact_int8_product_a_cpu_searches_in_float32(monkeypatch: py
 
 def test_without_its_runtime_the_cpu_engine_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    found = choose_engine("auto", "auto", model(*WIDE), CPU)
+    slower = "^engine: using the plain engine, which is several times slower: a package it needs cannot be imported: "
+    with pytest.warns(UserWarning, match=slower):
+        found = choose_engine("auto", "auto", model(*WIDE), CPU)
     assert (found.engine, found.precision) == ("plain", "float32")
     assert found.reason.startswith("a package it needs cannot be imported: import of onnxruntime halted")
     with pytest.raises(ConfigError, match=r"^engine: 'cpu' cannot run: the device is cuda; use auto or plain$"):
@@ -182,11 +184,11 @@ def test_the_translator_names_its_choice() -> None:
     assert translator.choice == EngineChoice("cpu", "int8", "the fastest on cpu")
     assert "int8" in repr(translator)
     assert translator.options(batch_size=0).batch_size == 32
-    assert translator.choice_for(translator.options(beam=40)) == translator.choice
-    own = translator.options(sampling=True)
-    reason = "the CPU engine has no sampling or head masks"
-    assert translator.choice_for(own) == EngineChoice("plain", "float32", reason)
-    assert own.batch_size == 64
+    assert translator.choice_for(translator.options(beam=100)) == translator.choice
+    for own in (translator.options(sampling=True), translator.options(beam=101)):
+        reason = "the CPU engine has no sampling, head masks or beams wider than 100"
+        assert translator.choice_for(own) == EngineChoice("plain", "float32", reason)
+        assert own.batch_size == 64
 
 
 def test_options_that_only_the_plain_engine_has_run_there(gpu: None) -> None:

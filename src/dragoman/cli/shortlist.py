@@ -1,6 +1,7 @@
 """`dragoman shortlist`: learn which target pieces can translate a source piece, for faster search on a CPU."""
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ def command(
         Path | None, typer.Option(help="Write a copy of the model with its shortlist here, not into the model itself.")
     ] = None,
     pieces: Annotated[int, typer.Option(min=1, help="Target pieces that each source piece allows.")] = 100,
-    frequent: Annotated[int, typer.Option(min=0, help="Frequent target pieces that are always allowed.")] = 1_000,
+    frequent: Annotated[int, typer.Option(min=0, help="Frequent target pieces that are always allowed.")] = 3_000,
     device: Device = "auto",
     precision: SearchPrecision = "auto",
     engine: Engine = "auto",
@@ -35,7 +36,7 @@ def command(
     import dragoman
     from dragoman import bundle
     from dragoman.cli.progress import LineProgress
-    from dragoman.decode.associations import encode_pairs, learn_shortlist
+    from dragoman.decode.associations import encode_pairs, learn_shortlist, require_transformer
     from dragoman.shortlist import MOST_PIECES
 
     if pieces > MOST_PIECES:
@@ -47,6 +48,7 @@ def command(
         raise ConfigError(f"--out {out}: holds a model; give another directory")
     translator = dragoman.load(model, device, precision, threads, engine)
     interrupts.check()
+    require_transformer(translator)
     pairs = encode_pairs(translator, *_texts(translator, source, target))
     if not pairs:
         raise DataError(f"{source}: no line to learn from; give sentences that are not blank or too long")
@@ -79,7 +81,11 @@ def _texts(translator: "Translator", source: Path, target: Path | None) -> tuple
         ]
         return [mine.text for mine, _ in pairs], [theirs.text for _, theirs in pairs]
     sources = [valid_line(line, source).text for line in read_lines(source)]
-    options = translator.options(beam=1, split="long", sampling=False, n_best=1)
+    greedy = replace(
+        translator.config.decode, beam=1, n_best=1, split="long", sampling=False, temperature=1.0, top_k=0, top_p=1.0,
+        shortlist=False,
+    )  # fmt: skip
+    options = translator.options(**asdict(greedy))
     with LineProgress("translate", len(sources)) as progress:
         found = translator.stream(
             windows(sources, translator.window_size(options)), options=options, advance=progress.advance

@@ -93,12 +93,16 @@ def _spelling(tokenizers: Tokenizers) -> list[int]:
     return [*(each for piece, each in table.ids.items() if len(piece.removeprefix(SPACE_MARK)) <= 1), *table.byte_ids]
 
 
+def require_transformer(translator: Translator) -> None:
+    if not isinstance(translator.config.model, TransformerConfig):
+        raise ConfigError("shortlist: the model is recurrent; a shortlist is learned from a Transformer's attention")
+
+
 def learn_shortlist(
     translator: Translator, pairs: Sequence[Pair], count: int, frequent: int, advance: Advance = no_progress
 ) -> Shortlist:
     """Learn from sentences and their translations, by teacher forcing; `advance` counts the pairs."""
-    if not isinstance(translator.config.model, TransformerConfig):
-        raise ConfigError("shortlist: the model is recurrent; a shortlist is learned from a Transformer's attention")
+    require_transformer(translator)
     associations = Associations(translator.tokenizers.target.size)
     source, target = translator.tokenizers.source.vocabulary, translator.tokenizers.target.vocabulary
     lengths = np.array([[len(ids) for ids in pair] for pair in pairs], np.int64).reshape(-1, 2)

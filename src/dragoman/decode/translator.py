@@ -50,6 +50,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
 WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
+WIDEST_BEAM_ON_CPU = 100  # it sorts candidates by insertion
 BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
 _ENGINES = threading.Lock()  # held while an engine is created
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
@@ -385,8 +386,8 @@ class Translator:
             unable = not supports(options)
             reason = "the CUDA engine has no sampling, wide beams or head masks"
         else:
-            unable = options.sampling
-            reason = "the CPU engine has no sampling or head masks"
+            unable = options.sampling or options.beam > WIDEST_BEAM_ON_CPU
+            reason = f"the CPU engine has no sampling, head masks or beams wider than {WIDEST_BEAM_ON_CPU}"
         if unable or (self._engine is not None and self._engine.is_masked):
             return EngineChoice("plain", self._plain_precision, reason)
         return self.choice

@@ -36,7 +36,7 @@ class Validation:
 
     def measure(self, model: Model) -> dict[str, Any]:
         model.eval()
-        # plain: it takes the weights as they are, while a new graph for every validation takes longer than it saves
+        # plain: it takes the weights as they are; packing them anew at every validation takes longer than it saves
         bundle = Bundle(self.prepared.config, self.prepared.tokenizers, model)
         translator = Translator(bundle, self.device, "float32", engine="plain")
         greedy = DecodeConfig(beam=1, max_extra=self.prepared.config.decode.max_extra)

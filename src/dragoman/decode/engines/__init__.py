@@ -1,1 +1,1 @@
-"""What runs the search: plain (any device; defines what is correct) and CUDA."""
+"""What runs the search: plain (any device; defines what is correct), CUDA and CPU."""

@@ -84,18 +84,20 @@ def _obstacle_for_cpu(precision: str, model: ModelConfig, device: str) -> str:
     """Why the CPU engine cannot run this; empty if it can."""
     if _kind(device) != "cpu":
         return f"the device is {_kind(device)}"
-    try:
-        import numba  # noqa: F401
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        return f"a package it needs cannot be imported: {error}"
     if not isinstance(model, TransformerConfig):
         return "the model is recurrent"
     if model.positions == "rotary":
         return "the model has rotary positions"
     if precision == "bfloat16":
         return "bfloat16 runs in the plain engine"
+    try:
+        import numba  # noqa: F401
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        obstacle = f"a package it needs cannot be imported: {error}"
+        warnings.warn(f"engine: using the plain engine, which is several times slower: {obstacle}", stacklevel=4)
+        return obstacle
     if precision == "int8" and not int8_is_exact():
         return "this processor has no exact int8 product"
     return ""

@@ -13,10 +13,12 @@ attended to, B sentences, V vocabulary, L pieces of a shortlist, C candidates.
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numba import njit
+from numba.core.caching import FunctionCache
 from numpy import float32, int32
 
 LOG2_E = float32(math.log2(math.e))
@@ -29,13 +31,20 @@ BLOCK = 128  # logits whose largest is known
 FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 
 
+class _Kept(FunctionCache):
+    """Compiled loops on disk; a full disk is no reason not to translate."""
+
+    def save_overload(self, signature, compiled):
+        with suppress(OSError):
+            super().save_overload(signature, compiled)
+
+
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile when first called, keep the result on disk where that is possible, and run without the GIL."""
-    options: dict[str, Any] = {"nogil": True, "fastmath": FAST_MATH, "error_model": "numpy"}
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # there is no place to keep it
-        return njit(**options)(function)
+    compiled: Any = njit(nogil=True, fastmath=FAST_MATH, error_model="numpy")(function)
+    with suppress(RuntimeError):  # there is no place to keep it
+        compiled._cache = _Kept(function)
+    return compiled
 
 
 # Numbers
@@ -64,7 +73,7 @@ def _ordered(x):
 
 
 @_compiled
-def _unordered(bits):
+def _from_ordered(bits):
     return int32(bits ^ int32(int32(bits >> SIGN) & MAGNITUDE)).view(np.float32)
 
 
@@ -195,7 +204,7 @@ def _softmax(x_T):
     largest = LEAST_INTEGER
     for t in range(len(x_T)):
         largest = max(largest, _ordered(x_T[t]))
-    peak = _unordered(largest)
+    peak = _from_ordered(largest)
     total = float32(0.0)
     for t in range(len(x_T)):
         x_T[t] = _exponential(x_T[t] - peak)
@@ -288,7 +297,7 @@ def _best(logit_V, peak_K, best_C, id_C):
         largest = LEAST_INTEGER
         for v in range(len(block)):
             largest = max(largest, _ordered(block[v]))
-        peak_K[k] = _unordered(largest)
+        peak_K[k] = _from_ordered(largest)
     peak = peak_K.max()
     total = float32(0.0)
     for v in range(size):
@@ -306,9 +315,9 @@ def _best(logit_V, peak_K, best_C, id_C):
                         best_C[place], id_C[place] = best_C[place - 1], id_C[place - 1]
                         place -= 1
                     best_C[place], id_C[place] = logit_V[v], v
-    norm = peak + np.log(total)
+    norm = np.float64(peak) + np.log(np.float64(total))  # a float32 is rounded to the digits of the logits
     for c in range(len(best_C)):
-        best_C[c] -= norm
+        best_C[c] = float32(np.float64(best_C[c]) - norm)
 
 
 @_compiled
