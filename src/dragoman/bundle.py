@@ -30,7 +30,7 @@ from dragoman.config import Config
 from dragoman.errors import ConfigError, ModelError
 from dragoman.files import RefusedFile, make_directory, partial_path, read_checked, write_file
 from dragoman.model.shapes import weight_shapes
-from dragoman.shortlist import Shortlist, max_bytes, read_shortlist
+from dragoman.shortlist import RELEARN, Shortlist, max_bytes, read_shortlist
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.weights import MAX_HEADER, RESTORE, Weights, read_weights
 
@@ -254,9 +254,10 @@ def _verified(directory: Path, name: str, most: float) -> Iterator[bytes]:
             yield content
         finally:
             digest = computed.result()
+            remedy = RELEARN if name == SHORTLIST else RESTORE
             # the manifest is read again before refusing: a run may have published between the two reads
             if digest not in manifest.get(name, ()) and digest not in (_manifest(directory) or {}).get(name, ()):
-                raise ModelError(f"{directory / name}: its SHA-256 is not the one in {MANIFEST}; {RESTORE}") from None
+                raise ModelError(f"{directory / name}: its SHA-256 is not the one in {MANIFEST}; {remedy}") from None
 
 
 def load_card(directory: Path) -> str | None:

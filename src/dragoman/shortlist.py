@@ -50,11 +50,11 @@ def max_bytes(source_size: int, target_size: int) -> int:
 
 def read_shortlist(content: bytes, source_size: int, target_size: int, end: int, path: Path) -> Shortlist:
     """The shortlist of a model with these vocabularies; `path` is only used in errors."""
-    check_header(content, path)
+    check_header(content, path, RELEARN)
     try:
         parts = dict(deserialize(content))  # type: ignore[no-untyped-call]
     except Exception as error:  # safetensors raises its own type, and others for hostile headers
-        raise not_safetensors(path, error) from None
+        raise not_safetensors(path, error, RELEARN) from None
     problem = ""
     if parts.keys() != {"pieces", "always"}:
         problem = f"holds {', '.join(sorted(parts)) or 'nothing'}, expected always, pieces"

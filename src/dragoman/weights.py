@@ -46,16 +46,16 @@ def read_weights(content: bytes, shapes: Shapes, path: Path) -> dict[str, Array]
     return stored
 
 
-def check_header(content: bytes, path: Path) -> None:
+def check_header(content: bytes, path: Path, remedy: str = RESTORE) -> None:
     """Refuse a header that would take long to parse."""
     header = int.from_bytes(content[:8], "little")
     if MAX_HEADER < header <= len(content):  # a header larger than the file is reported by the parser
-        raise ModelError(f"{path}: its header has {header:,} bytes, at most {MAX_HEADER:,} are allowed; {RESTORE}")
+        raise ModelError(f"{path}: its header has {header:,} bytes, at most {MAX_HEADER:,} are allowed; {remedy}")
 
 
-def not_safetensors(path: Path, error: Exception) -> ModelError:
+def not_safetensors(path: Path, error: Exception, remedy: str = "restore it or train again") -> ModelError:
     reason = str(error).partition("\n")[0]  # torch adds a stack of C++ frames
-    return ModelError(f"{path}: not a safetensors file ({reason}); restore it or train again")
+    return ModelError(f"{path}: not a safetensors file ({reason}); {remedy}")
 
 
 def check_fit(shapes: Shapes, found: Shapes, path: Path) -> None:

@@ -17,6 +17,7 @@ from dragoman import bundle
 from dragoman.cli.app import app
 from dragoman.config import DecodeConfig
 from dragoman.data.batching import teacher_forcing
+from dragoman.decode import associations
 from dragoman.decode.associations import Associations, alignment
 from dragoman.decode.engines import loops
 from dragoman.decode.engines.candidates import OfShortlist
@@ -265,7 +266,9 @@ def test_a_shortlist_is_listed_in_the_manifest_and_verified(copied: Path) -> Non
     assert (loaded.always == whole(copied).always).all()
     path = copied / bundle.SHORTLIST
     path.write_bytes(path.read_bytes()[:-1] + b"\x07")
-    with pytest.raises(ModelError, match=r"its SHA-256 is not the one in manifest.json"):
+    with pytest.raises(
+        ModelError, match=r"its SHA-256 is not the one in manifest.json; make it again with `dragoman shortlist`$"
+    ):
         bundle.load_bundle(copied)
     seal(copied)
     with pytest.raises(ModelError, match=r"holds the id \d+, of"):
@@ -352,6 +355,25 @@ def test_the_command_learns_a_shortlist_that_translate_uses(copied: Path, text: 
     shown = run("translate", "--model", copied, "--engine", "cpu", "--device", "cpu", "--shortlist", "a b c")
     assert shown.exit_code == 0
     assert shown.stdout == translator.translate("a b c", shortlist=True).text + "\n"
+
+
+def test_weights_that_change_while_the_command_learns_are_noticed(
+    copied: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a training run published better ones."""
+    learn = associations.learn_shortlist
+
+    def overtaken(*arguments: Any) -> Shortlist:
+        with (copied / bundle.WEIGHTS).open("ab") as file:
+            file.write(b" ")
+        return learn(*arguments)
+
+    monkeypatch.setattr(associations, "learn_shortlist", overtaken)
+    done = run("shortlist", "--model", copied, "--source", text, "--target", text)
+    assert (
+        str(done.exception) == f"{copied}: its weights changed while the shortlist was learned; run the command again"
+    )
+    assert not (copied / bundle.SHORTLIST).exists()
 
 
 def test_the_command_can_write_a_copy_and_take_given_translations(quick_run: Path, text: Path, tmp_path: Path) -> None:

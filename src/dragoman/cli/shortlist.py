@@ -9,7 +9,7 @@ import typer
 
 from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, Model, SearchPrecision, Threads
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
     from dragoman.decode.translator import Translator
@@ -36,6 +36,7 @@ def command(
     import dragoman
     from dragoman import bundle
     from dragoman.cli.progress import LineProgress
+    from dragoman.data.corpus import content_hash
     from dragoman.decode.associations import encode_pairs, learn_shortlist, require_transformer
     from dragoman.shortlist import MOST_PIECES
 
@@ -47,6 +48,7 @@ def command(
     if out is not None and (out / bundle.CONFIG).exists():
         raise ConfigError(f"--out {out}: holds a model; give another directory")
     translator = dragoman.load(model, device, precision, threads, engine)
+    weights = content_hash([directory / bundle.WEIGHTS])
     interrupts.check()
     require_transformer(translator)
     pairs = encode_pairs(translator, *_texts(translator, source, target))
@@ -54,6 +56,8 @@ def command(
         raise DataError(f"{source}: no line to learn from; give sentences that are not blank or too long")
     with LineProgress("shortlist", len(pairs)) as progress:
         learned = learn_shortlist(translator, pairs, pieces, frequent, progress.advance)
+    if content_hash([directory / bundle.WEIGHTS]) != weights:
+        raise ModelError(f"{directory}: its weights changed while the shortlist was learned; run the command again")
     if out is None:
         bundle.save_shortlist(directory, learned)
     else:
