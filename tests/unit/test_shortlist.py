@@ -20,7 +20,7 @@ from dragoman.data.batching import teacher_forcing
 from dragoman.decode import associations
 from dragoman.decode.associations import Associations, alignment
 from dragoman.decode.engines import loops
-from dragoman.decode.engines.candidates import OfShortlist
+from dragoman.decode.engines.candidates import ShortlistCandidates
 from dragoman.decode.engines.cpu import CpuEngine
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import search
@@ -238,7 +238,7 @@ def test_fewer_allowed_pieces_than_candidates_are_enough() -> None:
 def test_only_pieces_that_a_sentence_of_the_batch_allows_are_multiplied() -> None:
     engine, shortlist = engine_of(3, "int8"), random_shortlist(6)
     candidates = engine.start([[5, 6, 3], [7, 3]], shortlist)._candidates
-    assert isinstance(candidates, OfShortlist)
+    assert isinstance(candidates, ShortlistCandidates)
     expected = np.union1d(shortlist.always, shortlist.pieces_SK[[5, 6, 7, 3]])
     assert candidates._output.size == len(expected) < SIZE
 

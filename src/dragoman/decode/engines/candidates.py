@@ -23,7 +23,7 @@ class Candidates(Protocol):
         ...
 
 
-class WholeVocabulary:
+class VocabularyCandidates:
     def __init__(self, output: Matrix) -> None:
         self._output = output
 
@@ -36,7 +36,7 @@ class WholeVocabulary:
         pass
 
 
-class OfShortlist:
+class ShortlistCandidates:
     """Multiplies the pieces that some sentence of the batch allows, and ranks those that a row's own sentence allows.
 
     So the result of a row does not depend on the other sentences of the batch. Packing the weights once for each batch

@@ -4,8 +4,8 @@
 compiled loops (`loops.py`). Sentences lie end to end, without padding. Every hypothesis has a list of the cache entries
 of its past: when the search moves hypotheses, only these lists move; keys and values stay where they were written.
 
-Shapes: B sentences, W hypotheses of each, N rows, T target positions, M width of a position, H heads, E width of a
-head's values.
+Shapes: B sentences, W hypotheses of each, N rows, T target positions, S source positions, M width of a position,
+H heads, D and E width of a head's keys and values, L layers, C candidates.
 """
 
 import itertools
@@ -17,7 +17,7 @@ import numpy as np
 from dragoman.config import StackSize, TransformerConfig
 from dragoman.data.batching import Batch, split_by_tokens
 from dragoman.decode.engines import loops
-from dragoman.decode.engines.candidates import Candidates, OfShortlist, WholeVocabulary
+from dragoman.decode.engines.candidates import Candidates, ShortlistCandidates, VocabularyCandidates
 from dragoman.decode.engines.layers import Builder
 from dragoman.decode.engines.predictions import Predictions
 from dragoman.decode.engines.products import Product
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ENCODER_TOKENS = 256  # in a pass of the encoder, unless a sentence is longer: more do not fit in a core's own cache
-INITIAL_STEPS = 32  # that a cache has room for; doubled when needed
+INITIAL_STEPS = 32  # steps that a new cache has room for; doubled when it is full
 
 Cache = tuple[Array, Array]  # keys and values: [entries, H, D] and [entries, H, E]
 
@@ -41,7 +41,7 @@ class CpuEngine:
         build = Builder(config, weights, int8=precision == "int8")
         self._source, self._encoder, self._memory = build.source_embedding(), build.encoder(), build.memory()
         self.target, self.decoder, self._output = build.target_embedding(), build.decoder(), build.output()
-        self.source_attentions = build.source_attentions()
+        self.cross_attentions = build.cross_attentions()
 
     def start(self, sources: Sequence[Sequence[int]], shortlist: Shortlist | None = None) -> "CpuDecoding":
         """Encode a batch, which is decoded into the pieces of a shortlist or into all pieces."""
@@ -54,9 +54,9 @@ class CpuEngine:
             _restore_side_by_side(product, [array[tokens] for cache in memory for array in cache])
             done = tokens.stop
         candidates = (
-            WholeVocabulary(self._output)
+            VocabularyCandidates(self._output)
             if shortlist is None
-            else OfShortlist(self._output, shortlist.allowed(sources))
+            else ShortlistCandidates(self._output, shortlist.allowed(sources))
         )
         return CpuDecoding(self, memory, length_B, candidates)
 
@@ -94,7 +94,7 @@ class CpuDecoding:
         self._first_B, self._length_B = np.cumsum(length_B) - length_B, length_B  # entries of the memory
         self._caches = [_new_cache(engine.decoder.size, INITIAL_STEPS * len(length_B)) for _ in engine.decoder.layers]
         self._entry_BWT = np.zeros((len(length_B), 1, 0), np.int64)  # entries of the caches
-        self._used = 0  # of them
+        self._used = 0  # cache entries
 
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
         return self._candidates.best(self._step(id_BW), count)
@@ -113,7 +113,7 @@ class CpuDecoding:
         entry_NT = self._entry_BWT.reshape(rows, -1)
         context_NHE = np.empty((rows, size.num_heads, size.d_v), np.float32)
         stream = engine.decoder.stream(engine.target(id_BW.reshape(-1), np.full(rows, position)))
-        attentions = zip(engine.source_attentions, self._memory, strict=True)
+        attentions = zip(engine.cross_attentions, self._memory, strict=True)
         layers = zip(engine.decoder.layers, self._caches, attentions, strict=True)
         for number, (layer, cache, (source, memory)) in enumerate(layers):
             loops.attend_to_past(*layer.attention.before(stream.h_NM), *cache, entry_NT, context_NHE)

@@ -89,15 +89,18 @@ class Builder:
     def decoder(self) -> Stack:
         return self._stack("decoder", self._config.decoder, ("self_attention", "cross_attention", "feed_forward"))
 
-    def source_attentions(self) -> list[Attention]:
+    def cross_attentions(self) -> list[Attention]:
         """Of the decoder layers."""
-        return [Attention(self._matrix(f"{name}.query"), self._matrix(f"{name}.output")) for name in self._sources()]
+        return [
+            Attention(self._matrix(f"{name}.query"), self._matrix(f"{name}.output"))
+            for name in self._cross_attention_names()
+        ]
 
     def memory(self) -> Matrix:
         """Keys and values for all of them, side by side."""
-        return self._matrix(*(f"{name}.{part}" for name in self._sources() for part in ("key", "value")))
+        return self._matrix(*(f"{name}.{part}" for name in self._cross_attention_names() for part in ("key", "value")))
 
-    def _sources(self) -> list[str]:
+    def _cross_attention_names(self) -> list[str]:
         return [f"decoder.layers.{number}.cross_attention" for number in range(self._config.decoder.num_layers)]
 
     def output(self) -> Matrix:
@@ -145,7 +148,7 @@ class Embedding:
 
     def __init__(self, config: TransformerConfig, weights: Weights, name: str, stack: str) -> None:
         self._table, self._scale_V = weights[f"{name}.weight"], weights.get(f"{name}.weight{SCALE}")
-        self.size, self._width = self._table.shape
+        self._width = self._table.shape[1]
         self._factor = np.float32(math.sqrt(self._width))
         self._kind, self._learned = config.positions, weights.get(f"{stack}.positions.learned.weight")
         self._vectors: Array = np.zeros((0, 0), dtype=np.float32)

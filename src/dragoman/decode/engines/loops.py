@@ -8,7 +8,7 @@ Numba's compiler turns a loop into vector instructions if it can prove that this
 maxima are of integers (a maximum of floats depends on the order of NaNs), and every row or part of one has a name.
 
 Shapes: N rows, I and O inputs and outputs of a matrix, H heads, D and E width of a head's keys and values, T entries
-attended to, B sentences, V vocabulary, L pieces of a shortlist, C candidates.
+attended to, S source positions, B sentences, V vocabulary, K blocks of it, L pieces of a shortlist, C candidates.
 """
 
 import math
