@@ -221,6 +221,7 @@ def test_evaluate_scores_a_model_or_a_file(quick_run: Path, generated: Path) -> 
 # train, generate, info
 
 
+@pytest.mark.slow
 def test_train_runs_without_a_configuration_file(generated: Path, tmp_path: Path) -> None:
     arguments: list[str | Path] = [
         "train", "--source", generated / "train.source", "--target", generated / "train.target",

@@ -273,6 +273,7 @@ def test_checkpoint_resumes_with_any_number_of_processes(short: Place, alone: Pa
     assert_same_run(short[run], alone)
 
 
+@pytest.mark.slow
 def test_error_in_rank_0_stops_all_ranks_and_is_reported_once(tmp_path: Path) -> None:
     place = Place(tmp_path)
     Path(place.data["target"][0]).unlink()

@@ -227,7 +227,7 @@ def stop_in_step(step: int, killed: bool) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("sizes", "more", "killed"),
     [
-        (SHORT, PLAIN, False),
+        pytest.param(SHORT, PLAIN, False, marks=pytest.mark.slow),
         (SHORT, SAMPLED, True),
         *(
             pytest.param(LONG, more, killed, marks=pytest.mark.slow)
@@ -350,6 +350,7 @@ def test_stop_with_workers_and_subword_sampling_loses_no_batch(runs: Runs, tmp_p
     assert state(parts, 50) == state(whole, 50)
 
 
+@pytest.mark.slow
 def test_resuming_at_the_start_of_the_epoch_is_detected(runs: Runs, epochs: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.run(run, *EPOCHS, fault=recording(run, stop_in_step(11, False)))

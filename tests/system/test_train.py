@@ -119,6 +119,7 @@ def test_resumed_run_is_bit_for_bit_the_same(tmp_path: Path) -> None:
     assert losses(whole) == losses(parts)
 
 
+@pytest.mark.slow
 def test_without_the_rng_state_the_resumed_run_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run_steps(whole, 12)
