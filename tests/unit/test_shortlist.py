@@ -24,6 +24,7 @@ from dragoman.decode.engines.candidates import ShortlistCandidates
 from dragoman.decode.engines.cpu import CpuEngine
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import search
+from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError, ModelError
 from dragoman.shortlist import MOST_PIECES, Shortlist, read_shortlist
 from dragoman.tensors import named_arrays
@@ -355,6 +356,36 @@ def test_the_command_learns_a_shortlist_that_translate_uses(copied: Path, text: 
     shown = run("translate", "--model", copied, "--engine", "cpu", "--device", "cpu", "--shortlist", "a b c")
     assert shown.exit_code == 0
     assert shown.stdout == translator.translate("a b c", shortlist=True).text + "\n"
+
+
+def test_the_command_translates_greedily_whatever_the_model_is_set_to(
+    copied: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a shortlist it may have already."""
+    settings = (copied / "config.toml").read_text()
+    for old, new in {"sampling = false": "sampling = true", "top_k = 0": "top_k = 5"}.items():
+        assert old in settings
+        settings = settings.replace(old, new)
+    (copied / "config.toml").write_text(settings.replace("shortlist = false", "shortlist = true"))
+    stream, seen = Translator.stream, []
+
+    def watching(self: Translator, *arguments: Any, options: DecodeConfig, **more: Any) -> Any:
+        seen.append((options.sampling, options.beam, options.top_k, options.shortlist))
+        return stream(self, *arguments, options=options, **more)
+
+    monkeypatch.setattr(Translator, "stream", watching)
+    done = run("shortlist", "--model", copied, "--source", text)
+    assert done.exit_code == 0, done.exception
+    assert seen == [(False, 1, 0, False)]
+
+
+def test_a_model_without_attention_is_refused_before_its_text_is_translated(
+    copied: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(associations, "TransformerConfig", int)
+    monkeypatch.setattr(Translator, "stream", lambda *arguments, **more: pytest.fail("translated"))
+    done = run("shortlist", "--model", copied, "--source", text)
+    assert str(done.exception).startswith("shortlist: the model is recurrent; ")
 
 
 def test_weights_that_change_while_the_command_learns_are_noticed(
