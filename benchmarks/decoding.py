@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.random_models import random_lines
-from dragoman.decode.translator import Translation, Translator
+from dragoman.decode.translation import Translation
+from dragoman.decode.translator import Translator
 
 OURS = "dragoman"
 AXES = ("batch", "beam", "length", "vocabulary")

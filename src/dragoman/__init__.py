@@ -22,13 +22,14 @@ TYPE_CHECKING = False  # instead of typing's, which takes a while to import
 if TYPE_CHECKING:
     from dragoman.config import Config, TransformerConfig
     from dragoman.decode.options import DecodeOptions
-    from dragoman.decode.translator import Attention, Translation, Translator
+    from dragoman.decode.translation import Attention, Translation
+    from dragoman.decode.translator import Translator
     from dragoman.errors import ConfigError, DataError, DiskError, DragomanError, ModelError, NonFiniteError, Stopped
     from dragoman.model.transformer import Transformer
     from dragoman.training.loop import train
 
 _HOMES = {
-    "Attention": "dragoman.decode.translator",
+    "Attention": "dragoman.decode.translation",
     "Config": "dragoman.config",
     "ConfigError": "dragoman.errors",
     "DataError": "dragoman.errors",
@@ -40,7 +41,7 @@ _HOMES = {
     "Stopped": "dragoman.errors",
     "Transformer": "dragoman.model.transformer",
     "TransformerConfig": "dragoman.config",
-    "Translation": "dragoman.decode.translator",
+    "Translation": "dragoman.decode.translation",
     "Translator": "dragoman.decode.translator",
     "train": "dragoman.training.loop",
 }

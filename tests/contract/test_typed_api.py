@@ -14,7 +14,8 @@ import pytest
 import dragoman
 from dragoman import DecodeOptions, Translator
 from dragoman.config import DecodeConfig
-from dragoman.decode.translator import Translation, _languages
+from dragoman.decode.translation import Translation
+from dragoman.decode.translator import _languages
 
 USER = """\
 from pathlib import Path

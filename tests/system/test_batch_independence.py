@@ -20,7 +20,8 @@ from dragoman.data.batching import pad_rows
 from dragoman.data.generated import generate
 from dragoman.decode import quantized
 from dragoman.decode.engines import plain as engine
-from dragoman.decode.translator import Translation, Translator
+from dragoman.decode.translation import Translation
+from dragoman.decode.translator import Translator
 from dragoman.int8 import LEVELS
 from dragoman.model.cache import rows_of_hypotheses, rows_of_sentences
 

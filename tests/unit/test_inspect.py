@@ -19,7 +19,8 @@ from dragoman.config import Config, DecodeConfig
 from dragoman.data.batching import Batch
 from dragoman.decode.engines.plain import PRECISIONS, Engine, EngineDecoding
 from dragoman.decode.search import BeamStep, beam_search
-from dragoman.decode.translator import Attention, Translator
+from dragoman.decode.translation import Attention
+from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError, DataError
 from dragoman.inspect import heads
 from dragoman.inspect.capture import Inspection, inspect_sentence, parse_head, score_of, without_heads

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.decode.translator import Attention
+from dragoman.decode.translation import Attention
 from dragoman.inspect.page import page
 from tests.hostile_text import SHORT, TEXT, Markup, run_page_of, without_escaping
 

@@ -19,7 +19,8 @@ from dragoman.data.corpus import Line, read_lines
 from dragoman.decode import translator as translator_module
 from dragoman.decode.engines import plain as engine
 from dragoman.decode.halving import in_halves
-from dragoman.decode.translator import Translation, Translator
+from dragoman.decode.translation import Translation
+from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError
 from dragoman.inspect.capture import inspect_sentence
 from dragoman.text.tokenizer import Tokenizer

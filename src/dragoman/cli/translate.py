@@ -23,7 +23,8 @@ from dragoman.progress import Advance, no_progress
 if TYPE_CHECKING:
     from dragoman.config import DecodeConfig
     from dragoman.data.corpus import Line
-    from dragoman.decode.translator import Translation, Translator
+    from dragoman.decode.translation import Translation
+    from dragoman.decode.translator import Translator
 
 WINDOW_LINES = 1024
 READ_AHEAD = 1 << 20  # bytes of standard input

@@ -40,9 +40,9 @@ def sample(
     streams = [_uniforms(options.seed, key, number, longest + 1) for key in keys for number in range(count)]
     uniform_NT = torch.from_numpy(np.stack(streams))
 
-    def drawn(id_N: Array, path_N: Array, step: int) -> tuple[Array, Array]:
+    def drawn(id_N: Array, path_N: Array, length_N: Array) -> tuple[Array, Array]:
         log_prob_NV = _forbid(decoding.log_probs(id_N[:, np.newaxis]), forbidden)
-        drawn_N1 = _draw(log_prob_NV, uniform_NT[path_N, step].to(log_prob_NV.device), options)
+        drawn_N1 = _draw(log_prob_NV, uniform_NT[path_N, length_N].to(log_prob_NV.device), options)
         value_N1, id_N1 = to_host(log_prob_NV.gather(1, drawn_N1), drawn_N1)
         return without_nan(value_N1), id_N1
 

@@ -6,15 +6,18 @@ recurrent network or a table of numbers can be decoded in the same way, as long 
 The expensive part, a pass over every logit, is the decoding's: it returns the best few of each row. The bookkeeping
 here is plain NumPy on arrays of a few hundred numbers.
 
+Sentences may join while others continue, so each has its own number of tokens so far. Those of the longest fill their
+row; those of the others are at its end.
+
 Shape suffixes
     B  sentences still in the batch      V  vocabulary
     W  live hypotheses per sentence      C  candidates, best first
     N  rows of the decoding (B * W)      T  tokens chosen so far
 """
 
-import itertools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array: TypeAlias = NDArray[Any]
+Result = TypeVar("Result")
 
 NEVER = -np.inf  # the log-probability of an impossible choice
 PAPER = DecodeConfig()
@@ -42,9 +46,9 @@ class BeamStep(NamedTuple):
 
 
 class Decoding(Protocol):
-    """A batch of sentences being decoded in lockstep, W hypotheses of each; initially one.
+    """A batch of sentences being decoded, a step of all at a time, W hypotheses of each; initially one.
 
-    A row is a hypothesis; those of a sentence follow each other.
+    A row is a hypothesis; those of a sentence follow each other. Sentences that join are last, and have W hypotheses.
     """
 
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
@@ -74,6 +78,11 @@ class Hypothesis(NamedTuple):
     finished: bool  # False: stopped at the length limit, or because no id was possible
 
 
+Join: TypeAlias = Callable[[int], Sequence[int]]  # let sentences join so many others; return their maximum lengths
+Found: TypeAlias = tuple[int, list[Hypothesis]]  # the number of a sentence, and its hypotheses, best first
+
+
+@functools.cache
 def length_penalty(length: int, alpha: float, form: Literal["gnmt", "power"]) -> float:
     """The divisor of a score, so that longer hypotheses are not worse per se. `length` counts the end symbol."""
     base = (5.0 + length) / 6.0 if form == "gnmt" else float(length)
@@ -95,10 +104,35 @@ def search(
         from dragoman.decode.sampling import sample
 
         return sample(decoding, max_lengths, options, keys, start=start, end=end, forbidden=forbidden)
-    if options.beam == 1:
-        paths = greedy(decoding, max_lengths, options, start=start, end=end, forbidden=forbidden)
-        return [[path] for path in paths]
-    return beam_search(decoding, max_lengths, options, start=start, end=end, forbidden=forbidden)
+    return in_order(search_joined(decoding, max_lengths, options, None, start=start, end=end, forbidden=forbidden))
+
+
+def search_joined(
+    decoding: Decoding,
+    max_lengths: Sequence[int],
+    options: DecodeConfig,
+    join: Join | None,
+    *,
+    start: int,
+    end: int,
+    forbidden: Sequence[int] = (),
+) -> Iterator[Found]:
+    """Run greedy or beam search, and yield each sentence when it is done: sentences that `join` adds are counted on.
+
+    It is called after every step in which sentences are done, with the number of those that are not.
+    """
+    if options.beam > 1:
+        yield from _beam_search(decoding, max_lengths, options, join, None, start, end, forbidden)
+        return
+    choose = functools.partial(_most_probable, decoding, forbidden)
+    for number, path in _single_paths(decoding, max_lengths, choose, options, join, start, end):
+        yield number, [path]
+
+
+def in_order(found: Iterator[tuple[int, Result]]) -> list[Result]:
+    """By the numbers of the sentences."""
+    by_number = dict(found)
+    return [by_number[number] for number in range(len(by_number))]
 
 
 def greedy(
@@ -111,11 +145,9 @@ def greedy(
     forbidden: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """Take the most probable id at every step, the lowest of ties. `options` only supply the length penalty."""
-
-    def most_probable(id_N: Array, path_N: Array, step: int) -> tuple[Array, Array]:
-        return _best_allowed(decoding, id_N[:, np.newaxis], 1, forbidden)
-
-    return single_paths(decoding, max_lengths, most_probable, options, start, end)
+    return single_paths(
+        decoding, max_lengths, functools.partial(_most_probable, decoding, forbidden), options, start, end
+    )
 
 
 def beam_search(
@@ -133,54 +165,100 @@ def beam_search(
     Unfinished ones only fill the remaining places, when a sentence stops at its limit or no id is possible. If
     the beam is wider than the number of possible sequences, there may be fewer than `n_best`, but at least one.
     """
-    finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
-    results: list[list[Hypothesis]] = [[] for _ in max_lengths]
-    sentence_B = np.arange(len(max_lengths))
-    limit_B = np.asarray(max_lengths)
-    worst_B = np.full(len(max_lengths), NEVER)  # normalized score of the last entry, once the finished list is full
-    live = _Live(
-        np.zeros((len(max_lengths), 1)),
-        np.zeros((len(max_lengths), 1, 0), dtype=np.int64),
-        np.full((len(max_lengths), 1), start),
-    )
-    for length in itertools.count(1):  # length of a hypothesis that ends in this step, including the end symbol
-        if not sentence_B.size:
-            return results
+    return in_order(_beam_search(decoding, max_lengths, options, None, watch, start, end, forbidden))
+
+
+def _beam_search(
+    decoding: Decoding,
+    max_lengths: Sequence[int],
+    options: DecodeConfig,
+    join: Join | None,
+    watch: Callable[[BeamStep], None] | None,
+    start: int,
+    end: int,
+    forbidden: Sequence[int],
+) -> Iterator[Found]:
+    live = _begin(max_lengths, 1, start)
+    finished: dict[int, list[Hypothesis]] = {number: [] for number in range(len(max_lengths))}
+    joined = len(max_lengths)
+    while live.sentence_B.size:
         value_NC, id_NC = _best_allowed(decoding, live.id_BW, 2 * options.beam, forbidden)
         candidates = _expand(live.score_BW, value_NC, id_NC, 2 * options.beam)
 
         ends_BC = (candidates.id_BC == end) & (candidates.score_BC > NEVER)
         ends_BC[:, options.beam :] = False  # a narrower search would not have seen these
         for row, column in np.argwhere(ends_BC).tolist():
-            ids_T = live.ids_BWT[row, candidates.parent_BC[row, column]]
+            ids_T = live.ids_of(row, candidates.parent_BC[row, column])
             ended = _hypothesis(ids_T, candidates.score_BC[row, column], True, options)
-            worst_B[row] = _admit(ended, finished[sentence_B[row]], options.beam)
+            live.worst_B[row] = _admit(ended, finished[live.sentence_B[row]], options.beam)
 
         place_BW, parent_BW, grown = _continue(live, candidates, end, options.beam)
         if watch is not None:
             kept_BC = np.full(candidates.id_BC.shape, -1)
             np.put_along_axis(kept_BC, place_BW, np.arange(place_BW.shape[1])[np.newaxis], axis=1)
             kept_BC[candidates.id_BC == end] = -1
-            watch(BeamStep(sentence_B.copy(), *candidates, ends_BC, kept_BC))
-        penalty = length_penalty(length, options.length_penalty, options.length_penalty_form)
-        done_B = (limit_B < length) | (grown.score_BW[:, 0] / penalty <= worst_B)
+            watch(BeamStep(live.sentence_B.copy(), *candidates, ends_BC, kept_BC))
+        penalty_B = [
+            length_penalty(length, options.length_penalty, options.length_penalty_form)
+            for length in grown.length_B.tolist()
+        ]
+        done_B = (live.limit_B < grown.length_B) | (grown.score_BW[:, 0] / penalty_B <= live.worst_B)
         for row in np.flatnonzero(done_B).tolist():
             unfinished = _unfinished(live, row, candidates.parent_BC[row, ends_BC[row]], options)
-            results[sentence_B[row]] = [*finished[sentence_B[row]], *unfinished][: options.n_best]
+            number = int(live.sentence_B[row])
+            yield number, [*finished.pop(number), *unfinished][: options.n_best]
 
-        kept_B = ~done_B
-        _keep(decoding, parent_BW, live.score_BW.shape[1], kept_B)
-        live = _Live(*(array[kept_B] for array in grown))
-        sentence_B, limit_B, worst_B = sentence_B[kept_B], limit_B[kept_B], worst_B[kept_B]
-    raise AssertionError("unreachable: every sentence stops at its limit")
+        limits = _keep(decoding, parent_BW, live.score_BW.shape[1], ~done_B, join)
+        finished.update((number, []) for number in range(joined, joined + len(limits)))
+        live = _joined(grown.select(~done_B), _begin(limits, grown.score_BW.shape[1], start, joined))
+        joined += len(limits)
 
 
 class _Live(NamedTuple):
     """The hypotheses that beam search extends, best first; an empty slot has the score NEVER."""
 
+    sentence_B: Array  # its number
+    limit_B: Array
+    worst_B: Array  # normalized score of the last entry, once the finished list is full
+    length_B: Array  # tokens chosen so far
     score_BW: Array
     ids_BWT: Array
     id_BW: Array  # the last id of each: fed to the decoding next
+
+    def ids_of(self, row: int, place: int) -> Array:
+        return self.ids_BWT[row, place, self.ids_BWT.shape[2] - self.length_B[row] :]
+
+    def select(self, kept_B: Array) -> "_Live":
+        kept = _Live(*(array[kept_B] for array in self))
+        return kept._replace(ids_BWT=_without_start(kept.ids_BWT, kept.length_B))
+
+
+def _begin(limits: Sequence[int], width: int, start: int, first: int = 0) -> _Live:
+    """Sentences with one hypothesis each, numbered from `first` on."""
+    count = len(limits)
+    score_BW = np.full((count, width), NEVER)
+    score_BW[:, 0] = 0.0
+    return _Live(
+        np.arange(first, first + count),
+        np.array(limits, dtype=np.int64),
+        np.full(count, NEVER),
+        np.zeros(count, dtype=np.int64),
+        score_BW,
+        np.zeros((count, width, 0), dtype=np.int64),
+        np.full((count, width), start),
+    )
+
+
+def _joined(live: _Live, new: _Live) -> _Live:
+    if not new.sentence_B.size:
+        return live
+    ids_BWT = np.zeros((*new.score_BW.shape, live.ids_BWT.shape[2]), dtype=np.int64)
+    return _Live(*(np.concatenate(pair) for pair in zip(live, new._replace(ids_BWT=ids_BWT), strict=True)))
+
+
+def _without_start(array_T: Array, length_B: Array) -> Array:
+    """Without the columns, along the last axis, in which no sentence has anything: the longest may have left."""
+    return array_T[..., array_T.shape[-1] - length_B.max(initial=0) :]
 
 
 class _Candidates(NamedTuple):
@@ -206,8 +284,13 @@ def _continue(live: _Live, candidates: _Candidates, end: int, beam: int) -> tupl
     order_BW = np.argsort(candidates.id_BC == end, axis=1, kind="stable")[:, :beam]
     score_BW, parent_BW, id_BW = (np.take_along_axis(array, order_BW, axis=1) for array in candidates)
     ids_BWT = np.take_along_axis(live.ids_BWT, parent_BW[..., np.newaxis], axis=1)
-    ids_BWT = np.concatenate([ids_BWT, id_BW[..., np.newaxis]], axis=2)
-    return order_BW, parent_BW, _Live(np.where(id_BW == end, NEVER, score_BW), ids_BWT, id_BW)
+    grown = live._replace(
+        length_B=live.length_B + 1,
+        score_BW=np.where(id_BW == end, NEVER, score_BW),
+        ids_BWT=np.concatenate([ids_BWT, id_BW[..., np.newaxis]], axis=2),
+        id_BW=id_BW,
+    )
+    return order_BW, parent_BW, grown
 
 
 def _admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> float:
@@ -221,10 +304,10 @@ def _admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> flo
 def _unfinished(live: _Live, row: int, ended: Array, options: DecodeConfig) -> list[Hypothesis]:
     """The live hypotheses of one sentence except those that just `ended`; they are already in order."""
     places = [place for place in np.flatnonzero(live.score_BW[row] > NEVER).tolist() if place not in ended]
-    return [_hypothesis(live.ids_BWT[row, place], live.score_BW[row, place], False, options) for place in places]
+    return [_hypothesis(live.ids_of(row, place), live.score_BW[row, place], False, options) for place in places]
 
 
-Choose: TypeAlias = Callable[[Array, Array, int], tuple[Array, Array]]
+Choose: TypeAlias = Callable[[Array, Array, Array], tuple[Array, Array]]
 
 
 def single_paths(
@@ -235,30 +318,50 @@ def single_paths(
     start: int,
     end: int,
 ) -> list[Hypothesis]:
-    """Follow one path per row: `choose(id_N, path_N, step)` feeds ids, returns log-probabilities and ids, [N, 1]."""
-    results: list[Hypothesis] = [_hypothesis(np.zeros(0), 0.0, False, options)] * len(max_lengths)
-    path_N = np.arange(len(max_lengths))
-    limit_N = np.asarray(max_lengths)
-    score_N = np.zeros(len(max_lengths))
-    ids_NT = np.zeros((len(max_lengths), 0), dtype=np.int64)
-    id_N = np.full(len(max_lengths), start)
-    for step in itertools.count():
-        if not path_N.size:
-            return results
-        value_N, id_N = (array[:, 0] for array in choose(id_N, path_N, step))
+    """Follow one path per row. `choose(id_N, path_N, length_N)` feeds an id to each: log-probabilities and ids, [N, 1].
 
-        possible_N = value_N > NEVER
-        ended_N = possible_N & (id_N == end)
-        done_N = ended_N | ~possible_N | (limit_N <= step)
+    It is also given the number of each path, and how many ids it has.
+    """
+    return in_order(_single_paths(decoding, max_lengths, choose, options, None, start, end))
+
+
+def _single_paths(
+    decoding: Decoding,
+    max_lengths: Sequence[int],
+    choose: Choose,
+    options: DecodeConfig,
+    join: Join | None,
+    start: int,
+    end: int,
+) -> Iterator[tuple[int, Hypothesis]]:
+    live = _begin(max_lengths, 1, start)
+    joined = len(max_lengths)
+    while live.sentence_B.size:
+        value_N1, id_N1 = choose(live.id_BW[:, 0], live.sentence_B, live.length_B)
+
+        possible_N = value_N1[:, 0] > NEVER
+        ended_N = possible_N & (id_N1[:, 0] == end)
+        done_N = ended_N | ~possible_N | (live.limit_B <= live.length_B)
         for row in np.flatnonzero(done_N).tolist():
-            score = score_N[row] + (value_N[row] if ended_N[row] else 0.0)
-            results[path_N[row]] = _hypothesis(ids_NT[row], score, bool(ended_N[row]), options)
+            score = live.score_BW[row, 0] + (value_N1[row, 0] if ended_N[row] else 0.0)
+            path = _hypothesis(live.ids_of(row, 0), score, bool(ended_N[row]), options)
+            yield int(live.sentence_B[row]), path
 
-        kept_N = ~done_N
-        _keep(decoding, np.zeros((len(id_N), 1), dtype=np.int64), 1, kept_N)
-        ids_NT = np.concatenate([ids_NT, id_N[:, np.newaxis]], axis=1)[kept_N]
-        path_N, limit_N, score_N, id_N = path_N[kept_N], limit_N[kept_N], (score_N + value_N)[kept_N], id_N[kept_N]
-    raise AssertionError("unreachable: every path stops at its limit")
+        grown = live._replace(
+            length_B=live.length_B + 1,
+            score_BW=live.score_BW + value_N1,
+            ids_BWT=np.concatenate([live.ids_BWT, id_N1[..., np.newaxis]], axis=2),
+            id_BW=id_N1,
+        )
+        limits = _keep(decoding, np.zeros_like(id_N1), 1, ~done_N, join)
+        live = _joined(grown.select(~done_N), _begin(limits, 1, start, joined))
+        joined += len(limits)
+
+
+def _most_probable(
+    decoding: Decoding, forbidden: Sequence[int], id_N: Array, path_N: Array, length_N: Array
+) -> tuple[Array, Array]:
+    return _best_allowed(decoding, id_N[:, np.newaxis], 1, forbidden)
 
 
 def _best_allowed(decoding: Decoding, id_BW: Array, count: int, forbidden: Sequence[int]) -> tuple[Array, Array]:
@@ -281,14 +384,18 @@ def without_nan(value: Array) -> Array:
     return value
 
 
-def _keep(decoding: Decoding, parent_BW: Array, width: int, kept_B: Array) -> None:
-    """Reduce the decoding to the kept sentences and reorder their hypotheses, as far as anything changes."""
-    if not kept_B.any():
-        return
+def _keep(decoding: Decoding, parent_BW: Array, width: int, kept_B: Array, join: Join | None) -> Sequence[int]:
+    """Reduce the decoding to the kept sentences and reorder their hypotheses, as far as anything changes.
+
+    Then let others join, and return their maximum lengths.
+    """
+    if not kept_B.any() and join is None:
+        return ()
     if not kept_B.all():
         decoding.select(np.flatnonzero(kept_B))
     if parent_BW.shape[1] != width or (parent_BW[kept_B] != np.arange(width)).any():
         decoding.reorder(parent_BW[kept_B])
+    return () if join is None or kept_B.all() else join(int(kept_B.sum()))
 
 
 def _hypothesis(ids_T: Array, score: float, finished: bool, options: DecodeConfig) -> Hypothesis:

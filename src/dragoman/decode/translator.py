@@ -3,38 +3,36 @@
 import functools
 import gc
 import itertools
-import math
 import os
 import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from dragoman.bundle import Bundle, Tokenizers, load_bundle, resolve_model
 from dragoman.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from dragoman.data.batching import Batch, bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
+from dragoman.decode.batches import Job, Outcome, Special, map_in_threads, search_in_batches, search_on_threads, too_big
 from dragoman.decode.combinations import best_combinations
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
-from dragoman.decode.search import Decoding, Hypothesis, search
+from dragoman.decode.search import Hypothesis
+from dragoman.decode.translation import Alternative, Array, Attention, Ids, Translation, create
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.machine import choose_threads, find_device
 from dragoman.model.footprint import parameter_counts
 from dragoman.progress import Advance, no_progress
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
-from dragoman.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -44,9 +42,6 @@ if TYPE_CHECKING:
     from dragoman.decode.engines.plain import Engine
     from dragoman.decode.engines.predictions import Predictions
 
-Status = Literal["translated", "empty", "split", "truncated", "failed"]
-Array = npt.NDArray[np.float32]
-P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
 WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
@@ -54,153 +49,6 @@ WIDEST_BEAM_ON_CPU = 100  # it sorts candidates by insertion
 BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
 _ENGINES = threading.Lock()  # held while an engine is created
 SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
-
-
-@dataclass(frozen=True)
-class Attention:
-    """The attention weights of every head for this translation: [layer, head, query, key]; rows sum to 1.
-
-    Encoder and cross keys are `source_tokens`; decoder keys are `input_tokens`, which start with <s>; decoder and
-    cross queries are the translation's own `tokens`: each row is the one that produced its token.
-    """
-
-    encoder: Array
-    decoder: Array
-    cross: Array
-    source_tokens: tuple[str, ...]
-    input_tokens: tuple[str, ...]
-    tokens: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        shapes = ", ".join(f"{name}={getattr(self, name).shape}" for name in ("encoder", "decoder", "cross"))
-        return f"Attention({shapes})"
-
-    @property
-    def alignment_weights(self) -> Array:
-        """[target token, source token]: the mean over heads in the layer that aligns best."""
-        return self.cross[self.alignment_layer].mean(axis=0)
-
-    @property
-    def alignment_layer(self) -> int:
-        """Index of the layer whose heads agree most on what to attend to, not counting the source's </s>."""
-        means = self.cross.mean(axis=1)[:, :, :-1]
-        return int(means.max(axis=2, initial=0.0).mean(axis=1).argmax())
-
-    def _repr_html_(self) -> str:
-        """The alignment as a heatmap, for notebooks."""
-        from dragoman.pictures import svg_heatmap
-
-        if not len(self.cross):
-            return "<p>This model does not look back at the source.</p>"
-        return svg_heatmap(
-            self.alignment_weights,
-            self.tokens,
-            self.source_tokens,
-            title="Where each target token looked in the source",
-            caption=f"mean over heads of layer {self.alignment_layer + 1}",
-        )
-
-
-class _Ids:
-    """The ids of tokens that have not been read: most callers read the text alone."""
-
-    __slots__ = ("rows", "tokenizer")
-
-    def __init__(self, tokenizer: Tokenizer, rows: list[list[int]]) -> None:
-        self.tokenizer, self.rows = tokenizer, rows
-
-    def tokens(self) -> tuple[str, ...]:
-        return tuple(self.tokenizer.pieces(itertools.chain.from_iterable(self.rows)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles hold the tokens, not the tokenizer."""
-        return tuple, (self.tokens(),)
-
-
-class _Tokens:
-    """A field of tokens. Set to ids, it looks up their tokens when it is first read."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __set__(self, instance: Any, value: tuple[str, ...] | _Ids) -> None:
-        instance.__dict__[self._name] = value
-
-    def __get__(self, instance: Any, owner: type) -> tuple[str, ...]:
-        if instance is None:
-            return ()  # the default
-        value: tuple[str, ...] | _Ids = instance.__dict__.get(self._name, ())
-        if isinstance(value, _Ids):
-            value = instance.__dict__[self._name] = value.tokens()
-        return value
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """One of the n best translations."""
-
-    text: str
-    score: float
-    normalized_score: float
-    tokens: _Tokens = _Tokens()
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One line's translation. `score` is its total log-probability with </s>; `normalized_score` ranks it."""
-
-    source: str
-    text: str
-    status: Status
-    score: float = 0.0
-    normalized_score: float = 0.0
-    source_tokens: _Tokens = _Tokens()
-    tokens: _Tokens = _Tokens()
-    alternatives: tuple[Alternative, ...] = ()  # best first, including this one
-    attention: Attention | None = None  # only on request
-    reason: str = ""  # why it failed
-
-    def __repr__(self) -> str:
-        """Source, text and status without the tokens, and which other fields are set."""
-        parts = [f"{self.source!r} -> {self.text!r}", self.status, f"score={self.score:.4g}"]
-        if self.reason:
-            parts.append(f"reason={self.reason!r}")
-        if len(self.alternatives) > 1:
-            parts.append(f"{len(self.alternatives)} alternatives")
-        if self.attention is not None:
-            parts.append(f"attention={self.attention}")
-        return f"Translation({', '.join(parts)})"
-
-    @property
-    def alignment(self) -> list[tuple[int, int]] | None:
-        """(source token, target token) pairs: where each target token attends most, over all heads of one layer."""
-        if self.attention is None or not len(self.attention.cross):
-            return None
-        looks = self.attention.alignment_weights
-        ends = len(self.tokens) - (self.tokens[-1:] == ("</s>",))
-        return [(int(looks[target].argmax()), target) for target in range(ends)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """What --json prints."""
-        record: dict[str, Any] = {
-            "source": self.source,
-            "translation": self.text,
-            "score": self.score,
-            "normalized_score": self.normalized_score,
-            "status": self.status,
-        }
-        if self.reason:
-            record["reason"] = self.reason
-        if len(self.alternatives) > 1:
-            record["alternatives"] = [
-                {"translation": other.text, "score": other.score, "normalized_score": other.normalized_score}
-                for other in self.alternatives
-            ]
-        if self.attention is not None:
-            record["source_tokens"] = self.source_tokens
-            record["tokens"] = self.tokens
-            record["alignment"] = self.alignment
-        return record
 
 
 class _Piece(NamedTuple):
@@ -226,7 +74,6 @@ class _Window:
         return list(itertools.chain.from_iterable(self.pieces_of.values()))
 
 
-Outcome = list[Hypothesis] | str  # a string is the reason why there are none
 Combination = list[Hypothesis]  # one for each piece of a line
 
 
@@ -262,7 +109,7 @@ class Translator:
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
         self._name = ""
         self._cuda: CudaSearch | None = None
-        self._cpu: CpuEngine | None = None
+        self._cpu: dict[bool, CpuEngine] = {}  # by whether threads share its products
         if self.choice.engine != "cpu":
             _ = self.engine  # at once, so that it is here that what it cannot run is refused
 
@@ -506,7 +353,7 @@ class Translator:
                     return self._translate_on_cuda(engine, lines, options, attention, advance)
             window = self._prepare(lines, options)
             advance(len(window.results))
-            outcomes = self._search_all(window.pieces, options, start, advance)
+            outcomes = self._search(window.pieces, options, start, advance)
             return self._assemble_all(window, outcomes, attention, options)
 
     def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> _Window:
@@ -549,42 +396,47 @@ class Translator:
             results[number] = self._assemble(window.texts[number], pieces, combinations, texts, attention)
         return [results[number] for number in range(len(window.texts))]
 
-    def _search_all(
+    def _search(
         self, pieces: list[_Piece], options: DecodeConfig, start: int, advance: Advance = no_progress
     ) -> list[Outcome]:
-        """Search in batches bucketed by length; return outcomes in the order of the pieces."""
-        by_length = sorted(range(len(pieces)), key=lambda index: len(pieces[index].ids))
-        size, threads = options.batch_size, 1
-        if self.choice_for(options).engine == "cpu" and pieces:
-            # a batch on each thread; the longest first, so that all end together
-            threads = min(len(pieces), self._threads(options))
-            rounds = math.ceil(len(pieces) / (size * threads))
-            size = math.ceil(len(pieces) / (rounds * threads))
-            by_length.reverse()
-        batches = [by_length[first : first + size] for first in range(0, len(by_length), size)]
-
-        def found(batch: list[int]) -> list[Outcome]:
-            keys = [start + pieces[index].line + (pieces[index].number << 40) for index in batch]
-            return self._search([pieces[index].ids for index in batch], keys, options)
-
+        """Return the outcomes in the order of the pieces."""
+        jobs = [
+            Job(piece.ids, self.limit(len(piece.ids), options), start + piece.line + (piece.number << 40))
+            for piece in pieces
+        ]
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
-        for batch, hypotheses in zip(batches, map_in_threads(found, batches, threads), strict=True):
-            outcomes.update(zip(batch, hypotheses, strict=True))
-            left.subtract(pieces[index].line for index in batch)
-            advance(sum(not left[line] for line in {pieces[index].line for index in batch}))
-        return [outcomes[index] for index in range(len(pieces))]
+        for number, outcome in self._found(jobs, options):
+            outcomes[number] = outcome
+            left[pieces[number].line] -= 1
+            advance(not left[pieces[number].line])
+        return [outcomes[number] for number in range(len(pieces))]
 
-    def _cpu_engine(self) -> "CpuEngine":
-        """The CPU engine, created when first used."""
+    def _found(self, jobs: list[Job], options: DecodeConfig) -> Iterator[tuple[int, Outcome]]:
+        ids = self.tokenizers.target.vocabulary
+        special = Special(ids.bos, ids.eos, ids.never_predicted)
+        if self.choice_for(options).engine != "cpu":
+            return search_in_batches(self.engine.start, jobs, options, special, self.device)
+        threads = self._threads(options)
+        searches = max(1, min(threads, len(jobs)))
+        shortlist = self._bundle.shortlist if options.shortlist else None
+        engine = self._cpu_engine(threads if 2 * searches <= threads else 1)
+        return search_on_threads(
+            lambda sources: engine.start(sources, shortlist), jobs, options, special, searches, joining=not shortlist
+        )
+
+    def _cpu_engine(self, threads: int = 1) -> "CpuEngine":
+        """The CPU engine that multiplies on so many threads, created when first used; on one where that cannot be."""
         from dragoman.decode.engines.cpu import CpuEngine
+        from dragoman.decode.engines.products import can_share_threads
 
+        together = can_share_threads(threads)
         with _ENGINES:
-            if self._cpu is None:
+            if together not in self._cpu:
                 config = self.config.model
                 assert isinstance(config, TransformerConfig)
-                self._cpu = CpuEngine(config, self._bundle.weights, self.choice.precision)
-            return self._cpu
+                self._cpu[together] = CpuEngine(config, self._bundle.weights, self.choice.precision, together=together)
+            return self._cpu[together]
 
     def _cuda_search(self) -> "CudaSearch":
         """The CUDA engine, created when first used."""
@@ -621,7 +473,7 @@ class Translator:
             advance(len(window.texts))
             search = None if following is None else self._begin_on_cuda(engine, following, options)
             hypotheses = {number: each for part in found for number, each in part.hypotheses(options)}
-            outcomes = [hypotheses[number] or _too_big(piece.ids) for number, piece in enumerate(window.pieces)]
+            outcomes = [hypotheses[number] or too_big(piece.ids) for number, piece in enumerate(window.pieces)]
             results += self._assemble_all(window, outcomes, attention, options)
             window = following
         return results
@@ -654,27 +506,6 @@ class Translator:
         glue = " " if first[-1].isspace() or second[0].isspace() else ""
         return [*self._split(first), (ids, glue), *rest]
 
-    def _search(self, sources: list[list[int]], keys: list[int], options: DecodeConfig) -> list[Outcome]:
-        """Return the hypotheses of each source, or why it has none; if out of memory, retry in halves."""
-        on_cpu = self.choice_for(options).engine == "cpu"
-
-        shortlist = self._bundle.shortlist if options.shortlist else None
-
-        def start_decoding(sources: list[list[int]]) -> Decoding:
-            return self._cpu_engine().start(sources, shortlist) if on_cpu else self.engine.start(sources)
-
-        def found(jobs: Sequence[tuple[list[int], int]]) -> list[Outcome]:
-            limits = [self.limit(len(source), options) for source, _ in jobs]
-            keys = [key for _, key in jobs]
-            ids = self.tokenizers.target.vocabulary
-            decoding = start_decoding([source for source, _ in jobs])
-            return [*search(decoding, limits, options, keys, start=ids.bos, end=ids.eos, forbidden=ids.never_predicted)]
-
-        def too_big(job: tuple[list[int], int]) -> Outcome:
-            return _too_big(job[0])
-
-        return in_halves(found, list(zip(sources, keys, strict=True)), too_big, self.device)
-
     def limit(self, source_length: int, options: DecodeConfig) -> int:
         """Maximum number of tokens in a translation; </s> is counted in the source only."""
         return min(source_length - 1 + options.max_extra, (self.config.model.longest or sys.maxsize) - 1)
@@ -703,14 +534,14 @@ class Translator:
             return Translation(line, "", "failed", reason=combinations)
         joined = [self._join(pieces, combination, texts) for combination in combinations]
         text, score, normalized_score, target = joined[0]
-        source = _Ids(self.tokenizers.source, [piece.ids for piece in pieces])
+        source = Ids(self.tokenizers.source, [piece.ids for piece in pieces])
         alternatives = [
-            _create(Alternative, text=text, score=score, normalized_score=normalized_score, tokens=ids)
+            create(Alternative, text=text, score=score, normalized_score=normalized_score, tokens=ids)
             for text, score, normalized_score, ids in joined
         ]
         truncated = False in [hypothesis.finished for hypothesis in combinations[0]]
         cut = len(pieces) > 1 and any(piece.cut for piece in pieces)
-        return _create(
+        return create(
             Translation,
             source=line,
             text=text,
@@ -727,10 +558,10 @@ class Translator:
 
     def _join(
         self, pieces: list[_Piece], combination: Combination, texts: Iterator[str]
-    ) -> tuple[str, float, float, _Ids]:
+    ) -> tuple[str, float, float, Ids]:
         """The text, scores and ids of a line from one hypothesis per piece."""
         eos = self.tokenizers.target.vocabulary.eos
-        ids = _Ids(self.tokenizers.target, [produced(hypothesis, eos) for hypothesis in combination])
+        ids = Ids(self.tokenizers.target, [produced(hypothesis, eos) for hypothesis in combination])
         if len(combination) == 1:
             return next(texts), combination[0].score, combination[0].normalized_score, ids
         text = "".join([piece.glue + next(texts) for piece in pieces]).strip()
@@ -764,13 +595,6 @@ class Translator:
             yield predictions
 
 
-def _create(kind: Callable[P, T], *_: P.args, **fields: P.kwargs) -> T:
-    """`kind(**fields)` in a third of the time: the __init__ of a frozen dataclass makes a call for each field."""
-    created: T = object.__new__(kind)  # type: ignore[arg-type]
-    created.__dict__.update(fields)
-    return created
-
-
 class _Collecting:
     """How many threads want no garbage collection, and whether it was on before the first of them."""
 
@@ -794,22 +618,6 @@ def _without_garbage_collection() -> Iterator[None]:
             _Collecting.paused_by -= 1
             if not _Collecting.paused_by and _Collecting.before:
                 gc.enable()
-
-
-def map_in_threads(work: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
-    """The results of `work`, in order, by `threads` threads; an error cancels what has not begun."""
-    if threads == 1:
-        yield from map(work, items)
-        return
-    pool = ThreadPoolExecutor(threads)
-    try:
-        yield from pool.map(work, items)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _too_big(ids: list[int]) -> Outcome:
-    return f"out of memory at {len(ids)} tokens"
 
 
 def _stacked(layers: "Sequence[torch.Tensor]") -> Array:

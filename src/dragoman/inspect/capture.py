@@ -18,7 +18,8 @@ from dragoman.data.batching import Batch
 from dragoman.data.corpus import text_line
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import BeamStep, Hypothesis, beam_search
-from dragoman.decode.translator import Attention, Translator, produced
+from dragoman.decode.translation import Attention
+from dragoman.decode.translator import Translator, produced
 from dragoman.errors import ConfigError, DataError
 from dragoman.model.attention import HeadMask
 from dragoman.model.transformer import Transformer

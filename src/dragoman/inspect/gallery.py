@@ -1,6 +1,6 @@
 """An inspection as pictures: SVG files for documents and slides. Knows nothing of pages."""
 
-from dragoman.decode.translator import Attention
+from dragoman.decode.translation import Attention
 from dragoman.inspect.capture import KINDS, Inspection
 from dragoman.pictures import svg_grid, svg_heatmap
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.decode.translator import Attention, Translator
+from dragoman.decode.translation import Attention
+from dragoman.decode.translator import Translator
 from dragoman.inspect.capture import KINDS, Inspection, head_mask, head_names, score_of, scores_of
 from dragoman.progress import Advance, no_progress
 

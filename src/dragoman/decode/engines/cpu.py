@@ -1,8 +1,8 @@
 """Greedy and beam search on a CPU, in int8 or float32. Knows nothing of text.
 
 `engines/plain.py` says what is correct. Matrix products are ONNX Runtime's (`products.py`), everything between them is
-compiled loops (`loops.py`). Sentences lie end to end, without padding. Every hypothesis has a list of the cache entries
-of its past: when the search moves hypotheses, only these lists move; keys and values stay where they were written.
+compiled loops (`loops.py`). Sentences lie end to end, without padding, and may join at any time. Every hypothesis has a
+list of the entries of its past: when the search moves hypotheses, only these lists move; keys and values stay.
 
 Shapes: B sentences, W hypotheses of each, N rows, T target positions, S source positions, M width of a position,
 H heads, D and E width of a head's keys and values, L layers, C candidates.
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dragoman.config import StackSize, TransformerConfig
+from dragoman.config import TransformerConfig
 from dragoman.data.batching import Batch, split_by_tokens
 from dragoman.decode.engines import loops
 from dragoman.decode.engines.candidates import Candidates, ShortlistCandidates, VocabularyCandidates
+from dragoman.decode.engines.entries import Cache, Entries, new_cache
 from dragoman.decode.engines.layers import Builder
 from dragoman.decode.engines.predictions import Predictions
 from dragoman.decode.engines.products import Product
@@ -29,36 +30,37 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ENCODER_TOKENS = 256  # in a pass of the encoder, unless a sentence is longer: more do not fit in a core's own cache
-INITIAL_STEPS = 32  # steps that a new cache has room for; doubled when it is full
-
-Cache = tuple[Array, Array]  # keys and values: [entries, H, D] and [entries, H, E]
 
 
 class CpuEngine:
     """A Transformer. Sources are ids that end in </s>."""
 
-    def __init__(self, config: TransformerConfig, weights: Weights, precision: str) -> None:
-        build = Builder(config, weights, int8=precision == "int8")
+    def __init__(self, config: TransformerConfig, weights: Weights, precision: str, *, together: bool = False) -> None:
+        """`together`: threads share each matrix product, for a search that has the processor to itself."""
+        build = Builder(config, weights, int8=precision == "int8", together=together)
         self._source, self._encoder, self._memory = build.source_embedding(), build.encoder(), build.memory()
         self.target, self.decoder, self._output = build.target_embedding(), build.decoder(), build.output()
         self.cross_attentions = build.cross_attentions()
 
     def start(self, sources: Sequence[Sequence[int]], shortlist: Shortlist | None = None) -> "CpuDecoding":
         """Encode a batch, which is decoded into the pieces of a shortlist or into all pieces."""
-        length_B = np.array([len(source) for source in sources])
-        memory = [_new_cache(self.decoder.size, length_B.sum()) for _ in self.decoder.layers]
+        candidates = (
+            VocabularyCandidates(self._output)
+            if shortlist is None
+            else ShortlistCandidates(self._output, shortlist.allowed(sources))
+        )
+        decoding = CpuDecoding(self, candidates)
+        decoding.join(sources)
+        return decoding
+
+    def encode(self, sources: Sequence[Sequence[int]], memory: Sequence[Cache]) -> None:
+        """Write keys and values of the sources, end to end, for every decoder layer."""
         done = 0
         for part in split_by_tokens(sources, ENCODER_TOKENS):
             product = self._encode(part)
             tokens = slice(done, done + len(product[0]))
             _restore_side_by_side(product, [array[tokens] for cache in memory for array in cache])
             done = tokens.stop
-        candidates = (
-            VocabularyCandidates(self._output)
-            if shortlist is None
-            else ShortlistCandidates(self._output, shortlist.allowed(sources))
-        )
-        return CpuDecoding(self, memory, length_B, candidates)
 
     def predict(self, batch: Batch, count: int) -> Predictions:
         """What the model predicts at every position, by teacher forcing."""
@@ -76,7 +78,7 @@ class CpuEngine:
         place_N = np.concatenate([np.arange(length) for length in length_B])
         stream = self._encoder.stream(self._source(np.fromiter(itertools.chain(*sources), np.int64), place_N))
         size = self._encoder.size
-        keys, values = _new_cache(size, length_B.max())
+        keys, values = new_cache(size, length_B.max())
         context_NHE = np.empty((len(place_N), size.num_heads, size.d_v), np.float32)
         for layer in self._encoder.layers:
             product = layer.attention.before(stream.h_NM)
@@ -89,19 +91,34 @@ class CpuEngine:
 class CpuDecoding:
     """One batch being decoded (search's Decoding protocol, without what only sampling needs)."""
 
-    def __init__(self, engine: CpuEngine, memory: list[Cache], length_B: Array, candidates: Candidates) -> None:
-        self._engine, self._memory, self._candidates = engine, memory, candidates
-        self._first_B, self._length_B = np.cumsum(length_B) - length_B, length_B  # entries of the memory
-        self._caches = [_new_cache(engine.decoder.size, INITIAL_STEPS * len(length_B)) for _ in engine.decoder.layers]
-        self._entry_BWT = np.zeros((len(length_B), 1, 0), np.int64)  # entries of the caches
-        self._used = 0  # cache entries
+    def __init__(self, engine: CpuEngine, candidates: Candidates) -> None:
+        self._engine, self._candidates = engine, candidates
+        self._memory, self._past = Entries(engine.decoder.size), Entries(engine.decoder.size)
+        self._first_B, self._length_B = np.zeros((2, 0), np.int64)  # entries of the memory
+        self._entry_BWT = np.zeros((0, 1, 0), np.int64)  # entries of the past; those of a sentence are at the end
+        self._steps_B = np.zeros(0, np.int64)  # how many of them
+
+    def join(self, sources: Sequence[Sequence[int]]) -> None:
+        """Add sentences that begin, with as many hypotheses as the others have."""
+        length_B = np.array([len(source) for source in sources])
+        tokens = int(length_B.sum())
+        if not self._memory.have_room(tokens):
+            self._reclaim_memory(tokens)
+        first = self._memory.take(tokens)
+        room = slice(first, first + tokens)
+        self._engine.encode(sources, [(keys[room], values[room]) for keys, values in self._memory.caches])
+        self._first_B = np.concatenate([self._first_B, first + np.cumsum(length_B) - length_B])
+        self._length_B = np.concatenate([self._length_B, length_B])
+        new_BWT = np.zeros((len(sources), *self._entry_BWT.shape[1:]), np.int64)
+        self._entry_BWT = np.concatenate([self._entry_BWT, new_BWT])
+        self._steps_B = np.concatenate([self._steps_B, np.zeros(len(sources), np.int64)])
 
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
         return self._candidates.best(self._step(id_BW), count)
 
     def predict(self, id_BW: Array, count: int) -> Predictions:
         """The same with the attention to the source: [layer, N, S]."""
-        weight_LNS = np.empty((len(self._memory), id_BW.size, self._length_B.max()), np.float32)
+        weight_LNS = np.empty((len(self._memory.caches), id_BW.size, self._length_B.max()), np.float32)
         h_NM = self._step(id_BW, weight_LNS)
         return Predictions(weight_LNS, *self._candidates.best(h_NM, count))
 
@@ -109,14 +126,15 @@ class CpuDecoding:
         """Feed an id to every hypothesis. Return what the output matrix takes: [N, M]."""
         engine = self._engine
         self._add_entries()
-        rows, size, position = id_BW.size, engine.decoder.size, self._entry_BWT.shape[2] - 1
+        rows, size = id_BW.size, engine.decoder.size
         entry_NT = self._entry_BWT.reshape(rows, -1)
+        place_N = np.repeat(self._steps_B - 1, id_BW.shape[1])
         context_NHE = np.empty((rows, size.num_heads, size.d_v), np.float32)
-        stream = engine.decoder.stream(engine.target(id_BW.reshape(-1), np.full(rows, position)))
-        attentions = zip(engine.cross_attentions, self._memory, strict=True)
-        layers = zip(engine.decoder.layers, self._caches, attentions, strict=True)
+        stream = engine.decoder.stream(engine.target(id_BW.reshape(-1), place_N))
+        attentions = zip(engine.cross_attentions, self._memory.caches, strict=True)
+        layers = zip(engine.decoder.layers, self._past.caches, attentions, strict=True)
         for number, (layer, cache, (source, memory)) in enumerate(layers):
-            loops.attend_to_past(*layer.attention.before(stream.h_NM), *cache, entry_NT, context_NHE)
+            loops.attend_to_past(*layer.attention.before(stream.h_NM), *cache, entry_NT, self._steps_B, context_NHE)
             stream.add(layer.attention.after(context_NHE))
             product = source.before(stream.h_NM)
             loops.attend_to_source(*product, *memory, self._first_B, self._length_B, context_NHE)
@@ -133,7 +151,9 @@ class CpuDecoding:
         self._entry_BWT = np.take_along_axis(self._entry_BWT, parent_BW[:, :, np.newaxis], axis=1)
 
     def select(self, sentence_B: Array) -> None:
-        self._entry_BWT = self._entry_BWT[sentence_B]
+        self._steps_B = self._steps_B[sentence_B]
+        unused = self._entry_BWT.shape[2] - self._steps_B.max(initial=0)
+        self._entry_BWT = self._entry_BWT[sentence_B, :, unused:]
         self._first_B, self._length_B = self._first_B[sentence_B], self._length_B[sentence_B]
         self._candidates.select(sentence_B)
 
@@ -141,23 +161,26 @@ class CpuDecoding:
         """One for every hypothesis."""
         sentences, width, _ = self._entry_BWT.shape
         more = sentences * width
-        if self._used + more > len(self._caches[0][0]):
-            self._caches = [(_enlarged(keys, more), _enlarged(values, more)) for keys, values in self._caches]
-        new_BW1 = np.arange(self._used, self._used + more).reshape(sentences, width, 1)
+        if not self._past.have_room(more):
+            self._reclaim_past(more)
+        first = self._past.take(more)
+        new_BW1 = np.arange(first, first + more).reshape(sentences, width, 1)
         self._entry_BWT = np.concatenate([self._entry_BWT, new_BW1], axis=2)
-        self._used += more
+        self._steps_B = self._steps_B + 1
 
+    def _reclaim_past(self, more: int) -> None:
+        """The entries of hypotheses that the search gave up, and of sentences that are done."""
+        columns = self._entry_BWT.shape[2]
+        own_BT = np.arange(columns) >= columns - self._steps_B[:, np.newaxis]
+        needed = np.unique(self._entry_BWT.transpose(0, 2, 1)[own_BT])
+        renumbered = self._past.reclaim(needed, more)
+        self._entry_BWT = np.where(own_BT[:, np.newaxis], renumbered[self._entry_BWT], 0)
 
-def _new_cache(size: StackSize, entries: int) -> Cache:
-    widths = size.d_k, size.d_v
-    keys, values = (np.empty((entries, size.num_heads, width), np.float32) for width in widths)
-    return keys, values
-
-
-def _enlarged(array: Array, rows: int) -> Array:
-    """With as many entries again, and room for at least the initial number of steps."""
-    more = max(len(array), INITIAL_STEPS * rows)
-    return np.concatenate([array, np.empty((more, *array.shape[1:]), array.dtype)])
+    def _reclaim_memory(self, tokens: int) -> None:
+        """Of sentences that are done. A sentence's entries still follow each other."""
+        ranges = [np.arange(first, first + count) for first, count in zip(self._first_B, self._length_B, strict=True)]
+        needed = np.concatenate([np.zeros(0, np.int64), *ranges])
+        self._first_B = self._memory.reclaim(needed, tokens)[self._first_B]
 
 
 def _restore_side_by_side(product: Product, arrays: Sequence[Array]) -> None:

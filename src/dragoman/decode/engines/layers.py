@@ -3,6 +3,7 @@
 Shapes: N rows, M width of a position, F width of the feed-forward layer.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -80,8 +81,9 @@ class Stack(NamedTuple):
 class Builder:
     """Makes the parts of the engine from the weights of a model."""
 
-    def __init__(self, config: TransformerConfig, weights: Weights, *, int8: bool) -> None:
-        self._config, self._weights, self._int8 = config, weights, int8
+    def __init__(self, config: TransformerConfig, weights: Weights, *, int8: bool, together: bool) -> None:
+        self._config, self._weights = config, weights
+        self._create = functools.partial(Matrix.of, weights, int8=int8, together=together)
 
     def encoder(self) -> Stack:
         return self._stack("encoder", self._config.encoder, ("self_attention", "feed_forward"))
@@ -105,7 +107,7 @@ class Builder:
 
     def output(self) -> Matrix:
         matrix = self._target if self._config.share_target_output else "output"
-        return Matrix.of(self._weights, matrix, int8=self._int8, bias_O=self._weights.get("output.bias"))
+        return self._create(matrix, bias_O=self._weights.get("output.bias"))
 
     def source_embedding(self) -> "Embedding":
         return Embedding(self._config, self._weights, "source_embedding", "encoder")
@@ -137,7 +139,7 @@ class Builder:
     def _matrix(self, *names: str, positive: bool = False) -> Matrix:
         biases = [self._weights[f"{name}.bias"] for name in names if f"{name}.bias" in self._weights]
         bias_O = np.concatenate(biases) if biases else None
-        return Matrix.of(self._weights, *names, int8=self._int8, bias_O=bias_O, positive=positive)
+        return self._create(*names, bias_O=bias_O, positive=positive)
 
     def _norm(self, name: str) -> Norm:
         return self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]

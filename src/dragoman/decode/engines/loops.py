@@ -214,12 +214,13 @@ def _softmax(x_T):
 
 
 @_compiled
-def attend_to_past(value_NO, scale_N, scale_O, bias_O, keys, values, entry_NT, out_NHE):
-    """Attention of every hypothesis to the entries of its own past.
+def attend_to_past(value_NO, scale_N, scale_O, bias_O, keys, values, entry_NT, steps_B, out_NHE):
+    """Attention of every hypothesis to the entries of its own past: the last `steps_B` of its sentence.
 
     The product has queries, keys and values side by side. The last entry of a row is its own, and is written first.
     """
     rows, times = entry_NT.shape
+    each = rows // len(steps_B)
     heads, width = keys.shape[1:]
     side = heads * width
     q_HD = np.empty((heads, width), np.float32)
@@ -229,7 +230,7 @@ def attend_to_past(value_NO, scale_N, scale_O, bias_O, keys, values, entry_NT, o
         _restore(value_O, scale, scale_O, bias_O, 0, q_HD.reshape(-1))
         _restore(value_O, scale, scale_O, bias_O, side, keys[own].reshape(-1))
         _restore(value_O, scale, scale_O, bias_O, 2 * side, values[own].reshape(-1))
-        _attend(q_HD, keys, values, entry_NT[n], score_HT, out_NHE[n])
+        _attend(q_HD, keys, values, entry_NT[n, times - steps_B[n // each] :], score_HT, out_NHE[n])
 
 
 @_compiled

@@ -7,6 +7,8 @@ Shapes: N rows, I inputs, O outputs.
 """
 
 import functools
+import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -26,26 +28,43 @@ class Matrix:
     """Linear layers side by side, as x W^T + b. Weights are int8 as stored, or quantized here, or float32."""
 
     def __init__(
-        self, weight_OI: Array, scale_O: Array | None, bias_O: Array | None, *, positive: bool = False
+        self,
+        weight_OI: Array,
+        scale_O: Array | None,
+        bias_O: Array | None,
+        *,
+        positive: bool = False,
+        together: bool = False,
     ) -> None:
-        """`scale_O` makes it int8. `positive`: no input is negative, so that inputs have twice as many levels."""
+        """`scale_O` makes it int8. `positive`: no input is negative, so that inputs have twice as many levels.
+
+        `together`: threads share each product; ask `can_share_threads` first.
+        """
         self._weight_IO, self._int8 = _transposed(weight_OI), scale_O is not None
         outputs = len(weight_OI)
         self._scale_O = np.ones(outputs, np.float32) if scale_O is None else scale_O.astype(np.float32)
         self._bias_O = np.zeros(outputs, np.float32) if bias_O is None else bias_O.astype(np.float32)
         levels, zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
         self._levels, self._zero = np.float32(levels), np.float32(zero)
-        self._session = _create_session(self._weight_IO, zero if self._int8 else None)
+        self._together = together
+        self._session = _create_session(self._weight_IO, zero if self._int8 else None, together=together)
 
     @classmethod
     def of(
-        cls, weights: Weights, *names: str, int8: bool, bias_O: Array | None = None, positive: bool = False
+        cls,
+        weights: Weights,
+        *names: str,
+        int8: bool,
+        bias_O: Array | None = None,
+        positive: bool = False,
+        together: bool = False,
     ) -> "Matrix":
         """The matrices of these names."""
         if not int8:
-            return cls(np.concatenate([expand(weights, f"{name}.weight") for name in names]), None, bias_O)
+            weight_OI = np.concatenate([expand(weights, f"{name}.weight") for name in names])
+            return cls(weight_OI, None, bias_O, together=together)
         rows, scales = zip(*(_int8_rows(weights, f"{name}.weight") for name in names), strict=True)
-        return cls(np.concatenate(rows), np.concatenate(scales), bias_O, positive=positive)
+        return cls(np.concatenate(rows), np.concatenate(scales), bias_O, positive=positive, together=together)
 
     @property
     def size(self) -> int:
@@ -55,7 +74,8 @@ class Matrix:
     def select(self, output_P: Array) -> "Matrix":
         """A matrix with these outputs only."""
         scale_P = self._scale_O[output_P] if self._int8 else None
-        return Matrix(self._weight_IO[:, output_P].T, scale_P, self._bias_O[output_P], positive=self._zero == 0)
+        weight_PI, bias_P = self._weight_IO[:, output_P].T, self._bias_O[output_P]
+        return Matrix(weight_PI, scale_P, bias_P, positive=self._zero == 0, together=self._together)
 
     def __call__(self, x_NI: Array) -> Product:
         """The product with these rows, [N, ...], for a loop to restore."""
@@ -74,7 +94,7 @@ class Matrix:
         return product_NO
 
 
-def _create_session(weight_IO: Array, zero: int | None) -> Any:
+def _create_session(weight_IO: Array, zero: int | None, *, together: bool) -> Any:
     """A graph of one product, whose weights the runtime packs as this processor needs them; in float32 without `zero`.
 
     The weights stay where they are and must outlive the session: protobuf would copy them several times.
@@ -97,7 +117,10 @@ def _create_session(weight_IO: Array, zero: int | None) -> Any:
     content = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION).SerializeToString()
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # waking others takes longer than most products
+    if together:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = 1  # waking others takes longer than most products
     options.enable_mem_pattern = False  # patterns are kept for every number of rows
     options.log_severity_level = 3
     try:
@@ -121,6 +144,37 @@ def _int8_rows(weights: Weights, name: str) -> tuple[Array, Array]:
         return weights[name], weights[name + SCALE]
     rows, scale_O1 = quantize_rows(weights[name])
     return rows, scale_O1[:, 0]
+
+
+class _Shared:
+    """The threads that products share, of which ONNX Runtime has one pool in a process."""
+
+    lock = threading.Lock()
+    size = 0  # 0: not created
+    process = 0  # that has the threads: a fork has none
+
+
+def can_share_threads(count: int) -> bool:
+    """Whether so many threads can share a product. The first who asks for several decides how many there are.
+
+    They wait actively between products, so one product after another does not wake them.
+    """
+    if count == 1:
+        return False
+    with _Shared.lock:
+        if not _Shared.size:
+            _Shared.size, _Shared.process = _create_threads(count), os.getpid()
+    return 1 < _Shared.size <= count and _Shared.process == os.getpid()
+
+
+def _create_threads(count: int) -> int:
+    import onnxruntime
+
+    try:
+        onnxruntime.set_global_thread_pool_sizes(count, 1)
+    except Exception:  # it is too old to have them, or someone else has created them
+        return 1
+    return count
 
 
 @functools.cache

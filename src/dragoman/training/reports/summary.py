@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from dragoman import bundle, files, pictures
-from dragoman.decode.translator import Translation, Translator
+from dragoman.decode.translation import Translation
+from dragoman.decode.translator import Translator
 from dragoman.training.checkpoint import STATE
 from dragoman.training.checkpoint_files import checkpoints
 from dragoman.training.data import PreparedData

@@ -1,0 +1,198 @@
+"""Which sentences are searched together: those of similar length, on several threads, in halves where memory is short.
+
+Knows nothing of text or model classes.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import NamedTuple, Protocol, TypeVar
+
+from dragoman.config import DecodeConfig
+from dragoman.decode.halving import in_halves
+from dragoman.decode.search import Decoding, Hypothesis, search, search_joined
+from dragoman.machine import is_out_of_memory
+
+T = TypeVar("T")
+U = TypeVar("U")
+Outcome = list[Hypothesis] | str  # a string is the reason why there are none
+Found = Iterator[tuple[int, Outcome]]  # the number of a job and what was found, in the order in which they are done
+FEWEST_JOINING = 1 / 4  # of a batch: encoding a few sentences takes nearly as long as encoding some
+
+
+class Job(NamedTuple):
+    """A sentence to be searched."""
+
+    source: list[int]
+    limit: int  # tokens of its translation, at most
+    key: int  # of its random numbers
+
+
+class Special(NamedTuple):
+    """Ids of the target vocabulary."""
+
+    start: int
+    end: int
+    forbidden: Sequence[int]
+
+
+class JoinableDecoding(Decoding, Protocol):
+    def join(self, sources: Sequence[Sequence[int]]) -> None:
+        """Add sentences that begin, with as many hypotheses as the others have."""
+        ...
+
+
+Start = Callable[[list[list[int]]], Decoding]
+StartJoinable = Callable[[list[list[int]]], JoinableDecoding]
+
+
+def search_in_batches(start: Start, jobs: Sequence[Job], options: DecodeConfig, special: Special, device: str) -> Found:
+    """Batch by batch, the shortest sentences first."""
+    by_length = sorted(range(len(jobs)), key=lambda number: len(jobs[number].source))
+    for first in range(0, len(jobs), options.batch_size):
+        numbers = by_length[first : first + options.batch_size]
+        outcomes = _search_batch(start, [jobs[number] for number in numbers], options, special, device)
+        yield from zip(numbers, outcomes, strict=True)
+
+
+def _search_batch(
+    start: Start, batch: Sequence[Job], options: DecodeConfig, special: Special, device: str
+) -> list[Outcome]:
+    """What was found for each job, or why nothing was; if out of memory, retry in halves."""
+
+    def found(jobs: Sequence[Job]) -> list[Outcome]:
+        decoding, limits = start([job.source for job in jobs]), [job.limit for job in jobs]
+        return [*search(decoding, limits, options, [job.key for job in jobs], **special._asdict())]
+
+    return in_halves(found, batch, lambda job: too_big(job.source), device)
+
+
+def too_big(source: Sequence[int]) -> Outcome:
+    return f"out of memory at {len(source)} tokens"
+
+
+def search_on_threads(
+    start: StartJoinable, jobs: Sequence[Job], options: DecodeConfig, special: Special, threads: int, *, joining: bool
+) -> Found:
+    """A search on each thread, the longest sentences first; others join when some are done, if `joining`."""
+    size = min(options.batch_size, -(-len(jobs) // threads))
+    longest_first = sorted(range(len(jobs)), key=lambda number: -len(jobs[number].source))
+    at_once, later = longest_first[: threads * size], longest_first[threads * size :]
+    searches = _Searches(start, jobs, later, options, special, size, joining=joining)
+    if threads == 1:
+        return searches.found(at_once)
+    # dealt out like cards, so that no search gets all the long ones
+    return _merged([searches.found(at_once[place::threads]) for place in range(threads)], searches.stop)
+
+
+class _Searches:
+    """Searches that take their sentences from one queue."""
+
+    def __init__(
+        self,
+        start: StartJoinable,
+        jobs: Sequence[Job],
+        waiting: Iterable[int],
+        options: DecodeConfig,
+        special: Special,
+        size: int,
+        *,
+        joining: bool,
+    ) -> None:
+        self._start, self._jobs, self._options, self._special = start, jobs, options, special
+        self._queue, self._size = deque(waiting), size
+        self._fewest = FEWEST_JOINING * size if joining else size
+        self._stopped = False
+
+    def stop(self) -> None:
+        """As soon as a sentence is done."""
+        self._queue.clear()
+        self._stopped = True
+
+    def found(self, numbers: list[int]) -> Found:
+        """Of one search, which starts with the jobs of these numbers and goes on until the queue is empty."""
+        while numbers:
+            undone = set(numbers)
+            try:
+                for number, hypotheses in self._search(numbers, undone):
+                    undone.remove(number)
+                    yield number, hypotheses
+                    if self._stopped:
+                        return
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            if undone:  # they did not fit in memory together
+                batch = [self._jobs[number] for number in undone]
+                outcomes = _search_batch(self._start, batch, self._options, self._special, "cpu")
+                yield from zip(undone, outcomes, strict=True)
+            numbers = self._take(self._size)
+
+    def _search(self, numbers: list[int], undone: set[int]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Search the jobs of these numbers and all that join. Those that join are added to both arguments."""
+        decoding = self._start([self._jobs[number].source for number in numbers])
+
+        def join(others: int) -> list[int]:
+            free = self._size - others
+            new = self._take(free) if free >= self._fewest else []
+            numbers.extend(new)
+            undone.update(new)
+            if new:
+                decoding.join([self._jobs[number].source for number in new])
+            return [self._jobs[number].limit for number in new]
+
+        limits = [self._jobs[number].limit for number in numbers]
+        for place, hypotheses in search_joined(decoding, limits, self._options, join, **self._special._asdict()):
+            yield numbers[place], hypotheses
+
+    def _take(self, most: int) -> list[int]:
+        taken: list[int] = []
+        while len(taken) < most:
+            try:
+                taken.append(self._queue.popleft())  # other threads take from it too
+            except IndexError:
+                break
+        return taken
+
+
+def _merged(iterators: Sequence[Iterator[T]], stop: Callable[[], None]) -> Iterator[T]:
+    """What the iterators yield, each on its own thread; call `stop` to end them early."""
+    results: SimpleQueue[tuple[T] | BaseException | None] = SimpleQueue()  # None: an iterator has ended
+
+    def run(iterator: Iterator[T]) -> None:
+        try:
+            for item in iterator:
+                results.put((item,))
+        except BaseException as error:  # to be raised where the results are read
+            results.put(error)
+        results.put(None)
+
+    pool = ThreadPoolExecutor(len(iterators))
+    try:
+        for iterator in iterators:
+            pool.submit(run, iterator)
+        running = len(iterators)
+        while running:
+            result = results.get()
+            if result is None:
+                running -= 1
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                yield result[0]
+    finally:
+        stop()
+        pool.shutdown()
+
+
+def map_in_threads(work: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
+    """The results of `work`, in order, by `threads` threads; an error cancels what has not begun."""
+    if threads == 1:
+        yield from map(work, items)
+        return
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield from pool.map(work, items)
+    finally:
+        pool.shutdown(cancel_futures=True)

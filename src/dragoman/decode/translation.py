@@ -1,0 +1,170 @@
+"""What a translation is: text, status, scores, tokens, and attention on request. Knows nothing of models."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.text.tokenizer import Tokenizer
+
+Status = Literal["translated", "empty", "split", "truncated", "failed"]
+Array = npt.NDArray[np.float32]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention weights of every head for this translation: [layer, head, query, key]; rows sum to 1.
+
+    Encoder and cross keys are `source_tokens`; decoder keys are `input_tokens`, which start with <s>; decoder and
+    cross queries are the translation's own `tokens`: each row is the one that produced its token.
+    """
+
+    encoder: Array
+    decoder: Array
+    cross: Array
+    source_tokens: tuple[str, ...]
+    input_tokens: tuple[str, ...]
+    tokens: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name}={getattr(self, name).shape}" for name in ("encoder", "decoder", "cross"))
+        return f"Attention({shapes})"
+
+    @property
+    def alignment_weights(self) -> Array:
+        """[target token, source token]: the mean over heads in the layer that aligns best."""
+        return self.cross[self.alignment_layer].mean(axis=0)
+
+    @property
+    def alignment_layer(self) -> int:
+        """Index of the layer whose heads agree most on what to attend to, not counting the source's </s>."""
+        means = self.cross.mean(axis=1)[:, :, :-1]
+        return int(means.max(axis=2, initial=0.0).mean(axis=1).argmax())
+
+    def _repr_html_(self) -> str:
+        """The alignment as a heatmap, for notebooks."""
+        from dragoman.pictures import svg_heatmap
+
+        if not len(self.cross):
+            return "<p>This model does not look back at the source.</p>"
+        return svg_heatmap(
+            self.alignment_weights,
+            self.tokens,
+            self.source_tokens,
+            title="Where each target token looked in the source",
+            caption=f"mean over heads of layer {self.alignment_layer + 1}",
+        )
+
+
+class Ids:
+    """The ids of tokens that have not been read: most callers read the text alone."""
+
+    __slots__ = ("rows", "tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer, rows: list[list[int]]) -> None:
+        self.tokenizer, self.rows = tokenizer, rows
+
+    def tokens(self) -> tuple[str, ...]:
+        return tuple(self.tokenizer.pieces(itertools.chain.from_iterable(self.rows)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles hold the tokens, not the tokenizer."""
+        return tuple, (self.tokens(),)
+
+
+class _Tokens:
+    """A field of tokens. Set to ids, it looks up their tokens when it is first read."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __set__(self, instance: Any, value: tuple[str, ...] | Ids) -> None:
+        instance.__dict__[self._name] = value
+
+    def __get__(self, instance: Any, owner: type) -> tuple[str, ...]:
+        if instance is None:
+            return ()  # the default
+        value: tuple[str, ...] | Ids = instance.__dict__.get(self._name, ())
+        if isinstance(value, Ids):
+            value = instance.__dict__[self._name] = value.tokens()
+        return value
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One of the n best translations."""
+
+    text: str
+    score: float
+    normalized_score: float
+    tokens: _Tokens = _Tokens()
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One line's translation. `score` is its total log-probability with </s>; `normalized_score` ranks it."""
+
+    source: str
+    text: str
+    status: Status
+    score: float = 0.0
+    normalized_score: float = 0.0
+    source_tokens: _Tokens = _Tokens()
+    tokens: _Tokens = _Tokens()
+    alternatives: tuple[Alternative, ...] = ()  # best first, including this one
+    attention: Attention | None = None  # only on request
+    reason: str = ""  # why it failed
+
+    def __repr__(self) -> str:
+        """Source, text and status without the tokens, and which other fields are set."""
+        parts = [f"{self.source!r} -> {self.text!r}", self.status, f"score={self.score:.4g}"]
+        if self.reason:
+            parts.append(f"reason={self.reason!r}")
+        if len(self.alternatives) > 1:
+            parts.append(f"{len(self.alternatives)} alternatives")
+        if self.attention is not None:
+            parts.append(f"attention={self.attention}")
+        return f"Translation({', '.join(parts)})"
+
+    @property
+    def alignment(self) -> list[tuple[int, int]] | None:
+        """(source token, target token) pairs: where each target token attends most, over all heads of one layer."""
+        if self.attention is None or not len(self.attention.cross):
+            return None
+        looks = self.attention.alignment_weights
+        ends = len(self.tokens) - (self.tokens[-1:] == ("</s>",))
+        return [(int(looks[target].argmax()), target) for target in range(ends)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What --json prints."""
+        record: dict[str, Any] = {
+            "source": self.source,
+            "translation": self.text,
+            "score": self.score,
+            "normalized_score": self.normalized_score,
+            "status": self.status,
+        }
+        if self.reason:
+            record["reason"] = self.reason
+        if len(self.alternatives) > 1:
+            record["alternatives"] = [
+                {"translation": other.text, "score": other.score, "normalized_score": other.normalized_score}
+                for other in self.alternatives
+            ]
+        if self.attention is not None:
+            record["source_tokens"] = self.source_tokens
+            record["tokens"] = self.tokens
+            record["alignment"] = self.alignment
+        return record
+
+
+def create(kind: Callable[P, T], *_: P.args, **fields: P.kwargs) -> T:
+    """`kind(**fields)` in a third of the time: the __init__ of a frozen dataclass makes a call for each field."""
+    created: T = object.__new__(kind)  # type: ignore[arg-type]
+    created.__dict__.update(fields)
+    return created
