@@ -2,6 +2,7 @@
 
 import errno
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 
 import dragoman
 from dragoman.config import DecodeConfig
+from dragoman.decode.batches import Job, Special, search_on_threads
 from dragoman.decode.engines import layers, loops
 from dragoman.decode.engines.cpu import CpuDecoding, CpuEngine
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.engines.products import Matrix, int8_is_exact
-from dragoman.decode.search import search
+from dragoman.decode.search import in_order, search
 from dragoman.decode.translator import Translator
 from dragoman.int8 import compact, expanded
 from dragoman.model import positions
@@ -39,6 +41,13 @@ def fast(engine: CpuEngine, options: DecodeConfig, sources: list[list[int]], lim
     return search(engine.start(sources), limits, options, range(len(sources)), **SPECIAL)
 
 
+def joined(engine: CpuEngine, options: DecodeConfig, sources: list[list[int]], limits: list[int]) -> Any:
+    """Found by a search of three sentences at a time, which others join."""
+    jobs = [Job(source, limit, 0) for source, limit in zip(sources, limits, strict=True)]
+    few = replace(options, batch_size=3)
+    return in_order(search_on_threads(engine.start, jobs, few, Special(**SPECIAL), 1, joining=True))
+
+
 VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"beam": 1}, {}),
     ({"beam": 4, "n_best": 4}, {}),
@@ -56,6 +65,7 @@ def test_cpu_search_finds_what_plain_search_finds(options: dict[str, Any], setti
     sources, limits = make_jobs(1, 12, model.config.vocab_size)
     expected = plain(model, DecodeConfig(**options), sources, limits)
     assert_equal(expected, fast(cpu_engine(model, "float32"), DecodeConfig(**options), sources, limits))
+    assert_equal(expected, joined(cpu_engine(model, "float32"), DecodeConfig(**options), sources, limits))
     assert any(hypothesis.finished for hypotheses in expected for hypothesis in hypotheses)
 
 
@@ -91,13 +101,14 @@ def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: py
     ],
 )
 def test_a_sentence_has_the_same_bits_in_any_batch(precision: str, beam: int) -> None:
-    """Alone, among 7 or 40, shortest or longest first."""
+    """Alone, among 7 or 40, shortest or longest first, or when it joins others."""
     chance = random.Random(3)
     sources = [[chance.randrange(4, 90) for _ in range(chance.randrange(40))] + [3] for _ in range(40)]
     limits = [len(source) + 10 for source in sources]
     engine, options = cpu_engine(random_model(7, end_bias=1.0), precision), DecodeConfig(beam=beam, n_best=beam)
     together = fast(engine, options, sources, limits)
     assert fast(engine, options, sources[::-1], limits[::-1])[::-1] == together
+    assert joined(engine, options, sources, limits) == together
     for size in (1, 7):
         parts = [slice(first, first + size) for first in range(0, 40, size)]
         assert [each for part in parts for each in fast(engine, options, sources[part], limits[part])] == together
@@ -236,9 +247,11 @@ def test_a_full_disk_does_not_keep_loops_from_running(monkeypatch: pytest.Monkey
 
 def test_rounded_rows_keep_their_largest_and_rows_of_zeros_are_zeros() -> None:
     x_NI = np.array([[0.5, -2.0, 1.0], [0.0, 0.0, 0.0], [3.0, 1.5, 0.0]], dtype=np.float32)
-    out_NI, scale_N = np.empty(x_NI.shape, np.uint8), np.empty(3, np.float32)
-    loops.quantize(x_NI, np.float32(127), np.float32(128), out_NI, scale_N)
-    assert (out_NI == np.array([[160, 1, 192], [128, 128, 128], [255, 192, 128]])).all()
+    out8_NI, scale_N = np.empty(x_NI.shape, np.uint8), np.empty(3, np.float32)
+    for out_NI in (np.empty_like(x_NI), np.empty_like(x_NI[:1])):  # space for one row is enough
+        loops.copy(x_NI, out_NI, np.float32(127), np.float32(128), out8_NI, scale_N)
+        assert (out_NI == x_NI[-len(out_NI) :]).all()
+        assert (out8_NI == np.array([[160, 1, 192], [128, 128, 128], [255, 192, 128]])).all()
     np.testing.assert_allclose(scale_N, [2 / 127, 0, 3 / 127], rtol=1e-6)
 
 
@@ -331,5 +344,6 @@ def test_weights_outlive_the_sessions_that_refer_to_them() -> None:
 
 
 def test_errors_of_the_runtime_are_runtime_errors() -> None:
+    matrix = Matrix(np.ones((3, 8), dtype=np.float32), None, None)
     with pytest.raises(RuntimeError, match="x"):
-        Matrix(np.ones((3, 8), dtype=np.float32), None, None)(np.ones((1, 7), dtype=np.float32))
+        matrix(matrix.rows(1)._replace(x_NI=np.ones((1, 7), dtype=np.float32)))

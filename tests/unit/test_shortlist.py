@@ -241,7 +241,7 @@ def test_only_pieces_that_a_sentence_of_the_batch_allows_are_multiplied() -> Non
     candidates = engine.start([[5, 6, 3], [7, 3]], shortlist)._candidates
     assert isinstance(candidates, ShortlistCandidates)
     expected = np.union1d(shortlist.always, shortlist.pieces_SK[[5, 6, 7, 3]])
-    assert candidates._output.size == len(expected) < SIZE
+    assert candidates.matrix.size == len(expected) < SIZE
 
 
 # In a model directory

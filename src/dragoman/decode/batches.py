@@ -101,8 +101,7 @@ class _Searches:
         joining: bool,
     ) -> None:
         self._start, self._jobs, self._options, self._special = start, jobs, options, special
-        self._queue, self._size = deque(waiting), size
-        self._fewest = FEWEST_JOINING * size if joining else size
+        self._queue, self._size, self._joining = deque(waiting), size, joining
         self._stopped = False
 
     def stop(self) -> None:
@@ -135,7 +134,7 @@ class _Searches:
 
         def join(others: int) -> list[int]:
             free = self._size - others
-            new = self._take(free) if free >= self._fewest else []
+            new = self._take(free) if free >= FEWEST_JOINING * self._size else []
             numbers.extend(new)
             undone.update(new)
             if new:
@@ -143,7 +142,8 @@ class _Searches:
             return [self._jobs[number].limit for number in new]
 
         limits = [self._jobs[number].limit for number in numbers]
-        for place, hypotheses in search_joined(decoding, limits, self._options, join, **self._special._asdict()):
+        joins = join if self._joining else None
+        for place, hypotheses in search_joined(decoding, limits, self._options, joins, **self._special._asdict()):
             yield numbers[place], hypotheses
 
     def _take(self, most: int) -> list[int]:

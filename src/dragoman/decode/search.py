@@ -208,10 +208,14 @@ def _beam_search(
             number = int(live.sentence_B[row])
             yield number, [*finished.pop(number), *unfinished][: options.n_best]
 
-        limits = _keep(decoding, parent_BW, live.score_BW.shape[1], ~done_B, join)
-        finished.update((number, []) for number in range(joined, joined + len(limits)))
-        live = _joined(grown.select(~done_B), _begin(limits, grown.score_BW.shape[1], start, joined))
-        joined += len(limits)
+        width = live.score_BW.shape[1]
+        if parent_BW.shape[1] != width or (parent_BW != np.arange(width)).any():
+            decoding.reorder(parent_BW)
+        live = grown
+        if done_B.any():
+            live, limits = _keep(decoding, grown, ~done_B, join, joined, start)
+            finished.update((number, []) for number in range(joined, joined + len(limits)))
+            joined += len(limits)
 
 
 class _Live(NamedTuple):
@@ -247,13 +251,6 @@ def _begin(limits: Sequence[int], width: int, start: int, first: int = 0) -> _Li
         np.zeros((count, width, 0), dtype=np.int64),
         np.full((count, width), start),
     )
-
-
-def _joined(live: _Live, new: _Live) -> _Live:
-    if not new.sentence_B.size:
-        return live
-    ids_BWT = np.zeros((*new.score_BW.shape, live.ids_BWT.shape[2]), dtype=np.int64)
-    return _Live(*(np.concatenate(pair) for pair in zip(live, new._replace(ids_BWT=ids_BWT), strict=True)))
 
 
 def _without_start(array_T: Array, length_B: Array) -> Array:
@@ -353,9 +350,10 @@ def _single_paths(
             ids_BWT=np.concatenate([live.ids_BWT, id_N1[..., np.newaxis]], axis=2),
             id_BW=id_N1,
         )
-        limits = _keep(decoding, np.zeros_like(id_N1), 1, ~done_N, join)
-        live = _joined(grown.select(~done_N), _begin(limits, 1, start, joined))
-        joined += len(limits)
+        live = grown
+        if done_N.any():
+            live, limits = _keep(decoding, grown, ~done_N, join, joined, start)
+            joined += len(limits)
 
 
 def _most_probable(
@@ -370,11 +368,15 @@ def _best_allowed(decoding: Decoding, id_BW: Array, count: int, forbidden: Seque
     The others are not renormalized: a hypothesis keeps the model's own score.
     """
     value_NC, id_NC = decoding.best(id_BW, count + len(forbidden))
-    value_NC = without_nan(value_NC)
+    value_NC = value_NC.astype(np.float64)
+    impossible_NC = np.isnan(value_NC)
     for token in forbidden:
-        value_NC[id_NC == token] = NEVER
-    order_NC = np.argsort(-value_NC, axis=1, kind="stable")[:, :count]
-    return np.take_along_axis(value_NC, order_NC, axis=1), np.take_along_axis(id_NC, order_NC, axis=1)
+        impossible_NC |= id_NC == token
+    if impossible_NC.any():
+        value_NC[impossible_NC] = NEVER
+        order_NC = np.argsort(-value_NC, axis=1, kind="stable")
+        value_NC, id_NC = (np.take_along_axis(array, order_NC, axis=1) for array in (value_NC, id_NC))
+    return value_NC[:, :count], id_NC[:, :count]
 
 
 def without_nan(value: Array) -> Array:
@@ -384,18 +386,23 @@ def without_nan(value: Array) -> Array:
     return value
 
 
-def _keep(decoding: Decoding, parent_BW: Array, width: int, kept_B: Array, join: Join | None) -> Sequence[int]:
-    """Reduce the decoding to the kept sentences and reorder their hypotheses, as far as anything changes.
+def _keep(
+    decoding: Decoding, live: _Live, kept_B: Array, join: Join | None, joined: int, start: int
+) -> tuple[_Live, Sequence[int]]:
+    """Reduce live and decoding to the kept sentences; then let others join, numbered from `joined` on.
 
-    Then let others join, and return their maximum lengths.
+    Also return the maximum lengths of those.
     """
-    if not kept_B.any() and join is None:
-        return ()
-    if not kept_B.all():
-        decoding.select(np.flatnonzero(kept_B))
-    if parent_BW.shape[1] != width or (parent_BW[kept_B] != np.arange(width)).any():
-        decoding.reorder(parent_BW[kept_B])
-    return () if join is None or kept_B.all() else join(int(kept_B.sum()))
+    live = live.select(kept_B)
+    if join is None and not live.sentence_B.size:
+        return live, ()
+    decoding.select(np.flatnonzero(kept_B))
+    limits = () if join is None else join(live.sentence_B.size)
+    if limits:
+        new = _begin(limits, live.score_BW.shape[1], start, joined)
+        new = new._replace(ids_BWT=np.zeros((*new.score_BW.shape, live.ids_BWT.shape[2]), dtype=np.int64))
+        live = _Live(*(np.concatenate(pair) for pair in zip(live, new, strict=True)))
+    return live, limits
 
 
 def _hypothesis(ids_T: Array, score: float, finished: bool, options: DecodeConfig) -> Hypothesis:

@@ -109,7 +109,7 @@ class Translator:
         self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
         self._name = ""
         self._cuda: CudaSearch | None = None
-        self._cpu: dict[bool, CpuEngine] = {}  # by whether threads share its products
+        self._cpu: CpuEngine | None = None
         if self.choice.engine != "cpu":
             _ = self.engine  # at once, so that it is here that what it cannot run is refused
 
@@ -417,26 +417,21 @@ class Translator:
         special = Special(ids.bos, ids.eos, ids.never_predicted)
         if self.choice_for(options).engine != "cpu":
             return search_in_batches(self.engine.start, jobs, options, special, self.device)
-        threads = self._threads(options)
-        searches = max(1, min(threads, len(jobs)))
+        threads = max(1, min(self._threads(options), len(jobs)))
         shortlist = self._bundle.shortlist if options.shortlist else None
-        engine = self._cpu_engine(threads if 2 * searches <= threads else 1)
-        return search_on_threads(
-            lambda sources: engine.start(sources, shortlist), jobs, options, special, searches, joining=not shortlist
-        )
+        start = functools.partial(self._cpu_engine().start, shortlist=shortlist)
+        return search_on_threads(start, jobs, options, special, threads, joining=not shortlist)
 
-    def _cpu_engine(self, threads: int = 1) -> "CpuEngine":
-        """The CPU engine that multiplies on so many threads, created when first used; on one where that cannot be."""
+    def _cpu_engine(self) -> "CpuEngine":
+        """The CPU engine, created when first used."""
         from dragoman.decode.engines.cpu import CpuEngine
-        from dragoman.decode.engines.products import can_share_threads
 
-        together = can_share_threads(threads)
         with _ENGINES:
-            if together not in self._cpu:
+            if self._cpu is None:
                 config = self.config.model
                 assert isinstance(config, TransformerConfig)
-                self._cpu[together] = CpuEngine(config, self._bundle.weights, self.choice.precision, together=together)
-            return self._cpu[together]
+                self._cpu = CpuEngine(config, self._bundle.weights, self.choice.precision)
+            return self._cpu
 
     def _cuda_search(self) -> "CudaSearch":
         """The CUDA engine, created when first used."""

@@ -1,6 +1,6 @@
 """The best next pieces of every hypothesis, from the whole vocabulary or a shortlist. Knows nothing of search.
 
-Shapes: N rows, B sentences, M width of a position, V vocabulary, U pieces that some sentence allows, L those of every
+Shapes: N rows, B sentences, V vocabulary, U pieces that some sentence allows, L those of every
 sentence, one sentence after another, C candidates.
 """
 
@@ -9,12 +9,14 @@ from typing import Protocol
 import numpy as np
 
 from dragoman.decode.engines import loops
-from dragoman.decode.engines.products import Matrix
+from dragoman.decode.engines.products import Matrix, Rows
 from dragoman.int8 import Array
 
 
 class Candidates(Protocol):
-    def best(self, h_NM: Array, count: int) -> tuple[Array, Array]:
+    matrix: Matrix
+
+    def best(self, rows: Rows, count: int) -> tuple[Array, Array]:
         """The `count` best log-probabilities of each row and their ids: [N, C], as search expects them."""
         ...
 
@@ -25,11 +27,11 @@ class Candidates(Protocol):
 
 class VocabularyCandidates:
     def __init__(self, output: Matrix) -> None:
-        self._output = output
+        self.matrix = output
 
-    def best(self, h_NM: Array, count: int) -> tuple[Array, Array]:
-        value_NC, id_NC = _space(len(h_NM), min(count, self._output.size))
-        loops.best(*self._output(h_NM), value_NC, id_NC)
+    def best(self, rows: Rows, count: int) -> tuple[Array, Array]:
+        value_NC, id_NC = _space(len(rows.scale_N), min(count, self.matrix.size))
+        loops.best(*self.matrix(rows), value_NC, id_NC)
         return value_NC, id_NC
 
     def select(self, sentence_B: Array) -> None:
@@ -45,15 +47,15 @@ class ShortlistCandidates:
 
     def __init__(self, output: Matrix, allowed_BV: Array) -> None:
         id_U = np.flatnonzero(allowed_BV.any(axis=0))
-        self._output, self._vocabulary = output.select(id_U), output.size
+        self.matrix, self._vocabulary = output.select(id_U), output.size
         _, self._id_L = np.nonzero(allowed_BV)
         self._column_L = np.searchsorted(id_U, self._id_L)
         self._length_B = allowed_BV.sum(axis=1)
         self._first_B = np.cumsum(self._length_B) - self._length_B
 
-    def best(self, h_NM: Array, count: int) -> tuple[Array, Array]:
-        value_NC, id_NC = _space(len(h_NM), min(count, self._vocabulary))
-        product = self._output(h_NM)
+    def best(self, rows: Rows, count: int) -> tuple[Array, Array]:
+        value_NC, id_NC = _space(len(rows.scale_N), min(count, self._vocabulary))
+        product = self.matrix(rows)
         own = self._column_L, self._id_L, self._first_B, self._length_B
         loops.best_of_shortlist(*product, *own, value_NC, id_NC)
         return value_NC, id_NC

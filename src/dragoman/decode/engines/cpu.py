@@ -21,7 +21,7 @@ from dragoman.decode.engines.candidates import Candidates, ShortlistCandidates, 
 from dragoman.decode.engines.entries import Cache, Entries, new_cache
 from dragoman.decode.engines.layers import Builder
 from dragoman.decode.engines.predictions import Predictions
-from dragoman.decode.engines.products import Product
+from dragoman.decode.engines.products import Product, Rows
 from dragoman.int8 import Array
 from dragoman.shortlist import Shortlist
 from dragoman.weights import Weights
@@ -35,9 +35,8 @@ ENCODER_TOKENS = 256  # in a pass of the encoder, unless a sentence is longer: m
 class CpuEngine:
     """A Transformer. Sources are ids that end in </s>."""
 
-    def __init__(self, config: TransformerConfig, weights: Weights, precision: str, *, together: bool = False) -> None:
-        """`together`: threads share each matrix product, for a search that has the processor to itself."""
-        build = Builder(config, weights, int8=precision == "int8", together=together)
+    def __init__(self, config: TransformerConfig, weights: Weights, precision: str) -> None:
+        build = Builder(config, weights, int8=precision == "int8")
         self._source, self._encoder, self._memory = build.source_embedding(), build.encoder(), build.memory()
         self.target, self.decoder, self._output = build.target_embedding(), build.decoder(), build.output()
         self.cross_attentions = build.cross_attentions()
@@ -77,15 +76,14 @@ class CpuEngine:
         first_B = np.cumsum(length_B) - length_B
         place_N = np.concatenate([np.arange(length) for length in length_B])
         stream = self._encoder.stream(self._source(np.fromiter(itertools.chain(*sources), np.int64), place_N))
-        size = self._encoder.size
-        keys, values = new_cache(size, length_B.max())
-        context_NHE = np.empty((len(place_N), size.num_heads, size.d_v), np.float32)
-        for layer in self._encoder.layers:
-            product = layer.attention.before(stream.h_NM)
-            loops.attend_to_sentence(*product, first_B, length_B, keys, values, context_NHE)
-            stream.add(layer.attention.after(context_NHE))
-            layer.feed_forward(stream)
-        return self._memory(stream.h_NM)
+        keys_and_values = new_cache(self._encoder.size, length_B.max())
+        rows = stream.begin(self._encoder.layers[0].attention.before)
+        for layer, following in zip(self._encoder.layers, self._encoder.matrices_after(self._memory), strict=True):
+            context = layer.attention.after.rows(len(place_N))
+            loops.attend_to_sentence(*layer.attention.before(rows), first_B, length_B, *keys_and_values, *context)
+            rows = stream.add(layer.attention.after(context), layer.inner)
+            rows = layer.feed_forward(rows, stream, following)
+        return self._memory(rows)
 
 
 class CpuDecoding:
@@ -119,30 +117,31 @@ class CpuDecoding:
     def predict(self, id_BW: Array, count: int) -> Predictions:
         """The same with the attention to the source: [layer, N, S]."""
         weight_LNS = np.empty((len(self._memory.caches), id_BW.size, self._length_B.max()), np.float32)
-        h_NM = self._step(id_BW, weight_LNS)
-        return Predictions(weight_LNS, *self._candidates.best(h_NM, count))
+        rows = self._step(id_BW, weight_LNS)
+        return Predictions(weight_LNS, *self._candidates.best(rows, count))
 
-    def _step(self, id_BW: Array, weight_LNS: Array | None = None) -> Array:
-        """Feed an id to every hypothesis. Return what the output matrix takes: [N, M]."""
-        engine = self._engine
+    def _step(self, id_BW: Array, weight_LNS: Array | None = None) -> Rows:
+        """Feed an id to every hypothesis. Return what the output matrix takes."""
+        decoder = self._engine.decoder
         self._add_entries()
-        rows, size = id_BW.size, engine.decoder.size
-        entry_NT = self._entry_BWT.reshape(rows, -1)
+        count = id_BW.size
+        entry_NT = self._entry_BWT.reshape(count, -1)
         place_N = np.repeat(self._steps_B - 1, id_BW.shape[1])
-        context_NHE = np.empty((rows, size.num_heads, size.d_v), np.float32)
-        stream = engine.decoder.stream(engine.target(id_BW.reshape(-1), place_N))
-        attentions = zip(engine.cross_attentions, self._memory.caches, strict=True)
-        layers = zip(engine.decoder.layers, self._past.caches, attentions, strict=True)
-        for number, (layer, cache, (source, memory)) in enumerate(layers):
-            loops.attend_to_past(*layer.attention.before(stream.h_NM), *cache, entry_NT, self._steps_B, context_NHE)
-            stream.add(layer.attention.after(context_NHE))
-            product = source.before(stream.h_NM)
-            loops.attend_to_source(*product, *memory, self._first_B, self._length_B, context_NHE)
+        stream = decoder.stream(self._engine.target(id_BW.reshape(-1), place_N))
+        rows = stream.begin(decoder.layers[0].attention.before)
+        followings = decoder.matrices_after(self._candidates.matrix)
+        parts = (decoder.layers, self._past.caches, self._engine.cross_attentions, self._memory.caches, followings)
+        for number, (layer, past, cross, memory, following) in enumerate(zip(*parts, strict=True)):
+            context = layer.attention.after.rows(count)
+            loops.attend_to_past(*layer.attention.before(rows), *past, entry_NT, self._steps_B, *context)
+            rows = stream.add(layer.attention.after(context), cross.before)
+            product, context = cross.before(rows), cross.after.rows(count)
+            loops.attend_to_source(*product, *memory, self._first_B, self._length_B, *context)
             if weight_LNS is not None:
                 loops.weigh_source(*product, memory[0], self._first_B, self._length_B, weight_LNS[number])
-            stream.add(source.after(context_NHE))
-            layer.feed_forward(stream)
-        return stream.h_NM
+            rows = stream.add(cross.after(context), layer.inner)
+            rows = layer.feed_forward(rows, stream, following)
+        return rows
 
     def log_probs(self, id_BW: Array) -> "Tensor":
         raise NotImplementedError("the CPU engine does not sample")

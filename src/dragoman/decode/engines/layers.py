@@ -1,6 +1,6 @@
 """The layers of a Transformer as the CPU engine runs them. Knows nothing of attention's past, search or text.
 
-Shapes: N rows, M width of a position, F width of the feed-forward layer.
+Shapes: N rows, M width of a position.
 """
 
 import functools
@@ -12,7 +12,7 @@ import numpy as np
 
 from dragoman.config import StackSize, TransformerConfig
 from dragoman.decode.engines import loops
-from dragoman.decode.engines.products import Matrix, Product
+from dragoman.decode.engines.products import Matrix, Product, Rows
 from dragoman.int8 import SCALE, Array
 from dragoman.weights import Weights
 
@@ -25,23 +25,26 @@ Norm = tuple[Array, Array]  # gain and bias
 
 
 class Stream:
-    """The rows between sub-layers: what they add to, and what the next one takes."""
+    """The rows between sub-layers: what they add to. Its methods return what the next matrix takes."""
 
     def __init__(self, x_NM: Array, norms: Sequence[Norm], *, pre_norm: bool) -> None:
         self._x_NM, self._norms, self._pre_norm = x_NM, iter(norms), pre_norm
-        self.h_NM = self._normalized() if pre_norm else x_NM
 
-    def add(self, product: Product) -> None:
+    def begin(self, following: Matrix) -> Rows:
+        rows = following.rows(len(self._x_NM))
+        if self._pre_norm:
+            loops.normalize(self._x_NM, *next(self._norms), EPSILON, *rows)
+        else:
+            loops.copy(self._x_NM, *rows)
+        return rows
+
+    def add(self, product: Product, following: Matrix) -> Rows:
         """Add what a sub-layer returns, and normalize."""
-        loops.add(*product, self._x_NM)
-        self.h_NM = self._normalized()
+        rows = following.rows(len(self._x_NM), kept=not self._pre_norm)
+        loops.add_and_normalize(*product, self._x_NM, *next(self._norms), EPSILON, *rows)
         if not self._pre_norm:
-            self._x_NM = self.h_NM
-
-    def _normalized(self) -> Array:
-        h_NM = np.empty_like(self._x_NM)
-        loops.normalize(self._x_NM, *next(self._norms), EPSILON, h_NM)
-        return h_NM
+            self._x_NM = rows.x_NI
+        return rows
 
 
 class Attention(NamedTuple):
@@ -59,11 +62,10 @@ class Layer(NamedTuple):
     activate: Callable[..., None]
     outer: Matrix
 
-    def feed_forward(self, stream: Stream) -> None:
-        product = self.inner(stream.h_NM)
-        active_NF = np.empty(product[0].shape, np.float32)
-        self.activate(*product, active_NF)
-        stream.add(self.outer(active_NF))
+    def feed_forward(self, rows: Rows, stream: Stream, following: Matrix) -> Rows:
+        active = self.outer.rows(len(rows.scale_N))
+        self.activate(*self.inner(rows), *active)
+        return stream.add(self.outer(active), following)
 
 
 class Stack(NamedTuple):
@@ -77,13 +79,17 @@ class Stack(NamedTuple):
     def stream(self, x_NM: Array) -> Stream:
         return Stream(x_NM, self.norms, pre_norm=self.pre_norm)
 
+    def matrices_after(self, last: Matrix) -> list[Matrix]:
+        """What takes the rows that each layer returns; `last` is behind the stack."""
+        return [*(layer.attention.before for layer in self.layers[1:]), last]
+
 
 class Builder:
     """Makes the parts of the engine from the weights of a model."""
 
-    def __init__(self, config: TransformerConfig, weights: Weights, *, int8: bool, together: bool) -> None:
+    def __init__(self, config: TransformerConfig, weights: Weights, *, int8: bool) -> None:
         self._config, self._weights = config, weights
-        self._create = functools.partial(Matrix.of, weights, int8=int8, together=together)
+        self._create = functools.partial(Matrix.of, weights, int8=int8)
 
     def encoder(self) -> Stack:
         return self._stack("encoder", self._config.encoder, ("self_attention", "feed_forward"))

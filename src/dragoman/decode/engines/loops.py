@@ -2,7 +2,8 @@
 
 The result of a row depends on nothing but that row, so a sentence has the same bits in any batch. A product arrives as
 `products.Matrix` returns it: values, the scale of every row and of every column, and a bias. Restoring its numbers is
-the first thing a loop does with them; they are never stored in between.
+the first thing a loop does with them; they are never stored in between. What the next matrix takes leaves as
+`products.Rows`: numbers and, for a product in int8, the same rounded. So there is one loop between two products.
 
 Numba's compiler turns a loop into vector instructions if it can prove that this changes nothing but rounding. Therefore
 maxima are of integers (a maximum of floats depends on the order of NaNs), and every row or part of one has a name.
@@ -96,74 +97,107 @@ def restore(value_NO, scale_N, scale_O, bias_O, first, out_NI):
 
 
 @_compiled
-def quantize(x_NI, levels, zero, out_NI, scale_N):
-    """Round every row to integers: its largest magnitude becomes `zero` + or - `levels`."""
-    for n in range(len(x_NI)):
-        x_I, out_I = x_NI[n], out_NI[n]
-        largest = int32(0)
-        for i in range(len(x_I)):
-            largest = max(largest, int32(float32(x_I[i]).view(np.int32) & MAGNITUDE))
-        peak = int32(largest).view(np.float32)
-        scale_N[n] = peak / levels
-        factor = levels / peak if peak > 0 else float32(0.0)
-        for i in range(len(x_I)):
-            out_I[i] = np.uint8(int32(x_I[i] * factor + (zero + float32(0.5))))
+def _quantize(x_I, levels, zero, out_I):
+    """Round a row to integers: its largest magnitude becomes `zero` + or - `levels`. Return its scale."""
+    largest = int32(0)
+    for i in range(len(x_I)):
+        largest = max(largest, int32(float32(x_I[i]).view(np.int32) & MAGNITUDE))
+    peak = int32(largest).view(np.float32)
+    factor = levels / peak if peak > 0 else float32(0.0)
+    for i in range(len(x_I)):
+        out_I[i] = np.uint8(int32(x_I[i] * factor + (zero + float32(0.5))))
+    return peak / levels
 
 
 @_compiled
-def add(value_NO, scale_N, scale_O, bias_O, x_NO):
-    """Add a product to the rows of x."""
+def _finish(n, x_I, levels, zero, x8_NI, scale_N):
+    """Round a row, if the next matrix takes it so."""
+    if levels > 0:
+        scale_N[n] = _quantize(x_I, levels, zero, x8_NI[n])
+
+
+@_compiled
+def _row(x_NI, n):
+    """Where to write a row: there may be space for one alone."""
+    return x_NI[min(n, len(x_NI) - 1)]
+
+
+@_compiled
+def copy(x_NI, out_NI, levels, zero, out8_NI, scale_N):
+    for n in range(len(x_NI)):
+        x_I, out_I = x_NI[n], _row(out_NI, n)
+        for i in range(len(x_I)):
+            out_I[i] = x_I[i]
+        _finish(n, out_I, levels, zero, out8_NI, scale_N)
+
+
+@_compiled
+def normalize(x_NI, gain_I, bias_I, epsilon, out_NI, levels, zero, out8_NI, scale_N):
+    """Layer norm."""
+    for n in range(len(x_NI)):
+        out_I = _row(out_NI, n)
+        _normalize(x_NI[n], gain_I, bias_I, epsilon, out_I)
+        _finish(n, out_I, levels, zero, out8_NI, scale_N)
+
+
+@_compiled
+def add_and_normalize(
+    value_NO, row_scale_N, scale_O, bias_O, x_NO, gain_O, shift_O, epsilon, out_NO, levels, zero, out8_NO, scale_N
+):
+    """Add a product to the rows of x, and write their layer norm."""
     for n in range(len(x_NO)):
-        value_O, scale, x_O = value_NO[n], scale_N[n], x_NO[n]
+        value_O, scale, x_O, out_O = value_NO[n], row_scale_N[n], x_NO[n], _row(out_NO, n)
         for o in range(len(x_O)):
             x_O[o] += float32(value_O[o]) * (scale * scale_O[o]) + bias_O[o]
+        _normalize(x_O, gain_O, shift_O, epsilon, out_O)
+        _finish(n, out_O, levels, zero, out8_NO, scale_N)
 
 
 @_compiled
-def normalize(x_NI, gain_I, bias_I, epsilon, out_NI):
-    """Layer norm."""
-    width = float32(x_NI.shape[1])
-    for n in range(len(x_NI)):
-        x_I, out_I = x_NI[n], out_NI[n]
-        total = float32(0.0)
-        for i in range(len(x_I)):
-            total += x_I[i]
-        mean = total / width
-        squares = float32(0.0)
-        for i in range(len(x_I)):
-            squares += (x_I[i] - mean) * (x_I[i] - mean)
-        factor = float32(1.0) / np.sqrt(squares / width + epsilon)
-        for i in range(len(x_I)):
-            out_I[i] = (x_I[i] - mean) * factor * gain_I[i] + bias_I[i]
+def _normalize(x_I, gain_I, bias_I, epsilon, out_I):
+    width = float32(len(x_I))
+    total = float32(0.0)
+    for i in range(len(x_I)):
+        total += x_I[i]
+    mean = total / width
+    squares = float32(0.0)
+    for i in range(len(x_I)):
+        squares += (x_I[i] - mean) * (x_I[i] - mean)
+    factor = float32(1.0) / np.sqrt(squares / width + epsilon)
+    for i in range(len(x_I)):
+        out_I[i] = (x_I[i] - mean) * factor * gain_I[i] + bias_I[i]
 
 
 @_compiled
-def relu(value_NO, scale_N, scale_O, bias_O, out_NO):
-    for n in range(len(out_NO)):
-        out_O = out_NO[n]
-        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, out_O)
+def relu(value_NO, row_scale_N, scale_O, bias_O, out_NO, levels, zero, out8_NO, scale_N):
+    for n in range(len(value_NO)):
+        out_O = _row(out_NO, n)
+        _restore(value_NO[n], row_scale_N[n], scale_O, bias_O, 0, out_O)
         for o in range(len(out_O)):
             out_O[o] = max(out_O[o], float32(0.0))
+        _finish(n, out_O, levels, zero, out8_NO, scale_N)
 
 
 @_compiled
-def gelu(value_NO, scale_N, scale_O, bias_O, out_NO):
-    for n in range(len(out_NO)):
-        out_O = out_NO[n]
-        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, out_O)
+def gelu(value_NO, row_scale_N, scale_O, bias_O, out_NO, levels, zero, out8_NO, scale_N):
+    for n in range(len(value_NO)):
+        out_O = _row(out_NO, n)
+        _restore(value_NO[n], row_scale_N[n], scale_O, bias_O, 0, out_O)
         for o in range(len(out_O)):
             out_O[o] *= float32(0.5) * (float32(1.0) + math.erf(out_O[o] * float32(math.sqrt(0.5))))
+        _finish(n, out_O, levels, zero, out8_NO, scale_N)
 
 
 @_compiled
-def swish(value_NO, scale_N, scale_O, bias_O, out_NO):
-    for n in range(len(out_NO)):
-        out_O = out_NO[n]
-        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, out_O)
+def swish(value_NO, row_scale_N, scale_O, bias_O, out_NO, levels, zero, out8_NO, scale_N):
+    for n in range(len(value_NO)):
+        out_O = _row(out_NO, n)
+        _restore(value_NO[n], row_scale_N[n], scale_O, bias_O, 0, out_O)
         for o in range(len(out_O)):
             small = _exponential(-abs(out_O[o]))
             larger = float32(1.0) if out_O[o] > 0 else small
             out_O[o] *= larger / (float32(1.0) + small)
+        _finish(n, out_O, levels, zero, out8_NO, scale_N)
 
 
 # Attention
@@ -214,7 +248,9 @@ def _softmax(x_T):
 
 
 @_compiled
-def attend_to_past(value_NO, scale_N, scale_O, bias_O, keys, values, entry_NT, steps_B, out_NHE):
+def attend_to_past(
+    value_NO, row_scale_N, scale_O, bias_O, keys, values, entry_NT, steps_B, out_NI, levels, zero, out8_NI, scale_N
+):
     """Attention of every hypothesis to the entries of its own past: the last `steps_B` of its sentence.
 
     The product has queries, keys and values side by side. The last entry of a row is its own, and is written first.
@@ -226,24 +262,30 @@ def attend_to_past(value_NO, scale_N, scale_O, bias_O, keys, values, entry_NT, s
     q_HD = np.empty((heads, width), np.float32)
     score_HT = np.empty((heads, times), np.float32)
     for n in range(rows):
-        own, value_O, scale = entry_NT[n, times - 1], value_NO[n], scale_N[n]
+        own, value_O, scale = entry_NT[n, times - 1], value_NO[n], row_scale_N[n]
         _restore(value_O, scale, scale_O, bias_O, 0, q_HD.reshape(-1))
         _restore(value_O, scale, scale_O, bias_O, side, keys[own].reshape(-1))
         _restore(value_O, scale, scale_O, bias_O, 2 * side, values[own].reshape(-1))
-        _attend(q_HD, keys, values, entry_NT[n, times - steps_B[n // each] :], score_HT, out_NHE[n])
+        out_I = _row(out_NI, n)
+        _attend(q_HD, keys, values, entry_NT[n, times - steps_B[n // each] :], score_HT, out_I.reshape((heads, -1)))
+        _finish(n, out_I, levels, zero, out8_NI, scale_N)
 
 
 @_compiled
-def attend_to_source(value_NO, scale_N, scale_O, bias_O, keys, values, first_B, length_B, out_NHE):
+def attend_to_source(
+    value_NO, row_scale_N, scale_O, bias_O, keys, values, first_B, length_B, out_NI, levels, zero, out8_NI, scale_N
+):
     """Attention of every hypothesis to its sentence, whose entries follow each other from the first on."""
     heads, width = keys.shape[1:]
     each = len(value_NO) // len(first_B)
     q_HD = np.empty((heads, width), np.float32)
     score_HT = np.empty((heads, length_B.max()), np.float32)
     for n in range(len(value_NO)):
-        _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
+        _restore(value_NO[n], row_scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
         first = first_B[n // each]
-        _attend(q_HD, keys, values, np.arange(first, first + length_B[n // each]), score_HT, out_NHE[n])
+        out_I = _row(out_NI, n)
+        _attend(q_HD, keys, values, np.arange(first, first + length_B[n // each]), score_HT, out_I.reshape((heads, -1)))
+        _finish(n, out_I, levels, zero, out8_NI, scale_N)
 
 
 @_compiled
@@ -264,7 +306,9 @@ def weigh_source(value_NO, scale_N, scale_O, bias_O, keys, first_B, length_B, ou
 
 
 @_compiled
-def attend_to_sentence(value_NO, scale_N, scale_O, bias_O, first_B, length_B, keys, values, out_NHE):
+def attend_to_sentence(
+    value_NO, row_scale_N, scale_O, bias_O, first_B, length_B, keys, values, out_NI, levels, zero, out8_NI, scale_N
+):
     """Attention of every token to its own sentence. The product is as in `attend_to_past`.
 
     Keys and values are space for those of the longest sentence.
@@ -276,14 +320,16 @@ def attend_to_sentence(value_NO, scale_N, scale_O, bias_O, first_B, length_B, ke
     for b in range(len(first_B)):
         for t in range(length_B[b]):
             n = first_B[b] + t
-            value_O, scale = value_NO[n], scale_N[n]
+            value_O, scale = value_NO[n], row_scale_N[n]
             _restore(value_O, scale, scale_O, bias_O, side, keys[t].reshape(-1))
             _restore(value_O, scale, scale_O, bias_O, 2 * side, values[t].reshape(-1))
         entry_T = np.arange(length_B[b])
         for t in range(length_B[b]):
             n = first_B[b] + t
-            _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
-            _attend(q_HD, keys, values, entry_T, score_HT, out_NHE[n])
+            _restore(value_NO[n], row_scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
+            out_I = _row(out_NI, n)
+            _attend(q_HD, keys, values, entry_T, score_HT, out_I.reshape((heads, -1)))
+            _finish(n, out_I, levels, zero, out8_NI, scale_N)
 
 
 # Candidates

@@ -7,9 +7,7 @@ Shapes: N rows, I inputs, O outputs.
 """
 
 import functools
-import os
-import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,52 +17,46 @@ from dragoman.weights import Weights
 
 OPSET, IR_VERSION = 21, 10
 STRIP = 32  # rows
+_NONE, _NO_BYTES = np.float32(0), np.zeros((0, 0), np.uint8)
 ZERO = 128  # stands for 0 in the unsigned activations that every processor multiplies fast
 
 Product = tuple[Array, Array, Array, Array]  # values [N, O], scales of rows and of columns, bias
+
+
+class Rows(NamedTuple):
+    """What a matrix takes, in the order in which loops write it."""
+
+    x_NI: Array  # in int8 it may be a single row, which loops overwrite: the rounded form is all that is needed
+    levels: np.float32  # 0: the product is in float32
+    zero: np.float32
+    x8_NI: Array  # the same rounded
+    scale_N: Array
 
 
 class Matrix:
     """Linear layers side by side, as x W^T + b. Weights are int8 as stored, or quantized here, or float32."""
 
     def __init__(
-        self,
-        weight_OI: Array,
-        scale_O: Array | None,
-        bias_O: Array | None,
-        *,
-        positive: bool = False,
-        together: bool = False,
+        self, weight_OI: Array, scale_O: Array | None, bias_O: Array | None, *, positive: bool = False
     ) -> None:
-        """`scale_O` makes it int8. `positive`: no input is negative, so that inputs have twice as many levels.
-
-        `together`: threads share each product; ask `can_share_threads` first.
-        """
+        """`scale_O` makes it int8. `positive`: no input is negative, so that inputs have twice as many levels."""
         self._weight_IO, self._int8 = _transposed(weight_OI), scale_O is not None
         outputs = len(weight_OI)
         self._scale_O = np.ones(outputs, np.float32) if scale_O is None else scale_O.astype(np.float32)
         self._bias_O = np.zeros(outputs, np.float32) if bias_O is None else bias_O.astype(np.float32)
         levels, zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
         self._levels, self._zero = np.float32(levels), np.float32(zero)
-        self._together = together
-        self._session = _create_session(self._weight_IO, zero if self._int8 else None, together=together)
+        self._session = _create_session(self._weight_IO, zero if self._int8 else None)
 
     @classmethod
     def of(
-        cls,
-        weights: Weights,
-        *names: str,
-        int8: bool,
-        bias_O: Array | None = None,
-        positive: bool = False,
-        together: bool = False,
+        cls, weights: Weights, *names: str, int8: bool, bias_O: Array | None = None, positive: bool = False
     ) -> "Matrix":
         """The matrices of these names."""
         if not int8:
-            weight_OI = np.concatenate([expand(weights, f"{name}.weight") for name in names])
-            return cls(weight_OI, None, bias_O, together=together)
+            return cls(np.concatenate([expand(weights, f"{name}.weight") for name in names]), None, bias_O)
         rows, scales = zip(*(_int8_rows(weights, f"{name}.weight") for name in names), strict=True)
-        return cls(np.concatenate(rows), np.concatenate(scales), bias_O, positive=positive, together=together)
+        return cls(np.concatenate(rows), np.concatenate(scales), bias_O, positive=positive)
 
     @property
     def size(self) -> int:
@@ -74,17 +66,20 @@ class Matrix:
     def select(self, output_P: Array) -> "Matrix":
         """A matrix with these outputs only."""
         scale_P = self._scale_O[output_P] if self._int8 else None
-        weight_PI, bias_P = self._weight_IO[:, output_P].T, self._bias_O[output_P]
-        return Matrix(weight_PI, scale_P, bias_P, positive=self._zero == 0, together=self._together)
+        return Matrix(self._weight_IO[:, output_P].T, scale_P, self._bias_O[output_P], positive=self._zero == 0)
 
-    def __call__(self, x_NI: Array) -> Product:
-        """The product with these rows, [N, ...], for a loop to restore."""
-        x_NI = x_NI.reshape(len(x_NI), -1)
+    def rows(self, count: int, *, kept: bool = False) -> Rows:
+        """Space for what it takes; `kept`: for more than this product."""
+        inputs = len(self._weight_IO)
         if not self._int8:
-            return self._run(x_NI), np.ones(len(x_NI), np.float32), self._scale_O, self._bias_O
-        x8_NI, scale_N = np.empty(x_NI.shape, np.uint8), np.empty(len(x_NI), np.float32)
-        loops.quantize(x_NI, self._levels, self._zero, x8_NI, scale_N)
-        return self._run(x8_NI), scale_N, self._scale_O, self._bias_O
+            return Rows(np.empty((count, inputs), np.float32), _NONE, _NONE, _NO_BYTES, np.ones(count, np.float32))
+        x_NI = np.empty((count if kept else 1, inputs), np.float32)
+        return Rows(x_NI, self._levels, self._zero, np.empty((count, inputs), np.uint8), np.empty(count, np.float32))
+
+    def __call__(self, rows: Rows) -> Product:
+        """The product with these rows, for a loop to restore."""
+        value_NO = self._run(rows.x8_NI if self._int8 else rows.x_NI)
+        return value_NO, rows.scale_N, self._scale_O, self._bias_O
 
     def _run(self, x_NI: Array) -> Array:
         try:
@@ -94,7 +89,7 @@ class Matrix:
         return product_NO
 
 
-def _create_session(weight_IO: Array, zero: int | None, *, together: bool) -> Any:
+def _create_session(weight_IO: Array, zero: int | None) -> Any:
     """A graph of one product, whose weights the runtime packs as this processor needs them; in float32 without `zero`.
 
     The weights stay where they are and must outlive the session: protobuf would copy them several times.
@@ -117,10 +112,7 @@ def _create_session(weight_IO: Array, zero: int | None, *, together: bool) -> An
     content = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION).SerializeToString()
 
     options = onnxruntime.SessionOptions()
-    if together:
-        options.use_per_session_threads = False
-    else:
-        options.intra_op_num_threads = 1  # waking others takes longer than most products
+    options.intra_op_num_threads = 1  # waking others takes longer than most products
     options.enable_mem_pattern = False  # patterns are kept for every number of rows
     options.log_severity_level = 3
     try:
@@ -146,48 +138,19 @@ def _int8_rows(weights: Weights, name: str) -> tuple[Array, Array]:
     return rows, scale_O1[:, 0]
 
 
-class _Shared:
-    """The threads that products share, of which ONNX Runtime has one pool in a process."""
-
-    lock = threading.Lock()
-    size = 0  # 0: not created
-    process = 0  # that has the threads: a fork has none
-
-
-def can_share_threads(count: int) -> bool:
-    """Whether so many threads can share a product. The first who asks for several decides how many there are.
-
-    They wait actively between products, so one product after another does not wake them.
-    """
-    if count == 1:
-        return False
-    with _Shared.lock:
-        if not _Shared.size:
-            _Shared.size, _Shared.process = _create_threads(count), os.getpid()
-    return 1 < _Shared.size <= count and _Shared.process == os.getpid()
-
-
-def _create_threads(count: int) -> int:
-    import onnxruntime
-
-    try:
-        onnxruntime.set_global_thread_pool_sizes(count, 1)
-    except Exception:  # it is too old to have them, or someone else has created them
-        return 1
-    return count
-
-
 @functools.cache
 def int8_is_exact() -> bool:
     """Whether ONNX Runtime's int8 product is exact on this processor, tested with the largest values.
 
     x86 processors without VNNI add pairs of products in 16 bits, which saturate without an error.
     """
-    x = np.ones((64, 64), np.float32)
+    x_NI = np.ones((64, 64), np.float32)
     for split in (4, 2, 0):
         sign_OI = np.broadcast_to(np.where(np.arange(64) % 4 < split, 1, -1), (64, 64))
         matrix = Matrix((LEVELS * sign_OI).astype(np.int8), np.ones(64), None, positive=True)
-        value_NO, _, _, _ = matrix(x)
+        rows = matrix.rows(64)
+        loops.copy(x_NI, *rows)
+        value_NO, _, _, _ = matrix(rows)
         if (value_NO != (2 * LEVELS + 1) * LEVELS * sign_OI.sum(axis=1)).any():
             return False
     return True

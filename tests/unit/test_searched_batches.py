@@ -1,0 +1,165 @@
+"""Which sentences are searched together changes nothing that is found, whatever happens meanwhile."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.config import DecodeConfig
+from dragoman.decode.batches import Job, Special, search_in_batches, search_on_threads
+from dragoman.decode.engines.entries import Entries
+from tests.searching import random_model
+from tests.unit.test_search import END, LIMITS, MODEL, SENTENCES, START, Fake
+
+SPECIAL = Special(START, END, (START,))
+JOBS = [Job([sentence] * (1 + place % 5), LIMITS[place], 0) for place, sentence in enumerate(SENTENCES)]
+BEAM, GREEDY = DecodeConfig(beam=4, n_best=4, batch_size=5), DecodeConfig(beam=1, batch_size=5)
+OUT_OF_MEMORY = "Failed to allocate memory for requested buffer of size 99"
+
+
+class Joinable(Fake):
+    """Sources are a sentence's key, repeated."""
+
+    def __init__(self, sources: Sequence[Sequence[int]]) -> None:
+        super().__init__([source[0] for source in sources], MODEL)
+        self.joined: list[int] = []
+        self.width = 1
+
+    def join(self, sources: Sequence[Sequence[int]]) -> None:
+        self.joined.append(len(sources))
+        self.sentences += [[(source[0], ())] * self.width for source in sources]
+
+    def reorder(self, parent_BW: Any) -> None:
+        super().reorder(parent_BW)
+        self.width = parent_BW.shape[1]
+
+
+def in_one_batch(options: DecodeConfig) -> dict[int, Any]:
+    whole = DecodeConfig(beam=options.beam, n_best=options.n_best, batch_size=len(JOBS))
+    return dict(search_in_batches(Joinable, JOBS, whole, SPECIAL, "cpu"))
+
+
+def on_threads(start: Callable[[Any], Any], options: DecodeConfig, threads: int = 1, joining: bool = True) -> Any:
+    return dict(search_on_threads(start, JOBS, options, SPECIAL, threads, joining=joining))
+
+
+@pytest.mark.parametrize("options", [BEAM, GREEDY], ids=["beam", "greedy"])
+@pytest.mark.parametrize("threads", [1, 2, 3, 12])
+def test_what_is_found_does_not_depend_on_threads_and_joining(options: DecodeConfig, threads: int) -> None:
+    expected = in_one_batch(options)
+    assert on_threads(Joinable, options, threads) == expected
+    assert on_threads(Joinable, options, threads, joining=False) == expected
+    assert dict(search_in_batches(Joinable, JOBS, options, SPECIAL, "cpu")) == expected
+    assert sorted(expected) == list(range(len(JOBS)))
+
+
+def test_sentences_join_as_soon_as_enough_others_are_done() -> None:
+    started: list[Joinable] = []
+
+    def start(sources: Any) -> Joinable:
+        started.append(Joinable(sources))
+        return started[-1]
+
+    on_threads(start, GREEDY)
+    (search,) = started
+    assert sum(search.joined) == len(JOBS) - 5
+    assert max(search.joined) <= 5
+    assert min(search.joined) >= 2 or len(search.joined) == 1, "a quarter of the batch at least, but for the last"
+    started.clear()
+    on_threads(start, GREEDY, joining=False)
+    assert len(started) == 3, "the control: batch after batch"
+
+
+def test_a_search_that_lists_newcomers_first_is_noticed() -> None:
+    """The negative control of the above."""
+
+    class Confused(Joinable):
+        def join(self, sources: Sequence[Sequence[int]]) -> None:
+            super().join(sources)
+            self.sentences = self.sentences[-len(sources) :] + self.sentences[: -len(sources)]
+
+    assert on_threads(Confused, BEAM) != in_one_batch(BEAM)
+
+
+def test_no_jobs_need_no_search() -> None:
+    assert list(search_on_threads(Joinable, [], BEAM, SPECIAL, 1, joining=True)) == []
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sentences_that_do_not_fit_together_are_searched_in_halves(threads: int) -> None:
+    """Memory runs out when they join, or when a batch begins."""
+
+    class Small(Joinable):
+        def __init__(self, sources: Sequence[Sequence[int]]) -> None:
+            super().__init__(sources)
+            if len(sources) == 4:
+                raise MemoryError
+
+        def join(self, sources: Sequence[Sequence[int]]) -> None:
+            super().join(sources)
+            if len(self.sentences) > 3:
+                raise RuntimeError(OUT_OF_MEMORY)
+
+    assert on_threads(Small, BEAM, threads) == in_one_batch(BEAM)
+
+
+def test_a_sentence_that_does_not_fit_alone_has_a_reason() -> None:
+    class Small(Joinable):
+        def __init__(self, sources: Sequence[Sequence[int]]) -> None:
+            super().__init__(sources)
+            if any(len(source) == 5 for source in sources):
+                raise MemoryError
+
+    found, expected = on_threads(Small, BEAM, 2), in_one_batch(BEAM)
+    for number, job in enumerate(JOBS):
+        assert found[number] == ("out of memory at 5 tokens" if len(job.source) == 5 else expected[number])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_other_errors_end_the_search_and_its_threads(threads: int) -> None:
+    class Broken(Joinable):
+        def join(self, sources: Sequence[Sequence[int]]) -> None:
+            raise RuntimeError("no such operator")
+
+    with pytest.raises(RuntimeError, match=r"^no such operator$"):
+        on_threads(Broken, BEAM, threads)
+    assert threading.active_count() == 1
+
+
+def test_a_reader_who_leaves_early_ends_the_threads() -> None:
+    started: list[Joinable] = []
+
+    def start(sources: Any) -> Joinable:
+        started.append(Joinable(sources))
+        return started[-1]
+
+    jobs = JOBS * 20
+    found = search_on_threads(start, jobs, GREEDY, SPECIAL, 2, joining=True)
+    next(found)
+    found.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == 1
+    assert sum(sum(each.joined) for each in started) < len(jobs) // 2, "most had not begun"
+
+
+def test_entries_that_are_needed_keep_their_keys_and_values() -> None:
+    entries = Entries(random_model(1).config.decoder)
+    assert not entries.have_room(1)
+    entries.reclaim(np.zeros(0, np.int64), 3)
+    assert entries.have_room(12)
+    assert not entries.have_room(13)
+    assert [entries.take(7), entries.take(5)] == [0, 7]
+    chance = np.random.default_rng(0)
+    for cache in entries.caches:
+        for array in cache:
+            array[:] = chance.random(array.shape)
+    needed = np.array([2, 3, 9, 11])
+    expected = [[array[needed].copy() for array in cache] for cache in entries.caches]
+    for more in (1, 50):  # where they are, and in more room
+        renumbered = entries.reclaim(needed, more)
+        assert renumbered[needed].tolist() == [0, 1, 2, 3]
+        found = [[array[:4] for array in cache] for cache in entries.caches]
+        np.testing.assert_array_equal(found, expected)
+        assert entries.take(1) == 4
+        needed = np.arange(4)
