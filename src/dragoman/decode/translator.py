@@ -3,6 +3,7 @@
 import functools
 import gc
 import itertools
+import math
 import os
 import re
 import sys
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
-WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 2_048  # lines
+WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 1_024  # lines; of a part, at least
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 8  # sentences in a part for each that the device decodes at a time
 WIDEST_BEAM_ON_CPU = 100  # it sorts candidates by insertion
 BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
 _ENGINES = threading.Lock()  # held while an engine is created
@@ -456,7 +458,7 @@ class Translator:
         advance: Advance,
     ) -> list[Translation]:
         """Part by part: while the device searches one, the host detokenizes the previous and tokenizes the next."""
-        size = max(PART_ON_CUDA, 8 * options.batch_size)
+        size = _part_size(len(lines), options.batch_size)
         parts = [lines[first : first + size] for first in range(0, len(lines), size)]
         windows = (self._prepare(part, options) for part in parts)
         results: list[Translation] = []
@@ -588,6 +590,12 @@ class Translator:
             with self.inference():
                 predictions = self.engine.predict(batch, count)
             yield predictions
+
+
+def _part_size(lines: int, batch_size: int) -> int:
+    """At least two parts, so that host and device work at once, unless they are too small to keep the device busy."""
+    rounds = min(max(math.ceil(lines / 2), FEWEST_ROUNDS * batch_size), MOST_ROUNDS * batch_size)
+    return max(PART_ON_CUDA, rounds)
 
 
 class _Collecting:
