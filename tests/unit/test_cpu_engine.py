@@ -14,6 +14,7 @@ from dragoman.config import DecodeConfig
 from dragoman.decode.batches import Job, Special, search_on_threads
 from dragoman.decode.engines import layers, loops
 from dragoman.decode.engines.cpu import CpuDecoding, CpuEngine
+from dragoman.decode.engines.entries import Entries
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.engines.products import Matrix, int8_is_exact
 from dragoman.decode.search import in_order, search
@@ -113,6 +114,24 @@ def test_a_sentence_has_the_same_bits_in_any_batch(precision: str, beam: int) ->
         parts = [slice(first, first + size) for first in range(0, 40, size)]
         assert [each for part in parts for each in fast(engine, options, sources[part], limits[part])] == together
     assert len({hypotheses[0].ids for hypotheses in together}) > 20, "the control: they differ"
+
+
+def test_nobody_reads_entries_that_were_reclaimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    reclaim, needed_at = Entries.reclaim, []
+
+    def poisoned(self: Entries, needed: Any, count: int) -> Any:
+        renumbered = reclaim(self, needed, count)
+        for cache in self.caches:
+            for array in cache:
+                array[len(needed) :] = np.nan
+        needed_at.append((id(self), len(needed)))
+        return renumbered
+
+    engine, jobs = cpu_engine(random_model(7, end_bias=1.0), "float32"), make_jobs(8, 30)
+    expected = fast(engine, BEAM, *jobs)
+    monkeypatch.setattr(Entries, "reclaim", poisoned)
+    assert joined(engine, BEAM, *jobs) == expected
+    assert len({entries for entries, needed in needed_at if needed}) == 2, "those of the past and of the memory"
 
 
 @pytest.mark.parametrize("settings", [{}, {"norm": "pre", "activation": "gelu", "attention_bias": False}], ids=str)

@@ -11,7 +11,7 @@ from dragoman.config import DecodeConfig
 from dragoman.decode.batches import Job, Special, search_in_batches, search_on_threads
 from dragoman.decode.engines.entries import Entries
 from tests.searching import random_model
-from tests.unit.test_search import END, LIMITS, MODEL, SENTENCES, START, Fake
+from tests.unit.test_search import END, LIMITS, MODEL, SENTENCES, START, Fake, Logits, endless
 
 SPECIAL = Special(START, END, (START,))
 JOBS = [Job([sentence] * (1 + place % 5), LIMITS[place], 0) for place, sentence in enumerate(SENTENCES)]
@@ -22,8 +22,8 @@ OUT_OF_MEMORY = "Failed to allocate memory for requested buffer of size 99"
 class Joinable(Fake):
     """Sources are a sentence's key, repeated."""
 
-    def __init__(self, sources: Sequence[Sequence[int]]) -> None:
-        super().__init__([source[0] for source in sources], MODEL)
+    def __init__(self, sources: Sequence[Sequence[int]], logits: Logits = MODEL) -> None:
+        super().__init__([source[0] for source in sources], logits)
         self.joined: list[int] = []
         self.width = 1
 
@@ -129,17 +129,20 @@ def test_other_errors_end_the_search_and_its_threads(threads: int) -> None:
 
 
 def test_a_reader_who_leaves_early_ends_the_threads() -> None:
+    """At once, though each of them has a sentence that would take long."""
     started: list[Joinable] = []
 
     def start(sources: Any) -> Joinable:
-        started.append(Joinable(sources))
+        started.append(Joinable(sources, endless(6)))
         return started[-1]
 
-    jobs = JOBS * 20
+    limits = [3_000, 3_000, *range(5, 1_000, 5)]
+    jobs = [Job([sentence] * (len(limits) - sentence), limit, 0) for sentence, limit in enumerate(limits)]
     found = search_on_threads(start, jobs, GREEDY, SPECIAL, 2, joining=True)
     next(found)
     found.close()  # type: ignore[attr-defined]
     assert threading.active_count() == 1
+    assert max(len(each.sizes) for each in started) < 1_000
     assert sum(sum(each.joined) for each in started) < len(jobs) // 2, "most had not begun"
 
 

@@ -20,7 +20,7 @@ from dragoman.decode import translator as translator_module
 from dragoman.decode.engines import plain as engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.translation import Translation
-from dragoman.decode.translator import Translator
+from dragoman.decode.translator import Translator, _part_size
 from dragoman.errors import ConfigError
 from dragoman.inspect.capture import inspect_sentence
 from dragoman.text.tokenizer import Tokenizer
@@ -508,3 +508,12 @@ def test_pieces_are_joined_by_their_original_separators(translator: Translator) 
     unspaced = translator._split("ก" * 2 * longest)
     assert len(unspaced) > 1
     assert {glue for _, glue in unspaced} == {""}
+
+
+@pytest.mark.parametrize(
+    ("lines", "batch_size", "expected"),
+    [(16_384, 512, 4_096), (3_003, 512, 1_536), (6_000, 512, 3_000), (3_003, 2_048, 6_144), (3_003, 64, 1_024)],
+)
+def test_parts_of_a_text_on_a_gpu(lines: int, batch_size: int, expected: int) -> None:
+    """Two of a short text; none so small that the device is idle at its end."""
+    assert _part_size(lines, batch_size) == expected
