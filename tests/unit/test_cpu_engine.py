@@ -127,11 +127,20 @@ def test_nobody_reads_entries_that_were_reclaimed(monkeypatch: pytest.MonkeyPatc
         needed_at.append((id(self), len(needed)))
         return renumbered
 
+    lengths: list[int] = []
+    select = CpuDecoding.select
+
+    def watched(self: CpuDecoding, sentence_B: Any) -> None:
+        select(self, sentence_B)
+        lengths.append(self._entry_BWT.shape[2])
+
     engine, jobs = cpu_engine(random_model(7, end_bias=1.0), "float32"), make_jobs(8, 30)
     expected = fast(engine, BEAM, *jobs)
     monkeypatch.setattr(Entries, "reclaim", poisoned)
+    monkeypatch.setattr(CpuDecoding, "select", watched)
     assert joined(engine, BEAM, *jobs) == expected
     assert len({entries for entries, needed in needed_at if needed}) == 2, "those of the past and of the memory"
+    assert max(lengths) <= max(jobs[1]) + 1, "nor do the lists of entries grow with every sentence that joins"
 
 
 @pytest.mark.parametrize("settings", [{}, {"norm": "pre", "activation": "gelu", "attention_bias": False}], ids=str)

@@ -358,6 +358,14 @@ def test_the_command_learns_a_shortlist_that_translate_uses(copied: Path, text: 
     assert shown.stdout == translator.translate("a b c", shortlist=True).text + "\n"
 
 
+def test_batches_of_any_size_have_their_own_shortlists(copied: Path, text: Path) -> None:
+    """No sentence joins others in mid-search."""
+    bundle.save_shortlist(copied, whole(copied))
+    translator, lines = dragoman.load(copied, "cpu", engine="cpu"), text.read_text().split("\n")[:20]
+    expected = translator.translate(lines, shortlist=True, batch_size=64)
+    assert translator.translate(lines, shortlist=True, batch_size=3) == expected
+
+
 def test_the_command_translates_greedily_whatever_the_model_is_set_to(
     copied: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

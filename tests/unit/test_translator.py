@@ -512,8 +512,17 @@ def test_pieces_are_joined_by_their_original_separators(translator: Translator) 
 
 @pytest.mark.parametrize(
     ("lines", "batch_size", "expected"),
-    [(16_384, 512, 4_096), (3_003, 512, 1_536), (6_000, 512, 3_000), (3_003, 2_048, 6_144), (3_003, 64, 1_024)],
+    [
+        (16_384, 512, 4_096),
+        (9_000, 512, 3_000),
+        (3_003, 512, 1_502),
+        (1_600, 512, 1_600),
+        (3_003, 2_048, 3_003),
+        (3_003, 64, 1_001),
+        (5, 512, 5),
+        (0, 512, 1),
+    ],
 )
 def test_parts_of_a_text_on_a_gpu(lines: int, batch_size: int, expected: int) -> None:
-    """Two of a short text; none so small that the device is idle at its end."""
+    """Two of a short text, all of about the same size; none so small that the device is idle at its end."""
     assert _part_size(lines, batch_size) == expected

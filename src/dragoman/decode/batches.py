@@ -1,4 +1,4 @@
-"""Which sentences are searched together: those of similar length, on several threads, in halves where memory is short.
+"""Batches sentences for search: by length, on several threads, in halves when out of memory.
 
 Knows nothing of text or model classes.
 """
@@ -11,14 +11,14 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from dragoman.config import DecodeConfig
 from dragoman.decode.halving import in_halves
-from dragoman.decode.search import Decoding, Hypothesis, search, search_joined
+from dragoman.decode.search import Decoding, Hypothesis, search, search_with_joins
 from dragoman.machine import is_out_of_memory
 
 T = TypeVar("T")
 U = TypeVar("U")
 Outcome = list[Hypothesis] | str  # a string is the reason why there are none
-Found = Iterator[tuple[int, Outcome]]  # the number of a job and what was found, in the order in which they are done
-FEWEST_JOINING = 1 / 4  # of a batch: encoding a few sentences takes nearly as long as encoding some
+Outcomes = Iterator[tuple[int, Outcome]]  # the number of a job, and its outcome; in the order in which they are done
+LEAST_SHARE = 1 / 4  # of a batch, of those that join: encoding one sentence takes nearly as long as encoding several
 
 
 class Job(NamedTuple):
@@ -39,7 +39,7 @@ class Special(NamedTuple):
 
 class JoinableDecoding(Decoding, Protocol):
     def join(self, sources: Sequence[Sequence[int]]) -> None:
-        """Add sentences that begin, with as many hypotheses as the others have."""
+        """Add sentences at the end, with as many hypotheses as the others have."""
         ...
 
 
@@ -47,7 +47,9 @@ Start = Callable[[list[list[int]]], Decoding]
 StartJoinable = Callable[[list[list[int]]], JoinableDecoding]
 
 
-def search_in_batches(start: Start, jobs: Sequence[Job], options: DecodeConfig, special: Special, device: str) -> Found:
+def search_in_batches(
+    start: Start, jobs: Sequence[Job], options: DecodeConfig, special: Special, device: str
+) -> Outcomes:
     """Batch by batch, the shortest sentences first."""
     by_length = sorted(range(len(jobs)), key=lambda number: len(jobs[number].source))
     for first in range(0, len(jobs), options.batch_size):
@@ -65,25 +67,27 @@ def _search_batch(
         decoding, limits = start([job.source for job in jobs]), [job.limit for job in jobs]
         return [*search(decoding, limits, options, [job.key for job in jobs], **special._asdict())]
 
-    return in_halves(found, batch, lambda job: too_big(job.source), device)
+    return in_halves(found, batch, lambda job: out_of_memory(job.source), device)
 
 
-def too_big(source: Sequence[int]) -> Outcome:
+def out_of_memory(source: Sequence[int]) -> Outcome:
     return f"out of memory at {len(source)} tokens"
 
 
 def search_on_threads(
     start: StartJoinable, jobs: Sequence[Job], options: DecodeConfig, special: Special, threads: int, *, joining: bool
-) -> Found:
+) -> Outcomes:
     """A search on each thread, the longest sentences first; others join when some are done, if `joining`."""
     size = min(options.batch_size, -(-len(jobs) // threads))
     longest_first = sorted(range(len(jobs)), key=lambda number: -len(jobs[number].source))
     at_once, later = longest_first[: threads * size], longest_first[threads * size :]
     searches = _Searches(start, jobs, later, options, special, size, joining=joining)
     if threads == 1:
-        return searches.found(at_once)
-    # dealt out like cards, so that no search gets all the long ones
-    return _merged([searches.found(at_once[place::threads]) for place in range(threads)], searches.stop)
+        yield from searches.run(at_once)
+    else:  # by turns, so that no search gets all the long ones
+        runs = [searches.run(at_once[place::threads]) for place in range(threads)]
+        yield from _merge_on_threads(runs, searches.stop)
+    yield from searches.retry()
 
 
 class _Searches:
@@ -102,48 +106,54 @@ class _Searches:
     ) -> None:
         self._start, self._jobs, self._options, self._special = start, jobs, options, special
         self._queue, self._size, self._joining = deque(waiting), size, joining
+        self._unfit: list[int] = []  # jobs that did not fit in memory together
         self._stopped = False
 
     def stop(self) -> None:
-        """As soon as a sentence is done."""
+        """Make every search return when a sentence is done."""
         self._queue.clear()
         self._stopped = True
 
-    def found(self, numbers: list[int]) -> Found:
-        """Of one search, which starts with the jobs of these numbers and goes on until the queue is empty."""
+    def run(self, numbers: list[int]) -> Outcomes:
+        """One search, which starts with the jobs of these numbers and goes on until the queue is empty."""
         while numbers:
-            undone = set(numbers)
+            pending = set(numbers)
             try:
-                for number, hypotheses in self._search(numbers, undone):
-                    undone.remove(number)
+                for number, hypotheses in self._search(numbers, pending):
+                    pending.remove(number)
                     yield number, hypotheses
                     if self._stopped:
                         return
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-            if undone:  # they did not fit in memory together
-                batch = [self._jobs[number] for number in undone]
-                outcomes = _search_batch(self._start, batch, self._options, self._special, "cpu")
-                yield from zip(undone, outcomes, strict=True)
+                self._unfit += pending
+                self._size = max(1, self._size // 2)
             numbers = self._take(self._size)
 
-    def _search(self, numbers: list[int], undone: set[int]) -> Iterator[tuple[int, list[Hypothesis]]]:
+    def retry(self) -> Outcomes:
+        """Search what did not fit, when no other search takes memory."""
+        if self._unfit:
+            batch = [self._jobs[number] for number in self._unfit]
+            outcomes = _search_batch(self._start, batch, self._options, self._special, "cpu")
+            yield from zip(self._unfit, outcomes, strict=True)
+
+    def _search(self, numbers: list[int], pending: set[int]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Search the jobs of these numbers and all that join. Those that join are added to both arguments."""
         decoding = self._start([self._jobs[number].source for number in numbers])
 
         def join(others: int) -> list[int]:
             free = self._size - others
-            new = self._take(free) if free >= FEWEST_JOINING * self._size else []
+            new = self._take(free) if free >= LEAST_SHARE * self._size else []
             numbers.extend(new)
-            undone.update(new)
+            pending.update(new)
             if new:
                 decoding.join([self._jobs[number].source for number in new])
             return [self._jobs[number].limit for number in new]
 
         limits = [self._jobs[number].limit for number in numbers]
         joins = join if self._joining else None
-        for place, hypotheses in search_joined(decoding, limits, self._options, joins, **self._special._asdict()):
+        for place, hypotheses in search_with_joins(decoding, limits, self._options, joins, **self._special._asdict()):
             yield numbers[place], hypotheses
 
     def _take(self, most: int) -> list[int]:
@@ -156,7 +166,7 @@ class _Searches:
         return taken
 
 
-def _merged(iterators: Sequence[Iterator[T]], stop: Callable[[], None]) -> Iterator[T]:
+def _merge_on_threads(iterators: Sequence[Iterator[T]], stop: Callable[[], None]) -> Iterator[T]:
     """What the iterators yield, each on its own thread; call `stop` to end them early."""
     results: SimpleQueue[tuple[T] | BaseException | None] = SimpleQueue()  # None: an iterator has ended
 
@@ -178,7 +188,10 @@ def _merged(iterators: Sequence[Iterator[T]], stop: Callable[[], None]) -> Itera
             if result is None:
                 running -= 1
             elif isinstance(result, BaseException):
-                raise result
+                try:
+                    raise result
+                finally:
+                    del result  # it refers to this frame
             else:
                 yield result[0]
     finally:

@@ -6,8 +6,8 @@ recurrent network or a table of numbers can be decoded in the same way, as long 
 The expensive part, a pass over every logit, is the decoding's: it returns the best few of each row. The bookkeeping
 here is plain NumPy on arrays of a few hundred numbers.
 
-Sentences may join while others continue, so each has its own number of tokens so far. Those of the longest fill their
-row; those of the others are at its end.
+Sentences may join while others continue, so each has its own number of tokens so far. Rows of tokens are aligned at the
+right: the longest fills its row, shorter ones have padding at the left.
 
 Shape suffixes
     B  sentences still in the batch      V  vocabulary
@@ -16,6 +16,7 @@ Shape suffixes
 """
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -46,9 +47,9 @@ class BeamStep(NamedTuple):
 
 
 class Decoding(Protocol):
-    """A batch of sentences being decoded, a step of all at a time, W hypotheses of each; initially one.
+    """A batch of sentences being decoded in lockstep, W hypotheses of each; initially one.
 
-    A row is a hypothesis; those of a sentence follow each other. Sentences that join are last, and have W hypotheses.
+    A row is a hypothesis; those of a sentence follow each other.
     """
 
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
@@ -78,11 +79,12 @@ class Hypothesis(NamedTuple):
     finished: bool  # False: stopped at the length limit, or because no id was possible
 
 
-Join: TypeAlias = Callable[[int], Sequence[int]]  # let sentences join so many others; return their maximum lengths
+# Given how many sentences are left, add new ones at the end of the decoding; return their maximum lengths.
+Join: TypeAlias = Callable[[int], Sequence[int]]
 Found: TypeAlias = tuple[int, list[Hypothesis]]  # the number of a sentence, and its hypotheses, best first
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4_096)
 def length_penalty(length: int, alpha: float, form: Literal["gnmt", "power"]) -> float:
     """The divisor of a score, so that longer hypotheses are not worse per se. `length` counts the end symbol."""
     base = (5.0 + length) / 6.0 if form == "gnmt" else float(length)
@@ -104,10 +106,10 @@ def search(
         from dragoman.decode.sampling import sample
 
         return sample(decoding, max_lengths, options, keys, start=start, end=end, forbidden=forbidden)
-    return in_order(search_joined(decoding, max_lengths, options, None, start=start, end=end, forbidden=forbidden))
+    return in_order(search_with_joins(decoding, max_lengths, options, None, start=start, end=end, forbidden=forbidden))
 
 
-def search_joined(
+def search_with_joins(
     decoding: Decoding,
     max_lengths: Sequence[int],
     options: DecodeConfig,
@@ -117,20 +119,20 @@ def search_joined(
     end: int,
     forbidden: Sequence[int] = (),
 ) -> Iterator[Found]:
-    """Run greedy or beam search, and yield each sentence when it is done: sentences that `join` adds are counted on.
+    """Run greedy or beam search, and yield each sentence when it is done.
 
-    It is called after every step in which sentences are done, with the number of those that are not.
+    `join` is called after every step in which a sentence is done. Sentences that it adds are numbered after the others.
     """
     if options.beam > 1:
         yield from _beam_search(decoding, max_lengths, options, join, None, start, end, forbidden)
         return
-    choose = functools.partial(_most_probable, decoding, forbidden)
+    choose = _most_probable(decoding, forbidden)
     for number, path in _single_paths(decoding, max_lengths, choose, options, join, start, end):
         yield number, [path]
 
 
 def in_order(found: Iterator[tuple[int, Result]]) -> list[Result]:
-    """By the numbers of the sentences."""
+    """Return the results in the order of the sentences' numbers."""
     by_number = dict(found)
     return [by_number[number] for number in range(len(by_number))]
 
@@ -145,9 +147,7 @@ def greedy(
     forbidden: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """Take the most probable id at every step, the lowest of ties. `options` only supply the length penalty."""
-    return single_paths(
-        decoding, max_lengths, functools.partial(_most_probable, decoding, forbidden), options, start, end
-    )
+    return single_paths(decoding, max_lengths, _most_probable(decoding, forbidden), options, start, end)
 
 
 def beam_search(
@@ -179,7 +179,7 @@ def _beam_search(
     forbidden: Sequence[int],
 ) -> Iterator[Found]:
     live = _begin(max_lengths, 1, start)
-    finished: dict[int, list[Hypothesis]] = {number: [] for number in range(len(max_lengths))}
+    finished: defaultdict[int, list[Hypothesis]] = defaultdict(list)
     joined = len(max_lengths)
     while live.sentence_B.size:
         value_NC, id_NC = _best_allowed(decoding, live.id_BW, 2 * options.beam, forbidden)
@@ -206,16 +206,17 @@ def _beam_search(
         for row in np.flatnonzero(done_B).tolist():
             unfinished = _unfinished(live, row, candidates.parent_BC[row, ends_BC[row]], options)
             number = int(live.sentence_B[row])
-            yield number, [*finished.pop(number), *unfinished][: options.n_best]
+            yield number, [*finished.pop(number, []), *unfinished][: options.n_best]
 
+        if done_B.all() and join is None:
+            return
         width = live.score_BW.shape[1]
-        if parent_BW.shape[1] != width or (parent_BW != np.arange(width)).any():
+        if parent_BW.shape[1] != width or (parent_BW[~done_B] != np.arange(width)).any():
             decoding.reorder(parent_BW)
         live = grown
         if done_B.any():
-            live, limits = _keep(decoding, grown, ~done_B, join, joined, start)
-            finished.update((number, []) for number in range(joined, joined + len(limits)))
-            joined += len(limits)
+            live, new = _keep(decoding, grown, ~done_B, join, joined, start)
+            joined += new
 
 
 class _Live(NamedTuple):
@@ -237,8 +238,8 @@ class _Live(NamedTuple):
         return kept._replace(ids_BWT=_without_start(kept.ids_BWT, kept.length_B))
 
 
-def _begin(limits: Sequence[int], width: int, start: int, first: int = 0) -> _Live:
-    """Sentences with one hypothesis each, numbered from `first` on."""
+def _begin(limits: Sequence[int], width: int, start: int, first: int = 0, padding: int = 0) -> _Live:
+    """Sentences with one hypothesis each, numbered from `first` on, in rows of so much padding."""
     count = len(limits)
     score_BW = np.full((count, width), NEVER)
     score_BW[:, 0] = 0.0
@@ -248,7 +249,7 @@ def _begin(limits: Sequence[int], width: int, start: int, first: int = 0) -> _Li
         np.full(count, NEVER),
         np.zeros(count, dtype=np.int64),
         score_BW,
-        np.zeros((count, width, 0), dtype=np.int64),
+        np.zeros((count, width, padding), dtype=np.int64),
         np.full((count, width), start),
     )
 
@@ -344,22 +345,21 @@ def _single_paths(
             path = _hypothesis(live.ids_of(row, 0), score, bool(ended_N[row]), options)
             yield int(live.sentence_B[row]), path
 
-        grown = live._replace(
+        if done_N.all() and join is None:
+            return
+        live = live._replace(
             length_B=live.length_B + 1,
             score_BW=live.score_BW + value_N1,
             ids_BWT=np.concatenate([live.ids_BWT, id_N1[..., np.newaxis]], axis=2),
             id_BW=id_N1,
         )
-        live = grown
         if done_N.any():
-            live, limits = _keep(decoding, grown, ~done_N, join, joined, start)
-            joined += len(limits)
+            live, new = _keep(decoding, live, ~done_N, join, joined, start)
+            joined += new
 
 
-def _most_probable(
-    decoding: Decoding, forbidden: Sequence[int], id_N: Array, path_N: Array, length_N: Array
-) -> tuple[Array, Array]:
-    return _best_allowed(decoding, id_N[:, np.newaxis], 1, forbidden)
+def _most_probable(decoding: Decoding, forbidden: Sequence[int]) -> Choose:
+    return lambda id_N, path_N, length_N: _best_allowed(decoding, id_N[:, np.newaxis], 1, forbidden)
 
 
 def _best_allowed(decoding: Decoding, id_BW: Array, count: int, forbidden: Sequence[int]) -> tuple[Array, Array]:
@@ -388,21 +388,18 @@ def without_nan(value: Array) -> Array:
 
 def _keep(
     decoding: Decoding, live: _Live, kept_B: Array, join: Join | None, joined: int, start: int
-) -> tuple[_Live, Sequence[int]]:
+) -> tuple[_Live, int]:
     """Reduce live and decoding to the kept sentences; then let others join, numbered from `joined` on.
 
-    Also return the maximum lengths of those.
+    Also return how many joined.
     """
     live = live.select(kept_B)
-    if join is None and not live.sentence_B.size:
-        return live, ()
     decoding.select(np.flatnonzero(kept_B))
     limits = () if join is None else join(live.sentence_B.size)
     if limits:
-        new = _begin(limits, live.score_BW.shape[1], start, joined)
-        new = new._replace(ids_BWT=np.zeros((*new.score_BW.shape, live.ids_BWT.shape[2]), dtype=np.int64))
+        new = _begin(limits, live.score_BW.shape[1], start, joined, live.ids_BWT.shape[2])
         live = _Live(*(np.concatenate(pair) for pair in zip(live, new, strict=True)))
-    return live, limits
+    return live, len(limits)
 
 
 def _hypothesis(ids_T: Array, score: float, finished: bool, options: DecodeConfig) -> Hypothesis:

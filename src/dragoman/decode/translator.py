@@ -21,7 +21,16 @@ from dragoman.bundle import Bundle, Tokenizers, load_bundle, resolve_model
 from dragoman.config import Config, DataConfig, DecodeConfig, TransformerConfig
 from dragoman.data.batching import Batch, bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
-from dragoman.decode.batches import Job, Outcome, Special, map_in_threads, search_in_batches, search_on_threads, too_big
+from dragoman.decode.batches import (
+    Job,
+    Outcome,
+    Outcomes,
+    Special,
+    map_in_threads,
+    out_of_memory,
+    search_in_batches,
+    search_on_threads,
+)
 from dragoman.decode.combinations import best_combinations
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.halving import in_halves
@@ -44,9 +53,9 @@ if TYPE_CHECKING:
     from dragoman.decode.engines.predictions import Predictions
 
 T = TypeVar("T")
-U = TypeVar("U")
-WINDOW_ON_CUDA, PART_ON_CUDA = 16_384, 1_024  # lines; of a part, at least
-FEWEST_ROUNDS, MOST_ROUNDS = 3, 8  # sentences in a part for each that the device decodes at a time
+WINDOW_ON_CUDA = 16_384  # lines
+PART_ON_CUDA = 1_024  # lines, at least
+FEWEST_BATCHES, MOST_BATCHES = 2.5, 8  # of a part
 WIDEST_BEAM_ON_CPU = 100  # it sorts candidates by insertion
 BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
 _ENGINES = threading.Lock()  # held while an engine is created
@@ -408,13 +417,15 @@ class Translator:
         ]
         outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
-        for number, outcome in self._found(jobs, options):
+        for number, outcome in self._run(jobs, options):
             outcomes[number] = outcome
-            left[pieces[number].line] -= 1
-            advance(not left[pieces[number].line])
+            line = pieces[number].line
+            left[line] -= 1
+            if not left[line]:
+                advance(1)
         return [outcomes[number] for number in range(len(pieces))]
 
-    def _found(self, jobs: list[Job], options: DecodeConfig) -> Iterator[tuple[int, Outcome]]:
+    def _run(self, jobs: list[Job], options: DecodeConfig) -> Outcomes:
         ids = self.tokenizers.target.vocabulary
         special = Special(ids.bos, ids.eos, ids.never_predicted)
         if self.choice_for(options).engine != "cpu":
@@ -422,7 +433,7 @@ class Translator:
         threads = max(1, min(self._threads(options), len(jobs)))
         shortlist = self._bundle.shortlist if options.shortlist else None
         start = functools.partial(self._cpu_engine().start, shortlist=shortlist)
-        return search_on_threads(start, jobs, options, special, threads, joining=not shortlist)
+        return search_on_threads(start, jobs, options, special, threads, joining=shortlist is None)
 
     def _cpu_engine(self) -> "CpuEngine":
         """The CPU engine, created when first used."""
@@ -470,7 +481,7 @@ class Translator:
             advance(len(window.texts))
             search = None if following is None else self._begin_on_cuda(engine, following, options)
             hypotheses = {number: each for part in found for number, each in part.hypotheses(options)}
-            outcomes = [hypotheses[number] or too_big(piece.ids) for number, piece in enumerate(window.pieces)]
+            outcomes = [hypotheses[number] or out_of_memory(piece.ids) for number, piece in enumerate(window.pieces)]
             results += self._assemble_all(window, outcomes, attention, options)
             window = following
         return results
@@ -593,9 +604,10 @@ class Translator:
 
 
 def _part_size(lines: int, batch_size: int) -> int:
-    """At least two parts, so that host and device work at once, unless they are too small to keep the device busy."""
-    rounds = min(max(math.ceil(lines / 2), FEWEST_ROUNDS * batch_size), MOST_ROUNDS * batch_size)
-    return max(PART_ON_CUDA, rounds)
+    """Equal parts: two at least, so that host and device work at once, but none so small that slots run empty."""
+    smallest, largest = (max(PART_ON_CUDA, batches * batch_size) for batches in (FEWEST_BATCHES, MOST_BATCHES))
+    parts = max(min(2, lines // smallest), math.ceil(lines / largest))
+    return math.ceil(lines / max(1, parts)) or 1
 
 
 class _Collecting:

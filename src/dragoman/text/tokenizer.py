@@ -84,11 +84,10 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode each text, on all cores."""
-        normalized = [normalize(text, self.normalization) for text in texts]
-        if len(normalized) == 1:  # in this thread: waking others takes longer
-            return [self._processor.encode(normalized[0])]
-        rows: list[list[int]] = self._processor.encode(normalized)
+        """Encode each text, on all cores; a single one in this thread, because waking others takes longer."""
+        if len(texts) == 1:
+            return [self.encode(texts[0])]
+        rows: list[list[int]] = self._processor.encode([normalize(text, self.normalization) for text in texts])
         return rows
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -99,9 +98,10 @@ class Tokenizer:
         """Decode each row of ids, on all cores."""
         textless = self.vocabulary.textless
         plain = [ids if textless.isdisjoint(ids) else [piece for piece in ids if piece not in textless] for ids in rows]
-        texts = (
-            [self._processor.decode(plain[0])] if len(plain) == 1 else self._processor.decode(plain) if plain else []
-        )
+        if len(plain) == 1:  # in this thread, as above
+            texts = [self._processor.decode(plain[0])]
+        else:
+            texts = self._processor.decode(plain) if plain else []
         # A word model spells the mark as bytes, and a model may emit the bytes of a line break.
         return [normalize(text.replace(SPACE_MARK, " "), self.normalization) for text in texts]
 

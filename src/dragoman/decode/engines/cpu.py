@@ -49,7 +49,7 @@ class CpuEngine:
             else ShortlistCandidates(self._output, shortlist.allowed(sources))
         )
         decoding = CpuDecoding(self, candidates)
-        decoding.join(sources)
+        decoding.add(sources)
         return decoding
 
     def encode(self, sources: Sequence[Sequence[int]], memory: Sequence[Cache]) -> None:
@@ -97,10 +97,14 @@ class CpuDecoding:
         self._steps_B = np.zeros(0, np.int64)  # how many of them
 
     def join(self, sources: Sequence[Sequence[int]]) -> None:
-        """Add sentences that begin, with as many hypotheses as the others have."""
+        """Add sentences at the end, with as many hypotheses as the others have."""
+        assert isinstance(self._candidates, VocabularyCandidates), "a shortlist belongs to its sentences"
+        self.add(sources)
+
+    def add(self, sources: Sequence[Sequence[int]]) -> None:
         length_B = np.array([len(source) for source in sources])
         tokens = int(length_B.sum())
-        if not self._memory.have_room(tokens):
+        if not self._memory.has_room(tokens):
             self._reclaim_memory(tokens)
         first = self._memory.take(tokens)
         room = slice(first, first + tokens)
@@ -160,7 +164,7 @@ class CpuDecoding:
         """One for every hypothesis."""
         sentences, width, _ = self._entry_BWT.shape
         more = sentences * width
-        if not self._past.have_room(more):
+        if not self._past.has_room(more):
             self._reclaim_past(more)
         first = self._past.take(more)
         new_BW1 = np.arange(first, first + more).reshape(sentences, width, 1)
@@ -173,7 +177,7 @@ class CpuDecoding:
         own_BT = np.arange(columns) >= columns - self._steps_B[:, np.newaxis]
         needed = np.unique(self._entry_BWT.transpose(0, 2, 1)[own_BT])
         renumbered = self._past.reclaim(needed, more)
-        self._entry_BWT = np.where(own_BT[:, np.newaxis], renumbered[self._entry_BWT], 0)
+        self._entry_BWT = renumbered[self._entry_BWT]
 
     def _reclaim_memory(self, tokens: int) -> None:
         """Of sentences that are done. A sentence's entries still follow each other."""

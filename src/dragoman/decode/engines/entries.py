@@ -1,4 +1,4 @@
-"""Space for keys and values: entries are taken one after another, and those that nobody needs are reclaimed.
+"""Space for keys and values: entries are taken one after another, and unused ones are reclaimed. Knows no hypotheses.
 
 Shapes: H heads, D and E width of a head's keys and values.
 """
@@ -14,17 +14,18 @@ Cache = tuple[Array, Array]  # keys and values: [entries, H, D] and [entries, H,
 
 
 class Entries:
-    """Of all layers of a stack: every layer has the same entries."""
+    """Keys and values of all layers of a stack; an entry has the same index in every layer."""
 
     def __init__(self, size: StackSize) -> None:
         self.caches = [new_cache(size, 0) for _ in range(size.num_layers)]
         self._size, self._used = size, 0
 
-    def have_room(self, count: int) -> bool:
+    def has_room(self, count: int) -> bool:
         return self._used + count <= len(self.caches[0][0])
 
     def take(self, count: int) -> int:
         """Take so many, one after another; return the first."""
+        assert self.has_room(count)  # loops would write beyond the end
         first, self._used = self._used, self._used + count
         return first
 
@@ -32,7 +33,7 @@ class Entries:
         """Keep the needed ones alone, in this order, and make room for more; return the new number of each."""
         renumbered = np.zeros(self._used, np.int64)
         renumbered[needed] = np.arange(len(needed))
-        room = SPARE * (len(needed) + count)
+        room = (SPARE if self._used else 1) * (len(needed) + count)  # at first, nobody may ever want more
         for layer, cache in enumerate(self.caches):
             larger = cache if room <= len(cache[0]) else new_cache(self._size, room)
             for old, new in zip(cache, larger, strict=True):

@@ -80,7 +80,7 @@ class Stack(NamedTuple):
         return Stream(x_NM, self.norms, pre_norm=self.pre_norm)
 
     def matrices_after(self, last: Matrix) -> list[Matrix]:
-        """What takes the rows that each layer returns; `last` is behind the stack."""
+        """What takes the rows that each layer returns; `last` follows the stack."""
         return [*(layer.attention.before for layer in self.layers[1:]), last]
 
 

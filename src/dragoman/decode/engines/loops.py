@@ -2,8 +2,8 @@
 
 The result of a row depends on nothing but that row, so a sentence has the same bits in any batch. A product arrives as
 `products.Matrix` returns it: values, the scale of every row and of every column, and a bias. Restoring its numbers is
-the first thing a loop does with them; they are never stored in between. What the next matrix takes leaves as
-`products.Rows`: numbers and, for a product in int8, the same rounded. So there is one loop between two products.
+the first thing a loop does with them; they are never stored in between. The last is to write what the next matrix
+takes, as `products.Rows`: numbers and, for int8, their rounded form. So there is one loop between two products.
 
 Numba's compiler turns a loop into vector instructions if it can prove that this changes nothing but rounding. Therefore
 maxima are of integers (a maximum of floats depends on the order of NaNs), and every row or part of one has a name.

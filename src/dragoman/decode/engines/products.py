@@ -17,7 +17,7 @@ from dragoman.weights import Weights
 
 OPSET, IR_VERSION = 21, 10
 STRIP = 32  # rows
-_NONE, _NO_BYTES = np.float32(0), np.zeros((0, 0), np.uint8)
+_NOT_ROUNDED, _NO_BYTES = np.float32(0), np.zeros((0, 0), np.uint8)
 ZERO = 128  # stands for 0 in the unsigned activations that every processor multiplies fast
 
 Product = tuple[Array, Array, Array, Array]  # values [N, O], scales of rows and of columns, bias
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     x_NI: Array  # in int8 it may be a single row, which loops overwrite: the rounded form is all that is needed
     levels: np.float32  # 0: the product is in float32
     zero: np.float32
-    x8_NI: Array  # the same rounded
+    x8_NI: Array  # x_NI rounded to integers
     scale_N: Array
 
 
@@ -69,10 +69,12 @@ class Matrix:
         return Matrix(self._weight_IO[:, output_P].T, scale_P, self._bias_O[output_P], positive=self._zero == 0)
 
     def rows(self, count: int, *, kept: bool = False) -> Rows:
-        """Space for what it takes; `kept`: for more than this product."""
+        """Space for what it takes; `kept`: its float32 rows are needed after the product."""
         inputs = len(self._weight_IO)
         if not self._int8:
-            return Rows(np.empty((count, inputs), np.float32), _NONE, _NONE, _NO_BYTES, np.ones(count, np.float32))
+            return Rows(
+                np.empty((count, inputs), np.float32), _NOT_ROUNDED, _NOT_ROUNDED, _NO_BYTES, np.ones(count, np.float32)
+            )
         x_NI = np.empty((count if kept else 1, inputs), np.float32)
         return Rows(x_NI, self._levels, self._zero, np.empty((count, inputs), np.uint8), np.empty(count, np.float32))
 
