@@ -220,7 +220,7 @@ def _beam_search(
 
 
 class _Live(NamedTuple):
-    """The hypotheses that beam search extends, best first; an empty slot has the score NEVER."""
+    """The hypotheses that a search extends, best first; an empty slot has the score NEVER."""
 
     sentence_B: Array  # its number
     limit_B: Array
