@@ -1,6 +1,7 @@
 """Which sentences are searched together changes nothing that is found, whatever happens meanwhile."""
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -113,21 +114,20 @@ def test_sentences_that_do_not_fit_together_are_searched_in_halves(threads: int)
 
 
 def test_what_does_not_fit_is_tried_again_when_no_other_search_takes_memory() -> None:
-    """Room for five sentences in all: two searches of three do not fit, one of them and then the other does."""
-    lock, room = threading.Condition(), [5]
+    """There is memory for one of two searches; the one that has it goes on when the other has failed."""
+    memory, failed = threading.Lock(), threading.Event()
 
     class Sharing(Joinable):
         def __init__(self, sources: Sequence[Sequence[int]]) -> None:
-            with lock:
-                if room[0] < len(sources):
-                    raise MemoryError
-                room[0] -= len(sources)
             super().__init__(sources)
+            if not memory.acquire(blocking=False):
+                failed.set()
+                raise MemoryError
+            weakref.finalize(self, memory.release)
 
-        def select(self, sentence_B: Any) -> None:
-            with lock:
-                room[0] += len(self.sentences) - len(sentence_B)
-            super().select(sentence_B)
+        def best(self, id_BW: Any, count: int) -> Any:
+            assert failed.wait(timeout=60)
+            return super().best(id_BW, count)
 
     jobs, options = JOBS[:6], DecodeConfig(beam=4, n_best=4, batch_size=3)
     expected = {number: outcome for number, outcome in in_one_batch(BEAM).items() if number < 6}
