@@ -364,3 +364,16 @@ def test_sampling_frequencies_are_the_probabilities(options: DecodeConfig, expec
     assert chi_square < 20.5  # 0.1 % of the time by chance with 5 degrees of freedom; the seed is fixed
     tilted = wanted[::-1]
     assert ((counts - tilted)[tilted > 0] ** 2 / tilted[tilted > 0]).sum() > 20.5
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_nothing_is_moved_for_nobody(beam: int) -> None:
+    """In the step in which the last sentences end."""
+
+    class Strict(Fake):
+        def select(self, sentence_B: Array) -> None:
+            assert len(sentence_B)
+            super().select(sentence_B)
+
+    found = search(Strict(SENTENCES, MODEL), LIMITS, DecodeConfig(beam=beam), SENTENCES, start=START, end=END)
+    assert len(found) == len(SENTENCES)

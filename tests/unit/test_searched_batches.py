@@ -73,6 +73,18 @@ def test_sentences_join_as_soon_as_enough_others_are_done() -> None:
     assert len(started) == 3, "the control: batch after batch"
 
 
+def test_no_search_gets_all_the_long_sentences() -> None:
+    tokens: list[int] = []
+
+    def start(sources: Any) -> Joinable:
+        tokens.append(sum(map(len, sources)))
+        return Joinable(sources)
+
+    dict(search_on_threads(start, JOBS, DecodeConfig(beam=1, batch_size=6), SPECIAL, 2, joining=True))
+    assert len(tokens) == 2
+    assert abs(tokens[0] - tokens[1]) <= 5, "the longest"
+
+
 def test_a_search_that_lists_newcomers_first_is_noticed() -> None:
     """The negative control of the above."""
 
