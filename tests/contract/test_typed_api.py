@@ -35,8 +35,8 @@ dragoman.translte
 """
 REVEALED = [
     "dragoman.decode.translator.Translator",
-    "dragoman.decode.translator.Translation",
-    "tuple[dragoman.decode.translator.Alternative, ...]",
+    "dragoman.decode.translation.Translation",
+    "tuple[dragoman.decode.translation.Alternative, ...]",
     "float",
     "list[float]",
 ]
