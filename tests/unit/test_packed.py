@@ -108,7 +108,7 @@ def packed_attention(store: Store, dropout: float, seed: int = 0) -> Any:
     return attention, inputs
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 def test_attention_passes_gradcheck(store: Store, dropout: float) -> None:
     attention, inputs = packed_attention(store, dropout)
     assert torch.autograd.gradcheck(attention, inputs)
@@ -140,6 +140,7 @@ def test_dropout_has_its_rate_and_preserves_the_mean(dropout: float, shape: tupl
         assert together == pytest.approx(dropout**2, abs=0.003), "each on its own"
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_to_float32(store: Store) -> None:
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=64, d_ff=128)).eval()

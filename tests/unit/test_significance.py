@@ -1,12 +1,13 @@
 """The paired significance test: differences by chance are not significant, real ones are."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from dragoman.errors import DataError
+from dragoman.evaluate import significance
 from dragoman.evaluate.metrics import evaluate
 from dragoman.evaluate.significance import Comparison, compare
 
@@ -44,6 +45,14 @@ OTHERS = {
     "five lines worse": first_wrong(OURS, 5),
     "twenty lines worse": first_wrong(OURS, 20),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_trials() -> Iterator[None]:
+    """A thousand tell these systems apart."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(significance, "TRIALS", 1_000)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +115,7 @@ def test_scores_match_evaluate(compared: dict[str, dict[str, Comparison]]) -> No
     for name, one in compared["worse"].items():
         assert (one.score, one.other) == pytest.approx((ours[name]["score"], theirs[name]["score"]))
         assert one.difference == pytest.approx(one.score - one.other)
-        assert "|ar:10000|seed:12345|" in one.signature
+        assert f"|ar:{significance.TRIALS}|seed:12345|" in one.signature
 
 
 def test_other_systems_and_repetition_change_nothing(compared: dict[str, dict[str, Comparison]]) -> None:
