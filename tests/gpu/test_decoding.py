@@ -113,13 +113,13 @@ def test_a_queue_that_does_not_fit_is_halved_until_it_does() -> None:
     expected = translator.translate(lines, **options)
     assert translator._cuda is not None
     sizes: list[int] = []
-    launch = translator._cuda._launch
+    shape = translator._cuda.shape
 
     def counted(jobs, *arguments):  # type: ignore[no-untyped-def]
         sizes.append(len(jobs))
-        return launch(jobs, *arguments)
+        return shape(jobs, *arguments)
 
-    translator._cuda._launch = counted  # type: ignore[method-assign]
+    translator._cuda.shape = counted  # type: ignore[method-assign]
     translator._cuda._programs.clear()
     with memory_limit(512 << 20):
         results = translator.translate(lines, **options)

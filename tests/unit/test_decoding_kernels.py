@@ -13,15 +13,20 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed: the kernels were not tested")
 
 from dragoman.config import DecodeConfig
-from dragoman.decode.engines.cuda import CudaSearch
+from dragoman.decode.engines.cuda import CudaSearch, Found, Job, Search
 from dragoman.decode.engines.plain import Engine
+from dragoman.decode.engines.program import Load, Program
 from dragoman.decode.search import Hypothesis, search
 from dragoman.model.kernels import decoding as kernels
 from dragoman.model.transformer import Transformer
 from tests.searching import SPECIAL, assert_equal, make_jobs, random_model
 
-# Triton's interpreter turns arrays of one element into numbers, which NumPy will forbid one day
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+# Triton's interpreter turns arrays of one element into numbers, which NumPy will forbid one day, and computes with
+# whatever the memory of idle slots holds
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
+]
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -30,16 +35,34 @@ def make_model(seed: int, **settings: Any) -> Transformer:
     return random_model(seed, **settings).to(DEVICE)
 
 
+def find(
+    engine: CudaSearch, sources: list[list[int]], limits: list[int], options: DecodeConfig
+) -> list[list[Hypothesis] | None]:
+    """What the engine finds for each sentence, all added together."""
+    with torch.inference_mode():
+        search = engine.begin(options, len(sources), **SPECIAL)
+        search.add(sources, limits)
+        return taken(search, options)
+
+
+def taken(search: Search, options: DecodeConfig) -> list[list[Hypothesis] | None]:
+    """What was found for the sentences added first, in their order."""
+    found = {number: hypotheses for part in search.take() for number, hypotheses in part.hypotheses(options)}
+    return [found[number] for number in range(len(found))]
+
+
+def plainly(
+    model: Transformer, sources: list[list[int]], limits: list[int], options: DecodeConfig
+) -> list[list[Hypothesis]]:
+    with torch.inference_mode():
+        return search(Engine(model, DEVICE).start(sources), limits, options, range(len(sources)), **SPECIAL)
+
+
 def both(model: Transformer, options: DecodeConfig, count: int = 6, seed: int = 1) -> list[list[list[Hypothesis]]]:
     """The plain search and the one for CUDA."""
     sources, limits = make_jobs(seed, count, model.config.vocab_size)
-    with torch.inference_mode():
-        decoding = Engine(model, DEVICE).start(sources)
-        plain = search(decoding, limits, options, range(count), **SPECIAL)
-        found = CudaSearch(model, DEVICE, torch.float32).begin(sources, limits, options, **SPECIAL).wait()
-    fast = {number: hypotheses for part in found for number, hypotheses in part.hypotheses(options)}
-    assert sorted(fast) == list(range(count))
-    return [plain, [fast[number] or [] for number in range(count)]]
+    found = find(CudaSearch(model, DEVICE, torch.float32), sources, limits, options)
+    return [plainly(model, sources, limits, options), [hypotheses or [] for hypotheses in found]]
 
 
 @pytest.mark.parametrize(
@@ -68,10 +91,9 @@ def test_cuda_search_fills_up_with_unfinished_hypotheses() -> None:
 
 def test_long_translations_are_copied_block_by_block() -> None:
     model, options = make_model(4, end_bias=-50.0, decoder_num_layers=1), DecodeConfig(beam=2, n_best=2, batch_size=1)
-    with torch.inference_mode():
-        plain = search(Engine(model, DEVICE).start([[5, 6, 3]]), [70], options, [0], **SPECIAL)
-        (found,) = CudaSearch(model, DEVICE, torch.float32).begin([[5, 6, 3]], [70], options, **SPECIAL).wait()
-    assert_equal(plain, [hypotheses or [] for _, hypotheses in found.hypotheses(options)])
+    plain = plainly(model, [[5, 6, 3]], [70], options)
+    (found,) = find(CudaSearch(model, DEVICE, torch.float32), [[5, 6, 3]], [70], options)
+    assert_equal(plain, [found or []])
     assert [len(hypothesis.ids) for hypothesis in plain[0]] == [70, 70]
 
 
@@ -82,33 +104,35 @@ def test_a_search_leaves_nothing_behind_for_the_next_one() -> None:
     for count, alpha in ((6, 0.6), (5, 2.0)):
         options = DecodeConfig(beam=3, n_best=3, batch_size=2, length_penalty=alpha)
         sources, limits = make_jobs(count, count)
-        with torch.inference_mode():
-            plain = search(Engine(model, DEVICE).start(sources), limits, options, range(count), **SPECIAL)
-            found = engine.begin(sources, limits, options, **SPECIAL).wait()
-        fast = {number: hypotheses for part in found for number, hypotheses in part.hypotheses(options)}
-        assert_equal(plain, [fast[number] or [] for number in range(count)])
+        found = find(engine, sources, limits, options)
+        assert_equal(plainly(model, sources, limits, options), [hypotheses or [] for hypotheses in found])
     assert len(engine._programs) == 1, "the control: one set of caches"
 
 
 def test_a_search_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was added before is finished first: its caches are in the way."""
     engine = CudaSearch(make_model(6), DEVICE, torch.float32)
-    launch, sizes = engine._launch, []
+    add, sizes = engine.add, []
 
-    def limited(jobs: Any, *rest: Any) -> Any:
-        sizes.append((len(jobs), rest[-1]))
+    def limited(program: Program, jobs: Any) -> Load:
+        sizes.append((len(jobs), program.shape.slots))
         if len(jobs) > 2 or any(len(job.source) > 7 for job in jobs):
             raise MemoryError
-        return launch(jobs, *rest)
+        return add(program, jobs)
 
-    monkeypatch.setattr(engine, "_launch", limited)
+    monkeypatch.setattr(engine, "add", limited)
     options, sources = DecodeConfig(beam=2, batch_size=4), [[5, 3], [6, 7, 3], [8] * 7 + [3], [9, 3]]
+    limits = [3, 4, 9, 3]
     with torch.inference_mode():
-        found = engine.begin(sources, [3, 4, 9, 3], options, **SPECIAL).wait()
-        plain = search(Engine(engine._model, DEVICE).start(sources), [3, 4, 9, 3], options, range(4), **SPECIAL)
-    fast = {number: hypotheses for part in found for number, hypotheses in part.hypotheses(options)}
-    assert fast[2] is None, "it does not fit even alone"
-    assert_equal([plain[number] for number in (0, 1, 3)], [fast[number] or [] for number in (0, 1, 3)])
-    assert sizes == [(4, 4), (2, 2), (1, 1), (1, 1), (2, 2)]
+        search = engine.begin(options, 6, **SPECIAL)
+        search.add(sources[:2], limits[:2])
+        search.add(sources, limits)
+        before, found = taken(search, options), taken(search, options)
+    plain = plainly(engine._model, sources, limits, options)
+    assert found[2] is None, "it does not fit even alone"
+    assert_equal(plain[:2], [hypotheses or [] for hypotheses in before])
+    assert_equal([plain[number] for number in (0, 1, 3)], [found[number] or [] for number in (0, 1, 3)])
+    assert sizes == [(2, 4), (4, 4), (2, 2), (1, 1), (1, 1), (2, 2)]
 
 
 def test_hypotheses_that_follow_others_attend_to_their_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,10 +188,70 @@ def test_a_queue_has_room_for_every_sentence_however_few_slots_there_are(monkeyp
     monkeypatch.setattr(engine, "_most_slots", lambda entries: 1)
     sources, limits = make_jobs(1, 8)
     options = DecodeConfig(beam=2, batch_size=4)
+    found = find(engine, sources, limits, options)
+    (program,) = engine._programs.values()
+    assert (program.shape.slots, program.shape.sentences) == (1, 8)
+    assert_equal(plainly(engine._model, sources, limits, options), [hypotheses or [] for hypotheses in found])
+
+
+@pytest.mark.parametrize("most_loads", [2, 16])
+def test_sentences_added_during_a_search_give_the_same(monkeypatch: pytest.MonkeyPatch, most_loads: int) -> None:
+    """Through rings with few places: they are written around their end, and again where sentences are done."""
+    monkeypatch.setattr("dragoman.decode.engines.cuda.SENTENCES_PER_SLOT", 4)
+    monkeypatch.setattr("dragoman.decode.engines.cuda.SOURCE_TOKENS", 32)
+    monkeypatch.setattr("dragoman.decode.engines.program.MOST_LOADS", most_loads)
+    model, options = make_model(7), DecodeConfig(beam=2, n_best=2, batch_size=2)
+    engine = CudaSearch(model, DEVICE, torch.float32)
+    parts = [make_jobs(seed, count) for seed, count in enumerate((3, 5, 2, 4, 3, 2, 5))]
     with torch.inference_mode():
-        found = engine.begin(sources, limits, options, **SPECIAL).wait()
-        (program,) = engine._programs.values()
-        assert (program.shape.slots, program.shape.sentences) == (1, 8)
-        plain = search(Engine(engine._model, DEVICE).start(sources), limits, options, range(8), **SPECIAL)
-    fast = {number: hypotheses for part in found for number, hypotheses in part.hypotheses(options)}
-    assert_equal(plain, [fast[number] or [] for number in range(8)])
+        search = engine.begin(options, 24, **SPECIAL)
+        found = []
+        for number, (sources, limits) in enumerate(parts):
+            search.add(sources, limits)
+            if number >= 3:
+                found.append(taken(search, options))
+        found += [taken(search, options) for _ in range(3)]
+    (program,) = engine._programs.values()
+    assert program.shape[4:6] == (8, 32), "the control: fewer places than sentences and tokens"
+    assert sum(len(sources) for sources, _ in parts) == 24
+    assert sum(len(source) for sources, _ in parts for source in sources) > 2 * 32
+    for (sources, limits), hypotheses in zip(parts, found, strict=True):
+        assert_equal(plainly(model, sources, limits, options), [each or [] for each in hypotheses])
+
+
+def test_a_longer_sentence_gets_larger_caches_while_others_are_under_way() -> None:
+    model, options = make_model(8), DecodeConfig(beam=2, batch_size=2)
+    engine = CudaSearch(model, DEVICE, torch.float32)
+    parts = [make_jobs(1, 4), ([[5, 6, 3]], [200]), make_jobs(2, 3)]
+    with torch.inference_mode():
+        search = engine.begin(options, 8, **SPECIAL)
+        for sources, limits in parts:
+            search.add(sources, limits)
+        found = [taken(search, options) for _ in parts]
+    assert [program.shape.positions for program in engine._programs.values()] == [128, 256]
+    for (sources, limits), hypotheses in zip(parts, found, strict=True):
+        assert_equal(plainly(model, sources, limits, options), [each or [] for each in hypotheses])
+
+
+def test_loads_may_be_waited_for_in_any_order() -> None:
+    """The places of a load that nobody has waited for are not written again."""
+    model, options = make_model(9), DecodeConfig(beam=2, batch_size=2)
+    engine = CudaSearch(model, DEVICE, torch.float32)
+    parts = [make_jobs(seed, 4) for seed in range(4)]
+    loads = [[Job(*job) for job in zip(*part, strict=True)] for part in parts]
+    with torch.inference_mode():
+        special = (SPECIAL["start"], SPECIAL["end"], *SPECIAL["forbidden"])
+        shape = engine.shape(loads[0], options, special, 2, 16)._replace(sentences=8)
+        program = engine.program(shape)
+        program.begin(options)
+        first, second = (engine.add(program, load) for load in loads[:2])
+        program.wait(second)
+        assert not program.has_room(1, 1), "the first load is in the way"
+        found = [program.wait(first)]
+        assert program.has_room(8, 1)
+        third, fourth = (engine.add(program, load) for load in loads[2:])
+        later = program.wait(fourth)
+        found += [program.wait(third), later]
+    for (sources, limits), results in zip([parts[0], *parts[2:]], found, strict=True):
+        hypotheses = dict(Found(range(4), *results).hypotheses(options))
+        assert_equal(plainly(model, sources, limits, options), [hypotheses[number] or [] for number in range(4)])

@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
@@ -15,12 +16,14 @@ import pytest
 import torch
 
 import dragoman
+from dragoman.config import DecodeConfig
 from dragoman.data.corpus import Line, read_lines
 from dragoman.decode import translator as translator_module
 from dragoman.decode.engines import plain as engine
 from dragoman.decode.halving import in_halves
+from dragoman.decode.search import Hypothesis, search
 from dragoman.decode.translation import Translation
-from dragoman.decode.translator import Translator, _part_size
+from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError
 from dragoman.inspect.capture import inspect_sentence
 from dragoman.text.tokenizer import Tokenizer
@@ -510,19 +513,51 @@ def test_pieces_are_joined_by_their_original_separators(translator: Translator) 
     assert {glue for _, glue in unspaced} == {""}
 
 
-@pytest.mark.parametrize(
-    ("lines", "batch_size", "expected"),
-    [
-        (16_384, 512, 4_096),
-        (9_000, 512, 3_000),
-        (3_003, 512, 1_502),
-        (1_600, 512, 1_600),
-        (3_003, 2_048, 3_003),
-        (3_003, 64, 1_001),
-        (5, 512, 5),
-        (0, 512, 1),
-    ],
-)
-def test_parts_of_a_text_on_a_gpu(lines: int, batch_size: int, expected: int) -> None:
-    """Two of a short text, all of about the same size; none so small that the device is idle at its end."""
-    assert _part_size(lines, batch_size) == expected
+class QueuedSearch:
+    """In place of the search on a GPU: the plain engine, once results are taken."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator, self.log, self.waiting = translator, list[str](), deque[tuple[Any, Any]]()
+
+    def begin(self, options: DecodeConfig, expected: int, **special: Any) -> "QueuedSearch":
+        self.options, self.special = options, special
+        self.log.append(f"expect {expected}")
+        return self
+
+    def add(self, sources: list[list[int]], limits: list[int]) -> None:
+        self.log.append(f"add {len(sources)}")
+        self.waiting.append((sources, limits))
+
+    def take(self) -> list["QueuedSearch"]:
+        self.log.append("take")
+        return [self] if self.waiting[0][0] else []
+
+    def hypotheses(self, options: DecodeConfig) -> Iterator[tuple[int, list[Hypothesis]]]:
+        sources, limits = self.waiting.popleft()
+        with self.translator.inference():
+            decoding = self.translator.engine.start(sources)
+            found = search(decoding, limits, options, range(len(sources)), **self.special)
+        return reversed([*enumerate(found)])  # they may come in any order
+
+
+def test_lines_reach_a_gpu_in_parts_the_longest_first(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts are added before the results of the first are taken, and every line gets its own."""
+    monkeypatch.setattr(translator_module, "PART_ON_CUDA", 2)
+    options, queued = translator.options(batch_size=1, split="long"), QueuedSearch(translator)
+    prepare, parts, steps = translator._prepare, list[Sequence[str | Line]](), list[int]()
+
+    def noted(lines: Sequence[str | Line], options: DecodeConfig) -> Any:
+        parts.append(lines)
+        return prepare(lines, options)
+
+    monkeypatch.setattr(translator, "_prepare", noted)
+    lines = [*LINES, Line(8, "a b c d"), "\ud800"]
+    results = translator._translate_on_cuda(queued, lines, options, False, steps.append)  # type: ignore[arg-type]
+    assert parts == [
+        ["d e f g h i j", "t s r q p o"], [Line(8, "a b c d"), "a b c"], ["   ", "b a"], ["k", "\ud800"], [""],
+    ]  # fmt: skip
+    assert queued.log == ["expect 9", "add 2", "add 2", "add 1", "take", "add 1", "take", "add 0", *["take"] * 3]
+    assert steps == [2, 2, 2, 2, 1]
+    expected = translator.translate([*LINES, "a b c d", "\ud800"], split="long")
+    for own, other in zip(results, expected, strict=True):
+        assert (own.source, own.text, own.status, own.tokens) == (other.source, other.text, other.status, other.tokens)

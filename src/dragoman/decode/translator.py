@@ -3,12 +3,11 @@
 import functools
 import gc
 import itertools
-import math
 import os
 import re
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -48,14 +47,14 @@ if TYPE_CHECKING:
     import torch
 
     from dragoman.decode.engines.cpu import CpuEngine
-    from dragoman.decode.engines.cuda import CudaSearch, Search
+    from dragoman.decode.engines.cuda import CudaSearch
     from dragoman.decode.engines.plain import Engine
     from dragoman.decode.engines.predictions import Predictions
 
 T = TypeVar("T")
 WINDOW_ON_CUDA = 16_384  # lines
-PART_ON_CUDA = 1_024  # lines, at least
-FEWEST_BATCHES, MOST_BATCHES = 2.5, 8  # of a part
+PART_ON_CUDA = 512  # lines, at least
+PARTS_AHEAD = 2  # of the one whose results are assembled
 WIDEST_BEAM_ON_CPU = 100  # it sorts candidates by insertion
 BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
 _ENGINES = threading.Lock()  # held while an engine is created
@@ -426,14 +425,17 @@ class Translator:
         return [outcomes[number] for number in range(len(pieces))]
 
     def _run(self, jobs: list[Job], options: DecodeConfig) -> Outcomes:
-        ids = self.tokenizers.target.vocabulary
-        special = Special(ids.bos, ids.eos, ids.never_predicted)
+        special = self._special()
         if self.choice_for(options).engine != "cpu":
             return search_in_batches(self.engine.start, jobs, options, special, self.device)
         threads = max(1, min(self._threads(options), len(jobs)))
         shortlist = self._bundle.shortlist if options.shortlist else None
         start = functools.partial(self._cpu_engine().start, shortlist=shortlist)
         return search_on_threads(start, jobs, options, special, threads, joining=shortlist is None)
+
+    def _special(self) -> Special:
+        ids = self.tokenizers.target.vocabulary
+        return Special(ids.bos, ids.eos, ids.never_predicted)
 
     def _cpu_engine(self) -> "CpuEngine":
         """The CPU engine, created when first used."""
@@ -468,29 +470,28 @@ class Translator:
         attention: bool,
         advance: Advance,
     ) -> list[Translation]:
-        """Part by part: while the device searches one, the host detokenizes the previous and tokenizes the next."""
-        size = _part_size(len(lines), options.batch_size)
-        parts = [lines[first : first + size] for first in range(0, len(lines), size)]
-        windows = (self._prepare(part, options) for part in parts)
-        results: list[Translation] = []
-        window = next(windows, None)
-        search = None if window is None else self._begin_on_cuda(engine, window, options)
-        while window is not None and search is not None:
-            following = next(windows, None)
-            found = search.wait()
-            advance(len(window.texts))
-            search = None if following is None else self._begin_on_cuda(engine, following, options)
-            hypotheses = {number: each for part in found for number, each in part.hypotheses(options)}
-            outcomes = [hypotheses[number] or out_of_memory(piece.ids) for number, piece in enumerate(window.pieces)]
-            results += self._assemble_all(window, outcomes, attention, options)
-            window = following
-        return results
+        """Part by part, the longest lines first: while the device searches, the host prepares what comes next."""
+        search = engine.begin(options, expected=len(lines), **self._special()._asdict())
+        results: dict[int, Translation] = {}
+        under_way: deque[tuple[Sequence[int], _Window]] = deque()
 
-    def _begin_on_cuda(self, engine: "CudaSearch", window: _Window, options: DecodeConfig) -> "Search":
-        ids = self.tokenizers.target.vocabulary
-        sources = [piece.ids for piece in window.pieces]
-        limits = [self.limit(len(source), options) for source in sources]
-        return engine.begin(sources, limits, options, start=ids.bos, end=ids.eos, forbidden=ids.never_predicted)
+        def finish() -> None:
+            numbers, window = under_way.popleft()
+            hypotheses = {number: each for part in search.take() for number, each in part.hypotheses(options)}
+            advance(len(numbers))
+            outcomes = [hypotheses[number] or out_of_memory(piece.ids) for number, piece in enumerate(window.pieces)]
+            results.update(zip(numbers, self._assemble_all(window, outcomes, attention, options), strict=True))
+
+        for numbers in windows(_longest_first(lines), max(PART_ON_CUDA, options.batch_size)):
+            window = self._prepare([lines[number] for number in numbers], options)
+            sources = [piece.ids for piece in window.pieces]
+            search.add(sources, [self.limit(len(source), options) for source in sources])
+            under_way.append((numbers, window))
+            if len(under_way) > PARTS_AHEAD:
+                finish()
+        while under_way:
+            finish()
+        return [results[number] for number in range(len(lines))]
 
     def _pieces(self, number: int, sentences: list[str], ids_of: Iterator[list[int]]) -> list[_Piece]:
         """The model's inputs of a line, given its sentences and their ids; anything too long is cut into parts."""
@@ -603,11 +604,10 @@ class Translator:
             yield predictions
 
 
-def _part_size(lines: int, batch_size: int) -> int:
-    """Equal parts: two at least, so that host and device work at once, but none so small that slots run empty."""
-    smallest, largest = (max(PART_ON_CUDA, batches * batch_size) for batches in (FEWEST_BATCHES, MOST_BATCHES))
-    parts = max(min(2, lines // smallest), math.ceil(lines / largest))
-    return math.ceil(lines / max(1, parts)) or 1
+def _longest_first(lines: Sequence[str | Line]) -> list[int]:
+    """The numbers of lines: slots are idle only briefly at the end of a search if its last sentences are short."""
+    lengths = [len(line.text if isinstance(line, Line) else line) for line in lines]
+    return sorted(range(len(lines)), key=lambda number: -lengths[number])
 
 
 class _Collecting:

@@ -1,19 +1,18 @@
-"""Beam search on a GPU without waiting for the host: its steps are CUDA graphs. Knows nothing of text.
+"""Beam search on a GPU without waiting for the host. Knows nothing of text.
 
-A job's sentences are encoded, longest first, and queued on the device. A fixed number of slots decode them; a slot
-whose sentence is done takes the next one in the same step (model/kernels/decoding.py). The host only replays the graph
-and asks now and then how many sentences are done. `engines/plain.py` with decode/search.py says what is correct.
+Sentences are encoded and queued on the device, whose steps are a CUDA graph (engines/program.py). More can be added
+while others are decoded. `engines/plain.py` with decode/search.py says what is correct.
 
 Shapes: B slots, W hypotheses of each, N = B W rows, M width of a position, S source tokens of all sentences, T target
 positions, V vocabulary, Q sentences of the queue.
 """
 
 import copy
-import functools
 import itertools
 import math
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -28,7 +27,8 @@ from torch import Tensor, nn
 from dragoman.config import DecodeConfig
 from dragoman.data.batching import split_by_tokens
 from dragoman.data.packing import pack_sources
-from dragoman.decode.search import Hypothesis, length_penalty
+from dragoman.decode.engines.program import Load, Program, Shape, on_device, penalties, write
+from dragoman.decode.search import Hypothesis
 from dragoman.machine import is_out_of_memory
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.packed import PackedTransformer, kernels_fit
@@ -36,16 +36,15 @@ from dragoman.model.positions import rotate, rotation_at
 from dragoman.model.transformer import DecoderLayer, Transformer
 
 MOST_HYPOTHESES = 16
-STEPS = 8  # of a graph
-SOURCE_TOKENS = 1 << 17  # of a queue, at most
+SOURCE_TOKENS = 1 << 17  # places of a queue; a single sentence may have more
+SENTENCES_PER_SLOT = 16  # places of a queue
+LOADS = 2  # that a queue has places for, at least
 ENCODED_TOKENS = 1 << 17  # of a pass of the encoder, at most
-SENTENCES_PER_SLOT = 16  # of a queue, at most
 SHORTEST = 128  # target positions of the smallest cache
 KEPT_SHAPES = 4
 CACHE_SHARE = 0.15  # of the device's memory, at most, for the keys and values of one shape
 
 Array = npt.NDArray[Any]
-_CAPTURE = threading.Lock()
 
 
 class Linear(NamedTuple):
@@ -75,18 +74,6 @@ class Layer:
     cross_output: Linear
     inner: Linear
     outer: Linear
-
-
-class Shape(NamedTuple):
-    """What a graph is captured for."""
-
-    slots: int
-    hypotheses: int
-    results: int
-    positions: int  # of a translation, with the start symbol
-    sentences: int  # of the queue
-    source_tokens: int
-    special: tuple[int, ...]  # start, end, and what is never predicted
 
 
 class Job(NamedTuple):
@@ -132,63 +119,55 @@ class CudaSearch:
             yield
 
     def begin(
-        self,
-        sources: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        options: DecodeConfig,
-        *,
-        start: int,
-        end: int,
-        forbidden: Sequence[int],
+        self, options: DecodeConfig, expected: int, *, start: int, end: int, forbidden: Sequence[int]
     ) -> "Search":
-        """Start a search on the device. The host is free to do other work before it calls `wait`."""
-        jobs = [Job(source, limit) for source, limit in zip(sources, limits, strict=True)]
-        return Search(self, jobs, options, (start, end, *forbidden))
+        """A search to which about `expected` sentences will be added."""
+        return Search(self, options, expected, (start, end, *forbidden))
 
-    def launch(
-        self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int
-    ) -> "Program | None":
-        """Encode the sentences and start to decode them; None if they do not fit in memory."""
-        try:
-            return self._launch(jobs, options, special, slots)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        self._programs.clear()  # after the except clause, whose end frees the traceback
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        return None
-
-    def _launch(self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int) -> "Program":
-        program = self._program(jobs, options, special, slots)
-        first = 0
-        for batch in split_by_tokens([job.source for job in jobs], ENCODED_TOKENS):
-            memory_SM = self._encode(batch)
-            for kv, layer in zip(program.sources, self._layers, strict=True):
-                kv[first : first + len(memory_SM)] = layer.cross_memory(memory_SM)
-            first += len(memory_SM)
-        program.start(jobs, options)
-        return program
-
-    def _program(self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int) -> "Program":
+    def shape(
+        self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int, expected: int
+    ) -> Shape:
+        """What these jobs need among the expected ones, with at most so many slots."""
         # few shapes: capturing a graph takes longer than using it for a page of text
         positions = _next_power_of_two(max(SHORTEST, max(job.limit for job in jobs) + 2))
-        slots = min(_next_power_of_two(len(jobs)), slots, self._most_slots(positions * options.beam))
+        expected = max(expected, len(jobs))
+        slots = min(_next_power_of_two(expected), slots, self._most_slots(positions * options.beam))
         tokens = sum(len(job.source) for job in jobs)
-        shape = Shape(
+        return Shape(
             slots=slots,
             hypotheses=options.beam,
             results=options.n_best,
             positions=positions,
-            sentences=slots if len(jobs) <= slots else max(SENTENCES_PER_SLOT * slots, _next_power_of_two(len(jobs))),
-            source_tokens=_next_power_of_two(max(SOURCE_TOKENS if len(jobs) > slots else slots * SHORTEST, tokens)),
+            sentences=slots
+            if expected <= slots
+            else max(SENTENCES_PER_SLOT * slots, LOADS * _next_power_of_two(len(jobs))),
+            source_tokens=_next_power_of_two(max(SOURCE_TOKENS if expected > slots else slots * SHORTEST, tokens)),
             special=special,
         )
+
+    def program(self, shape: Shape) -> Program:
         program = self._programs.pop(shape, None)
         while program is None and len(self._programs) >= KEPT_SHAPES:
             del self._programs[next(iter(self._programs))]  # the least recently used
         self._programs[shape] = program or Program(self, shape, self._device)
         return self._programs[shape]
+
+    def add(self, program: Program, jobs: Sequence[Job]) -> Load:
+        """Encode the sentences and start to decode them."""
+        place = program.next_token
+        for batch in split_by_tokens([job.source for job in jobs], ENCODED_TOKENS):
+            memory_SM = self._encode(batch)
+            for ring, layer in zip(program.sources, self._layers, strict=True):
+                write(ring, place, layer.cross_memory(memory_SM))
+            place += len(memory_SM)
+        lengths = np.array([len(job.source) for job in jobs], dtype=np.int64)
+        return program.add(lengths, np.array([job.limit for job in jobs], dtype=np.int64))
+
+    def free_memory(self) -> None:
+        """Forget all programs; those in use are freed after it."""
+        self._programs.clear()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _most_slots(self, entries: int) -> int:
         """The most slots whose caches, of so many entries in a layer, fit in CACHE_SHARE of the memory."""
@@ -226,7 +205,7 @@ class CudaSearch:
 
             tile = (LONGEST_WHOLE, BLOCK)
         ids_S, segments = pack_sources(sources, tile)
-        ids_S, segments = ids_S.to(self._device), segments.map(lambda part: part.to(self._device))
+        ids_S, segments = on_device(ids_S, self._device), segments.map(lambda part: on_device(part, self._device))
         with torch.autocast(self._device.type, self._precision, enabled=half):
             return self._encoder.encode(ids_S, segments).to(self._precision)
 
@@ -331,7 +310,7 @@ class Found:
     """What a search left, as arrays: nothing is converted while the device could work on the next search."""
 
     numbers: Sequence[int]  # of the sources
-    lengths_QR: Array | None  # -1: no such hypothesis; None: the source does not fit in memory
+    lengths_QR: Array | None = None  # -1: no such hypothesis; None: the sources do not fit in memory
     scores_QR: Array | None = None
     finished_QR: Array | None = None
     ids_QRT: Array | None = None
@@ -346,7 +325,7 @@ class Found:
             each_QR[real_QR] for each_QR in (self.lengths_QR, self.scores_QR, self.finished_QR.astype(bool))
         )
         with_end = lengths + finished
-        normalized = scores / _penalties(int(with_end.max(initial=1)), options)[with_end.clip(1)]
+        normalized = scores / penalties(int(with_end.max(initial=1)), options)[with_end.clip(1)]
         real_QRT = np.arange(self.ids_QRT.shape[2]) < self.lengths_QR[..., np.newaxis]
         ids = tuple(self.ids_QRT[real_QRT].tolist())
         ends = np.cumsum(lengths)
@@ -357,159 +336,83 @@ class Found:
 
 
 class Search:
-    """A search under way. The device works on its first queue; `wait` waits for it and runs the others."""
+    """Sentences under way. The device works on everything added; `take` waits for the oldest of it."""
 
-    def __init__(
-        self, engine: CudaSearch, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...]
-    ) -> None:
-        self._engine, self._options, self._special = engine, options, special
-        # longest first: slots idle at the end of a queue, and only briefly if the last sentences are short
+    def __init__(self, engine: CudaSearch, options: DecodeConfig, expected: int, special: tuple[int, ...]) -> None:
+        self._engine, self._options, self._expected, self._special = engine, options, expected, special
+        self._programs: list[Program] = []  # begun
+        self._added: deque[list[_Launch]] = deque()
+
+    def add(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
+        """Start to decode sentences; what does not fit in memory is decoded in halves before this returns."""
+        jobs = [Job(source, limit) for source, limit in zip(sources, limits, strict=True)]
+        # longest first: slots idle at the end, and only briefly if the last sentences are short
         order = sorted(range(len(jobs)), key=lambda number: -jobs[number].limit)
-        self._jobs = jobs
-        self._queues = list(_queues(order, jobs, SENTENCES_PER_SLOT * options.batch_size))
-        self._first = self._launch(self._queues[0], options.batch_size) if self._queues else None
+        slots = self._options.batch_size
+        launches: list[_Launch] = []
+        self._added.append(launches)
+        for numbers in _loads(order, jobs, SENTENCES_PER_SLOT * slots // LOADS, SOURCE_TOKENS // LOADS):
+            launches += self._launch([jobs[number] for number in numbers], numbers, slots, self._expected)
 
-    def wait(self) -> list[Found]:
-        """Return what was found, once everything is done."""
-        found: list[Found] = []
-        for place, numbers in enumerate(self._queues):
-            slots = self._options.batch_size
-            found += self._finish(self._first if place == 0 else self._launch(numbers, slots), numbers, slots)
-        return found
+    def take(self) -> list[Found]:
+        """What was found for the sentences added first, of those not taken yet."""
+        return [launch.finish() for launch in self._added.popleft()]
 
-    def _launch(self, numbers: Sequence[int], slots: int) -> "Program | None":
-        return self._engine.launch([self._jobs[number] for number in numbers], self._options, self._special, slots)
+    def _launch(self, jobs: Sequence[Job], numbers: Sequence[int], slots: int, expected: int) -> "list[_Launch]":
+        try:
+            program = self._program(self._engine.shape(jobs, self._options, self._special, slots, expected))
+            self._make_room(program, jobs)
+            return [_Launch(numbers, program, self._engine.add(program, jobs))]
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        self._free_memory()  # after the except clause, whose end frees the traceback
+        if len(jobs) == 1:
+            return [_Launch(numbers)]
+        launches, half = [], len(jobs) // 2
+        for part in (slice(half), slice(half, None)):
+            launches += self._launch(jobs[part], numbers[part], max(1, slots // 2), expected=0)
+            for launch in launches:
+                launch.finish()
+        return launches
 
-    def _finish(self, program: "Program | None", numbers: Sequence[int], slots: int) -> list[Found]:
-        """The results of a program; without one, with half the slots and half the sentences at a time."""
-        if program is not None:
-            program.run(len(numbers))
-            return [program.found(numbers)]
-        if len(numbers) == 1:
-            return [Found(numbers, None)]
-        half, slots = len(numbers) // 2, max(1, slots // 2)
-        return [
-            found
-            for part in (numbers[:half], numbers[half:])
-            for found in self._finish(self._launch(part, slots), part, slots)
-        ]
+    def _program(self, shape: Shape) -> Program:
+        for program in self._programs:
+            if program.shape.holds(shape):
+                return program
+        self._programs.append(self._engine.program(shape))
+        self._programs[-1].begin(self._options)
+        return self._programs[-1]
 
+    def _make_room(self, program: Program, jobs: Sequence[Job]) -> None:
+        tokens = sum(len(job.source) for job in jobs)
+        for launch in itertools.chain.from_iterable(self._added):  # the oldest first
+            if program.has_room(len(jobs), tokens):
+                break
+            launch.finish()
 
-class Program:
-    """The tensors of a search of one shape, and its steps as a CUDA graph."""
-
-    def __init__(self, search: CudaSearch, shape: Shape, device: torch.device) -> None:
-        from dragoman.model.kernels.decoding import Queue, Slots
-
-        def empty(*sizes: int, dtype: torch.dtype = torch.int32) -> Tensor:
-            return torch.zeros(sizes, device=device, dtype=dtype)
-
-        double, (slots, beam, results, positions, sentences, *_) = torch.float64, shape
-        self.shape, self._device = shape, device
-        self.slots = Slots(
-            sentence=empty(slots),
-            position=empty(slots),
-            ids=empty(slots, beam),
-            scores=empty(slots, beam, dtype=double),
-            ancestors=empty(slots, beam, positions, dtype=torch.int8),
-            tokens=empty(slots, positions, beam),
-            finished_order=empty(slots, beam),
-            finished_scores=empty(slots, beam, dtype=double),
-            finished_normalized=empty(slots, beam, dtype=double),
-            finished_lengths=empty(slots, beam),
-            finished_ids=empty(slots, beam, positions),
-        )
-        self.queue = Queue(
-            counters=empty(3),
-            starts=empty(sentences + 1),
-            limits=empty(sentences),
-            scores=empty(sentences, results, dtype=double),
-            lengths=empty(sentences, results),
-            finished=empty(sentences, results),
-            ids=empty(sentences, results, positions),
-        )
-        self.penalties = empty(positions + 1, dtype=double)
-        self.position_table = search.position_table(positions)
-        self.keys, self.values, self.sources = search.caches(shape)
-        # without a reference to the engine, both are freed with their caches when nobody uses them any more
-        self._graph = self._capture(search) if device.type == "cuda" else None
-        self._step = functools.partial(search.step, self) if self._graph is None else None
-
-    def _capture(self, search: CudaSearch) -> torch.cuda.CUDAGraph:
-        self.slots.sentence.fill_(-1)
-        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(side):  # kernels are compiled before the capture
-            search.step(self)
-        torch.cuda.current_stream(self._device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # one capture at a time in a process; other threads may allocate memory meanwhile
-        with _CAPTURE, torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-            for _ in range(STEPS):
-                search.step(self)
-        return graph
-
-    def start(self, jobs: Sequence[Job], options: DecodeConfig) -> None:
-        """Queue the sentences, give the first ones to the slots, and start most of the steps they will take."""
-        count, slots, queue = len(jobs), self.slots, self.queue
-        starts = np.cumsum([0, *(len(job.source) for job in jobs)], dtype=np.int32)
-        sentences = np.arange(self.shape.slots, dtype=np.int32)
-        sentences[count:] = -1
-        self._set(queue.starts, starts)
-        self._set(queue.limits, np.array([job.limit for job in jobs], dtype=np.int32))
-        self._set(queue.counters, np.array([min(count, self.shape.slots), count, 0], dtype=np.int32))
-        self._set(slots.sentence, sentences)
-        self._set(self.penalties, _penalties(self.shape.positions, options))
-        slots.position.zero_()
-        slots.ids.fill_(self.shape.special[0])
-        slots.tokens[:, 0] = self.shape.special[0]
-        slots.scores.fill_(-math.inf)[:, 0] = 0.0
-        slots.finished_order.fill_(-1)
-        if self._graph is not None:
-            # a translation is about as long as its source; the last steps are left to `run`
-            for _ in range(int(starts[-1]) // (self.shape.slots * STEPS)):
-                self._graph.replay()
-
-    def _set(self, target: Tensor, values: Array) -> None:
-        given = torch.from_numpy(values)
-        # pinned: the copy does not block the host
-        target[: len(values)].copy_(given.pin_memory() if self._graph is not None else given, non_blocking=True)
-
-    def run(self, count: int) -> None:
-        """Step until `count` sentences are done."""
-        done = self.queue.counters[2]
-        if self._graph is None:
-            assert self._step is not None
-            while int(done) < count:
-                self._step()
-            return
-        # the answer to a question is read while the next steps run
-        hosts = [torch.zeros((), dtype=torch.int32, pin_memory=True) for _ in range(2)]
-        events = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
-        for number in itertools.count():
-            hosts[number % 2].copy_(done, non_blocking=True)
-            events[number % 2].record()
-            self._graph.replay()
-            before = (number + 1) % 2
-            if number:
-                events[before].synchronize()
-                if int(hosts[before]) >= count:
-                    return
-
-    def found(self, numbers: Sequence[int]) -> Found:
-        """The hypotheses of the first sentences of the queue, which have these numbers."""
-        queue, count = self.queue, len(numbers)
-        lengths_QR = queue.lengths[:count].cpu().numpy()
-        ids_QRT = queue.ids[:count, :, : max(1, int(lengths_QR.max()))].cpu().numpy()
-        scores_QR, finished_QR = (part[:count].cpu().numpy() for part in (queue.scores, queue.finished))
-        return Found(numbers, lengths_QR, scores_QR, finished_QR, ids_QRT)
+    def _free_memory(self) -> None:
+        for launch in itertools.chain.from_iterable(self._added):
+            launch.finish()
+        self._programs.clear()
+        self._engine.free_memory()
 
 
-def _penalties(longest: int, options: DecodeConfig) -> Array:
-    """The divisors of scores by length, with the end symbol; there is none of length 0."""
-    lengths = range(1, longest + 1)
-    form = options.length_penalty_form
-    return np.array([1.0, *(length_penalty(length, options.length_penalty, form) for length in lengths)])
+class _Launch:
+    """Sentences on the device, unless they do not fit in its memory."""
+
+    def __init__(self, numbers: Sequence[int], program: Program | None = None, load: Load | None = None) -> None:
+        self._numbers, self._program, self._load = numbers, program, load
+        self._found = Found(numbers) if program is None else None
+
+    def finish(self) -> Found:
+        """Wait until all are done."""
+        if self._found is None:
+            assert self._program is not None
+            assert self._load is not None
+            self._found = Found(self._numbers, *self._program.wait(self._load))
+            self._program = None
+        return self._found
 
 
 def supports(options: DecodeConfig) -> bool:
@@ -517,19 +420,19 @@ def supports(options: DecodeConfig) -> bool:
     return not options.sampling and options.beam <= MOST_HYPOTHESES
 
 
-def _queues(order: Sequence[int], jobs: Sequence[Job], sentences: int) -> Iterator[list[int]]:
-    """Cut a job into queues of at most so many `sentences` and SOURCE_TOKENS tokens; a sentence may have more."""
-    queue: list[int] = []
-    tokens = 0
+def _loads(order: Sequence[int], jobs: Sequence[Job], sentences: int, tokens: int) -> Iterator[list[int]]:
+    """Cut jobs into loads of at most so many sentences and source tokens; a single sentence may have more."""
+    load: list[int] = []
+    room = tokens
     for number in order:
         length = len(jobs[number].source)
-        if queue and (tokens + length > SOURCE_TOKENS or len(queue) == sentences):
-            yield queue
-            queue, tokens = [], 0
-        queue.append(number)
-        tokens += length
-    if queue:
-        yield queue
+        if load and (length > room or len(load) == sentences):
+            yield load
+            load, room = [], tokens
+        load.append(number)
+        room -= length
+    if load:
+        yield load
 
 
 def _next_power_of_two(number: int) -> int:

@@ -3,11 +3,13 @@
 B slots hold one sentence each, with W live hypotheses. The keys and values of a position are written once, in the
 place of the hypothesis that computed them, and never copied: hypothesis w finds position j of its own past in the place
 `ancestors[w, j]`. Keys and values of the sources lie end to end, once per sentence. A slot whose sentence is done
-writes its hypotheses and takes the next sentence of the queue in the same step; nothing waits for the host.
+writes its hypotheses and takes the next sentence of the queue in the same step; nothing waits for the host, which may
+add sentences to the queue at any time. Queue and source tokens are rings: after the last place comes the first.
 
 Shapes: B slots, W live hypotheses of each, N = B W rows, H heads, D and E widths of a head's keys and values, T target
-positions, S source tokens of all sentences, Q sentences of the queue, C candidates of a row, V vocabulary, R results.
-`slot_sentence` is -1 in a slot that has nothing to do. Scores are float64, as in decode/search.py.
+positions, S places for source tokens, Q for sentences, C candidates of a row, V vocabulary, R results, L loads
+(sentences that were added together). `slot_sentence` is -1 in a slot that has nothing to do. Scores are float64, as in
+decode/search.py.
 """
 
 from typing import NamedTuple
@@ -29,7 +31,7 @@ MANY_ROWS = 1024  # enough to fill the GPU with a warp for each row of logits, o
 class Slots(NamedTuple):
     """The state of the search in every slot."""
 
-    sentence: Tensor  # [B] int32, its number in the queue
+    sentence: Tensor  # [B] int32, its place in the queue
     position: Tensor  # [B] int32, of the ids fed next; also how many ids were chosen
     ids: Tensor  # [B, W] int32, fed next
     scores: Tensor  # [B, W] float64, best first; -inf: no hypothesis
@@ -45,9 +47,9 @@ class Slots(NamedTuple):
 class Queue(NamedTuple):
     """The sentences to translate, and what was found."""
 
-    counters: Tensor  # [3] int32: next sentence, number of sentences, sentences done
-    starts: Tensor  # [Q + 1] int32, of each source among all source tokens
-    limits: Tensor  # [Q] int32, most ids of a translation
+    counters: Tensor  # [2] int64: how many sentences were taken by slots, how many were added
+    sentences: Tensor  # [Q, 4] int32: place of the first source token, source tokens, most ids of a translation, load
+    done: Tensor  # [L] int64: how many sentences of each load are done
     scores: Tensor  # [Q, R] float64, best first
     lengths: Tensor  # [Q, R] int32, without the end symbol; -1: no such hypothesis
     finished: Tensor  # [Q, R] int32
@@ -190,14 +192,15 @@ def self_attention(slots: Slots, qkv: Tensor, keys: Tensor, values: Tensor, head
 
 
 @triton.jit
-def _cross_attention(q, kv, slot_sentence, starts, out, scale, hypotheses: tl.constexpr, rows: tl.constexpr,
-                     heads: tl.constexpr, d_k: tl.constexpr, d_v: tl.constexpr, k_size: tl.constexpr,
-                     v_size: tl.constexpr, block: tl.constexpr, precision: tl.constexpr):  # fmt: skip
+def _cross_attention(q, kv, slot_sentence, sentences, out, scale, places: tl.constexpr, hypotheses: tl.constexpr,
+                     rows: tl.constexpr, heads: tl.constexpr, d_k: tl.constexpr, d_v: tl.constexpr,
+                     k_size: tl.constexpr, v_size: tl.constexpr, block: tl.constexpr,
+                     precision: tl.constexpr):  # fmt: skip
     slot, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     sentence = tl.load(slot_sentence + slot)
     if sentence >= 0:
-        first = tl.load(starts + sentence)
-        length = tl.load(starts + sentence + 1) - first
+        first = tl.load(sentences + sentence * 4)
+        length = tl.load(sentences + sentence * 4 + 1)
         rows_W = tl.arange(0, rows)
         real_W = rows_W < hypotheses
         k_columns, v_columns = tl.arange(0, k_size), tl.arange(0, v_size)
@@ -212,7 +215,7 @@ def _cross_attention(q, kv, slot_sentence, starts, out, scale, hypotheses: tl.co
         for start in range(0, length, block):
             entries = start + tl.arange(0, block)
             there = entries < length
-            row = kv + (first + entries)[:, None].to(tl.int64) * (heads * (d_k + d_v))
+            row = kv + ((first + entries) % places)[:, None].to(tl.int64) * (heads * (d_k + d_v))
             k_tile = tl.load(row + head * d_k + k_columns[None, :], mask=there[:, None] & k_inside, other=0.0)
             v_tile = tl.load(
                 row + heads * d_k + head * d_v + v_columns[None, :], mask=there[:, None] & v_inside, other=0.0
@@ -236,8 +239,8 @@ def cross_attention(
     hypotheses = slots.ids.size(1)
     out = q.new_empty((len(q), heads * d_v))
     _cross_attention[(len(slots.sentence) * heads,)](
-        q, kv, slots.sentence, queue.starts, out, scale, hypotheses, _rows(hypotheses), heads, d_k, d_v, _size(d_k),
-        _size(d_v), CROSS_BLOCK, _precision(q), num_warps=CROSS_WARPS,
+        q, kv, slots.sentence, queue.sentences, out, scale, len(kv), hypotheses, _rows(hypotheses), heads, d_k, d_v,
+        _size(d_k), _size(d_v), CROSS_BLOCK, _precision(q), num_warps=CROSS_WARPS,
     )  # fmt: skip
     return out
 
@@ -352,9 +355,32 @@ def _copy_row(source, target, length, block: tl.constexpr):
 
 
 @triton.jit
+def _take_next(counters, slot_sentence, slot, places):
+    """Give a slot the next sentence of the queue, or nothing to do."""
+    following = tl.atomic_add(counters, 1)
+    if following < tl.load(counters + 1):
+        tl.store(slot_sentence + slot, (following % places).to(tl.int32))
+    else:
+        tl.atomic_add(counters, -1)  # no sentence has that number yet
+        tl.store(slot_sentence + slot, -1)
+
+
+@triton.jit
+def _admit(slot_sentence, counters, places):
+    slot = tl.program_id(0)
+    if (tl.load(slot_sentence + slot) < 0) & (tl.load(counters) < tl.load(counters + 1)):
+        _take_next(counters, slot_sentence, slot, places)
+
+
+def admit(slots: Slots, queue: Queue) -> None:
+    """Give sentences that were added to the slots that have nothing to do."""
+    _admit[(len(slots.sentence),)](slots.sentence, queue.counters, len(queue.sentences), num_warps=1)
+
+
+@triton.jit
 def _advance(values, chosen, penalties, slot_sentence, slot_position, slot_ids, slot_scores, ancestors, tokens,
-             finished_order, finished_scores, finished_normalized, finished_lengths, finished_ids, counters, limits,
-             result_scores, result_lengths, result_finished, result_ids, positions, start_id, end_id,
+             finished_order, finished_scores, finished_normalized, finished_lengths, finished_ids, counters, sentences,
+             load_done, result_scores, result_lengths, result_finished, result_ids, positions, places, start_id, end_id,
              hypotheses: tl.constexpr, rows: tl.constexpr, count: tl.constexpr, entries: tl.constexpr,
              candidates: tl.constexpr, results: tl.constexpr, block: tl.constexpr):  # fmt: skip
     slot = tl.program_id(0).to(tl.int64)
@@ -432,7 +458,8 @@ def _advance(values, chosen, penalties, slot_sentence, slot_position, slot_ids, 
                                     next_score_W)  # fmt: skip
             next_parent_W = tl.where(rows_W == number, tl.max(tl.where(mine_C, parent_C, 0), axis=0), next_parent_W)
             next_id_W = tl.where(rows_W == number, tl.max(tl.where(mine_C, id_C, 0), axis=0), next_id_W)
-        done = (tl.load(limits + sentence) <= position) | (tl.max(next_score_W, axis=0) / penalty <= worst)
+        limit = tl.load(sentences + sentence * 4 + 2)
+        done = (limit <= position) | (tl.max(next_score_W, axis=0) / penalty <= worst)
 
         tl.debug_barrier()  # finished hypotheses were written by other threads
         if done:
@@ -462,9 +489,8 @@ def _advance(values, chosen, penalties, slot_sentence, slot_position, slot_ids, 
                     _copy_path(tokens, ancestors, target, slot, place, position, positions, hypotheses, block)
                 else:
                     tl.store(result_lengths + result, -1)
-            tl.atomic_add(counters + 2, 1)
-            following = tl.atomic_add(counters, 1)
-            tl.store(slot_sentence + slot, tl.where(following < tl.load(counters + 1), following, -1))
+            tl.atomic_add(load_done + tl.load(sentences + sentence * 4 + 3), 1)
+            _take_next(counters, slot_sentence, slot, places)
             tl.debug_barrier()  # everything above was read
             tl.store(slot_position + slot, 0)
             tl.store(slot_ids + live + rows_W, tl.zeros([rows], tl.int32) + start_id, mask=real_W)
@@ -496,8 +522,7 @@ def advance(
     """
     (hypotheses, positions), count = slots.ancestors.shape[1:], values.size(1)
     _advance[(len(slots.sentence),)](
-        values, chosen, penalties, *slots, queue.counters, queue.limits, queue.scores, queue.lengths, queue.finished,
-        queue.ids, positions, start_id, end_id, hypotheses, max(2, triton.next_power_of_2(hypotheses)), count,
-        max(2, triton.next_power_of_2(hypotheses * count)), max(2, triton.next_power_of_2(2 * hypotheses)),
-        queue.scores.size(1), 64, num_warps=1,
+        values, chosen, penalties, *slots, *queue, positions, len(queue.sentences), start_id, end_id, hypotheses,
+        max(2, triton.next_power_of_2(hypotheses)), count, max(2, triton.next_power_of_2(hypotheses * count)),
+        max(2, triton.next_power_of_2(2 * hypotheses)), queue.scores.size(1), 64, num_warps=1,
     )  # fmt: skip
