@@ -48,7 +48,7 @@ from benchmarks.decoding import (
 )
 from benchmarks.random_models import random_shape, save_random_model
 from dragoman.decode.translator import Translator
-from dragoman.export import to_ctranslate2
+from dragoman.interop import to_ctranslate2
 from dragoman.text.tokenizer import Tokenizer
 
 PEER = "CTranslate2"

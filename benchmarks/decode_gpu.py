@@ -55,7 +55,7 @@ from benchmarks.random_models import random_shape, save_random_model
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.decode.translator import Translator
 from dragoman.device import choose_device
-from dragoman.export import to_huggingface
+from dragoman.interop import to_huggingface
 from dragoman.text.tokenizer import Tokenizer
 
 PEER = "Hugging Face"

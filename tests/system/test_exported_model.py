@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.export import common, to_ctranslate2, to_huggingface
-from dragoman.export.ctranslate2 import never_predicted
+from dragoman.interop import common, to_ctranslate2, to_huggingface
+from dragoman.interop.ctranslate2 import never_predicted
 
 ALPHA = 0.6
 LIMIT = 100  # tokens; none of the sentences comes near it

@@ -20,8 +20,8 @@ from dragoman.cli.app import app
 from dragoman.config import TextConfig
 from dragoman.data.batching import pad_rows
 from dragoman.errors import ConfigError, DiskError, DragomanError, ModelError
-from dragoman.export import common, ctranslate2, huggingface, to_ctranslate2, to_huggingface
-from dragoman.export.common import Source
+from dragoman.interop import common, ctranslate2, huggingface, to_ctranslate2, to_huggingface
+from dragoman.interop.common import Source
 from dragoman.text.normalize import Normalization, normalize
 from tests.exporting import SEPARATE, random_model
 

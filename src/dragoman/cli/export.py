@@ -28,7 +28,7 @@ def command(
     if quantization is not None and to != "ctranslate2":
         raise ConfigError(f"--quantization: {to} is written in float32; leave it out, or export to ctranslate2")
 
-    from dragoman.export import to_ctranslate2, to_huggingface
+    from dragoman.interop import to_ctranslate2, to_huggingface
 
     interrupts.check()
     if to == "ctranslate2":

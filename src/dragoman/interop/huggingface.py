@@ -16,7 +16,8 @@ from torch import Tensor
 from dragoman.bundle import Tokenizers
 from dragoman.config import ModelConfig, TransformerConfig
 from dragoman.errors import ConfigError
-from dragoman.export.common import (
+from dragoman.files import write_synced
+from dragoman.interop.common import (
     Exported,
     Source,
     check_tokens,
@@ -30,7 +31,6 @@ from dragoman.export.common import (
     refuse_recurrent,
     stacks,
 )
-from dragoman.files import write_synced
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual
 from dragoman.tensors import weights_to_bytes

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from dragoman.config import ModelConfig, StackSize, TransformerConfig, require_choice
 from dragoman.errors import ConfigError
-from dragoman.export.common import (
+from dragoman.files import write_synced
+from dragoman.interop.common import (
     Exported,
     Source,
     check_tokens,
@@ -30,7 +31,6 @@ from dragoman.export.common import (
     refuse_recurrent,
     source_ids,
 )
-from dragoman.files import write_synced
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual, Stack
 
