@@ -199,3 +199,26 @@ def test_a_translator_that_is_dropped_frees_its_memory() -> None:
     del translator
     gc.collect()
     assert torch.cuda.memory_allocated() < before + 2**26, "cuBLAS may keep a workspace of 32 MiB"
+
+
+def test_a_search_that_is_given_up_leaves_nothing_behind() -> None:
+    """Its steps may still run when the next one begins."""
+    translator = dragoman.load("en-de", "cuda", "float32")
+    expected = [result.text for result in translator.translate(LINES)]
+    engine, options = translator._cuda, translator.options()
+    assert engine is not None
+    with engine.exclusive(), torch.inference_mode():
+        search = engine.begin(options, len(LINES), **translator._special()._asdict())
+        sources = [[*translator.tokenizers.source.encode(line), 3] for line in reversed(LINES)]
+        search.add(sources, [len(source) + 50 for source in sources])
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        assert [result.text for result in translator.translate(LINES)] == expected
+
+
+def test_a_search_of_many_steps_in_one_slot_is_complete() -> None:
+    """More polls than there is room for."""
+    translator = dragoman.load("en-de", "cuda", "float32")
+    assert [result.text for result in translator.translate(LINES, batch_size=1, beam=1)] == [
+        result.text for result in translator.translate(LINES, beam=1)
+    ]

@@ -17,6 +17,7 @@ from dragoman.decode.engines.cuda import CudaSearch, Found, Job, Search
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.engines.program import Load, Program
 from dragoman.decode.search import Hypothesis, search
+from dragoman.errors import ConfigError
 from dragoman.model.kernels import decoding as kernels
 from dragoman.model.transformer import Transformer
 from tests.searching import SPECIAL, assert_equal, make_jobs, random_model
@@ -194,12 +195,12 @@ def test_a_queue_has_room_for_every_sentence_however_few_slots_there_are(monkeyp
     assert_equal(plainly(engine._model, sources, limits, options), [hypotheses or [] for hypotheses in found])
 
 
-@pytest.mark.parametrize("most_loads", [2, 16])
-def test_sentences_added_during_a_search_give_the_same(monkeypatch: pytest.MonkeyPatch, most_loads: int) -> None:
+@pytest.mark.parametrize("loads", [2, 16])
+def test_sentences_added_during_a_search_give_the_same(monkeypatch: pytest.MonkeyPatch, loads: int) -> None:
     """Through rings with few places: they are written around their end, and again where sentences are done."""
     monkeypatch.setattr("dragoman.decode.engines.cuda.SENTENCES_PER_SLOT", 4)
     monkeypatch.setattr("dragoman.decode.engines.cuda.SOURCE_TOKENS", 32)
-    monkeypatch.setattr("dragoman.decode.engines.program.MOST_LOADS", most_loads)
+    monkeypatch.setattr("dragoman.decode.engines.program.MAX_LOADS", loads)
     model, options = make_model(7), DecodeConfig(beam=2, n_best=2, batch_size=2)
     engine = CudaSearch(model, DEVICE, torch.float32)
     parts = [make_jobs(seed, count) for seed, count in enumerate((3, 5, 2, 4, 3, 2, 5))]
@@ -255,3 +256,13 @@ def test_loads_may_be_waited_for_in_any_order() -> None:
     for (sources, limits), results in zip([parts[0], *parts[2:]], found, strict=True):
         hypotheses = dict(Found(range(4), *results).hypotheses(options))
         assert_equal(plainly(model, sources, limits, options), [hypotheses[number] or [] for number in range(4)])
+
+
+def test_a_translation_within_another_is_refused() -> None:
+    engine = CudaSearch(make_model(1), DEVICE, torch.float32)
+    with engine.exclusive():
+        message = "translate: called within another translation of the same model; wait for its end"
+        with pytest.raises(ConfigError, match=f"^{message}$"), engine.exclusive():
+            pass
+    with engine.exclusive():
+        pass

@@ -516,7 +516,8 @@ def test_pieces_are_joined_by_their_original_separators(translator: Translator) 
 class QueuedSearch:
     """In place of the search on a GPU: the plain engine, once results are taken."""
 
-    def __init__(self, translator: Translator) -> None:
+    def __init__(self, translator: Translator, ready_after: int) -> None:
+        self.ready_after = ready_after  # so many parts were added after one
         self.translator, self.log, self.waiting = translator, list[str](), deque[tuple[Any, Any]]()
 
     def begin(self, options: DecodeConfig, expected: int, **special: Any) -> "QueuedSearch":
@@ -527,6 +528,9 @@ class QueuedSearch:
     def add(self, sources: list[list[int]], limits: list[int]) -> None:
         self.log.append(f"add {len(sources)}")
         self.waiting.append((sources, limits))
+
+    def is_ready(self) -> bool:
+        return len(self.waiting) > self.ready_after
 
     def take(self) -> list["QueuedSearch"]:
         self.log.append("take")
@@ -540,10 +544,14 @@ class QueuedSearch:
         return reversed([*enumerate(found)])  # they may come in any order
 
 
-def test_lines_reach_a_gpu_in_parts_the_longest_first(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two parts are added before the results of the first are taken, and every line gets its own."""
+@pytest.mark.parametrize(("most", "ready_after"), [(2, 99), (99, 2)])
+def test_lines_reach_a_gpu_in_parts_the_longest_first(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, most: int, ready_after: int
+) -> None:
+    """The results of a part are taken when they are ready or too many others were added; every line gets its own."""
     monkeypatch.setattr(translator_module, "PART_ON_CUDA", 2)
-    options, queued = translator.options(batch_size=1, split="long"), QueuedSearch(translator)
+    monkeypatch.setattr(translator_module, "MAX_PARTS", most)
+    options, queued = translator.options(batch_size=1, split="long"), QueuedSearch(translator, ready_after)
     prepare, parts, steps = translator._prepare, list[Sequence[str | Line]](), list[int]()
 
     def noted(lines: Sequence[str | Line], options: DecodeConfig) -> Any:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 WINDOW_ON_CUDA = 16_384  # lines
 PART_ON_CUDA = 512  # lines, at least
-PARTS_AHEAD = 2  # of the one whose results are assembled
+MAX_PARTS = 8  # on the device
 WIDEST_BEAM_ON_CPU = 100  # it sorts candidates by insertion
 BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
 _ENGINES = threading.Lock()  # held while an engine is created
@@ -487,7 +487,7 @@ class Translator:
             sources = [piece.ids for piece in window.pieces]
             search.add(sources, [self.limit(len(source), options) for source in sources])
             under_way.append((numbers, window))
-            if len(under_way) > PARTS_AHEAD:
+            while under_way and (len(under_way) > MAX_PARTS or search.is_ready()):
                 finish()
         while under_way:
             finish()

@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from dragoman.config import DecodeConfig
 from dragoman.data.batching import split_by_tokens
 from dragoman.data.packing import pack_sources
-from dragoman.decode.engines.program import Load, Program, Shape, on_device, penalties, write
+from dragoman.decode.engines.program import Load, Program, Shape, copy_to_device, length_penalties, write
 from dragoman.decode.search import Hypothesis
+from dragoman.errors import ConfigError
 from dragoman.machine import is_out_of_memory
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.packed import PackedTransformer, kernels_fit
@@ -36,9 +37,9 @@ from dragoman.model.positions import rotate, rotation_at
 from dragoman.model.transformer import DecoderLayer, Transformer
 
 MOST_HYPOTHESES = 16
-SOURCE_TOKENS = 1 << 17  # places of a queue; a single sentence may have more
-SENTENCES_PER_SLOT = 16  # places of a queue
-LOADS = 2  # that a queue has places for, at least
+SOURCE_TOKENS = 1 << 17  # capacity of a queue; more if a single sentence needs it
+SENTENCES_PER_SLOT = 16  # capacity of a queue
+MIN_LOADS = 2  # that fit in a queue together
 ENCODED_TOKENS = 1 << 17  # of a pass of the encoder, at most
 SHORTEST = 128  # target positions of the smallest cache
 KEPT_SHAPES = 4
@@ -110,13 +111,25 @@ class CudaSearch:
         self._encoder: PackedTransformer | None = None
         self._longest = 0
         self._programs: dict[Shape, Program] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # so that a nested call is an error and not a deadlock
+        self._busy = False
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep other threads out, and make this search's device the current one: Triton launches kernels there."""
-        with self._lock, torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
-            yield
+        """Keep other threads out, and work on the device's default stream, where earlier steps may still run."""
+        with self._lock:
+            if self._busy:
+                raise ConfigError("translate: called within another translation of the same model; wait for its end")
+            self._busy = True
+            try:
+                # Triton launches kernels on the current device
+                on_gpu = self._device.type == "cuda"
+                device = torch.cuda.device(self._device) if on_gpu else nullcontext()
+                stream = torch.cuda.stream(torch.cuda.default_stream(self._device)) if on_gpu else nullcontext()
+                with device, stream:
+                    yield
+            finally:
+                self._busy = False
 
     def begin(
         self, options: DecodeConfig, expected: int, *, start: int, end: int, forbidden: Sequence[int]
@@ -127,7 +140,7 @@ class CudaSearch:
     def shape(
         self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int, expected: int
     ) -> Shape:
-        """What these jobs need among the expected ones, with at most so many slots."""
+        """The shape for these jobs among the expected ones, with at most `slots` slots."""
         # few shapes: capturing a graph takes longer than using it for a page of text
         positions = _next_power_of_two(max(SHORTEST, max(job.limit for job in jobs) + 2))
         expected = max(expected, len(jobs))
@@ -140,8 +153,10 @@ class CudaSearch:
             positions=positions,
             sentences=slots
             if expected <= slots
-            else max(SENTENCES_PER_SLOT * slots, LOADS * _next_power_of_two(len(jobs))),
-            source_tokens=_next_power_of_two(max(SOURCE_TOKENS if expected > slots else slots * SHORTEST, tokens)),
+            else max(SENTENCES_PER_SLOT * slots, MIN_LOADS * _next_power_of_two(len(jobs))),
+            source_tokens=_next_power_of_two(
+                max(SOURCE_TOKENS if expected > slots else MIN_LOADS * slots * SHORTEST, tokens)
+            ),
             special=special,
         )
 
@@ -164,7 +179,7 @@ class CudaSearch:
         return program.add(lengths, np.array([job.limit for job in jobs], dtype=np.int64))
 
     def free_memory(self) -> None:
-        """Forget all programs; those in use are freed after it."""
+        """Drop all programs; one that is in use is freed with its last reference."""
         self._programs.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -205,7 +220,8 @@ class CudaSearch:
 
             tile = (LONGEST_WHOLE, BLOCK)
         ids_S, segments = pack_sources(sources, tile)
-        ids_S, segments = on_device(ids_S, self._device), segments.map(lambda part: on_device(part, self._device))
+        ids_S = copy_to_device(ids_S, self._device)
+        segments = segments.map(lambda part: copy_to_device(part, self._device))
         with torch.autocast(self._device.type, self._precision, enabled=half):
             return self._encoder.encode(ids_S, segments).to(self._precision)
 
@@ -325,7 +341,7 @@ class Found:
             each_QR[real_QR] for each_QR in (self.lengths_QR, self.scores_QR, self.finished_QR.astype(bool))
         )
         with_end = lengths + finished
-        normalized = scores / penalties(int(with_end.max(initial=1)), options)[with_end.clip(1)]
+        normalized = scores / length_penalties(int(with_end.max(initial=1)), options)[with_end.clip(1)]
         real_QRT = np.arange(self.ids_QRT.shape[2]) < self.lengths_QR[..., np.newaxis]
         ids = tuple(self.ids_QRT[real_QRT].tolist())
         ends = np.cumsum(lengths)
@@ -336,49 +352,64 @@ class Found:
 
 
 class Search:
-    """Sentences under way. The device works on everything added; `take` waits for the oldest of it."""
+    """A running search. `take` returns the results of the oldest `add`."""
 
     def __init__(self, engine: CudaSearch, options: DecodeConfig, expected: int, special: tuple[int, ...]) -> None:
         self._engine, self._options, self._expected, self._special = engine, options, expected, special
+        self._slots = options.batch_size  # fewer once they did not fit in memory
         self._programs: list[Program] = []  # begun
-        self._added: deque[list[_Launch]] = deque()
+        self._added: deque[list[_Pending]] = deque()
 
     def add(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
         """Start to decode sentences; what does not fit in memory is decoded in halves before this returns."""
         jobs = [Job(source, limit) for source, limit in zip(sources, limits, strict=True)]
         # longest first: slots idle at the end, and only briefly if the last sentences are short
         order = sorted(range(len(jobs)), key=lambda number: -jobs[number].limit)
-        slots = self._options.batch_size
-        launches: list[_Launch] = []
-        self._added.append(launches)
-        for numbers in _loads(order, jobs, SENTENCES_PER_SLOT * slots // LOADS, SOURCE_TOKENS // LOADS):
-            launches += self._launch([jobs[number] for number in numbers], numbers, slots, self._expected)
+        added: list[_Pending] = []
+        self._added.append(added)
+        for numbers in _loads(order, jobs, SENTENCES_PER_SLOT * self._slots // MIN_LOADS, SOURCE_TOKENS // MIN_LOADS):
+            added += self._start([jobs[number] for number in numbers], numbers, self._slots, self._expected)
+
+    def is_ready(self) -> bool:
+        """Whether `take` would not wait."""
+        return all(pending.is_done() for pending in self._added[0])
 
     def take(self) -> list[Found]:
         """What was found for the sentences added first, of those not taken yet."""
-        return [launch.finish() for launch in self._added.popleft()]
+        return [pending.finish() for pending in self._added.popleft()]
 
-    def _launch(self, jobs: Sequence[Job], numbers: Sequence[int], slots: int, expected: int) -> "list[_Launch]":
+    def _start(self, jobs: Sequence[Job], numbers: Sequence[int], slots: int, expected: int) -> "list[_Pending]":
+        started = self._try(jobs, numbers, slots, expected)
+        if started is not None:
+            return [started]
+        for pending in itertools.chain.from_iterable(self._added):
+            pending.finish()
+        self._programs.clear()
+        self._engine.free_memory()
+        if len(jobs) == 1:
+            return [_Pending(numbers)]
+        self._slots = min(self._slots, max(1, slots // 2))
+        parts, half = [], len(jobs) // 2
+        for part in (slice(half), slice(half, None)):
+            parts += self._start(jobs[part], numbers[part], max(1, slots // 2), expected=0)
+            for pending in parts:
+                pending.finish()
+        return parts
+
+    def _try(self, jobs: Sequence[Job], numbers: Sequence[int], slots: int, expected: int) -> "_Pending | None":
+        """Start to decode sentences; None if they do not fit in memory. Nothing of the attempt is left then."""
         try:
             program = self._program(self._engine.shape(jobs, self._options, self._special, slots, expected))
             self._make_room(program, jobs)
-            return [_Launch(numbers, program, self._engine.add(program, jobs))]
+            return _Pending(numbers, program, self._engine.add(program, jobs))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        self._free_memory()  # after the except clause, whose end frees the traceback
-        if len(jobs) == 1:
-            return [_Launch(numbers)]
-        launches, half = [], len(jobs) // 2
-        for part in (slice(half), slice(half, None)):
-            launches += self._launch(jobs[part], numbers[part], max(1, slots // 2), expected=0)
-            for launch in launches:
-                launch.finish()
-        return launches
+        return None
 
     def _program(self, shape: Shape) -> Program:
         for program in self._programs:
-            if program.shape.holds(shape):
+            if program.shape.covers(shape):
                 return program
         self._programs.append(self._engine.program(shape))
         self._programs[-1].begin(self._options)
@@ -386,24 +417,21 @@ class Search:
 
     def _make_room(self, program: Program, jobs: Sequence[Job]) -> None:
         tokens = sum(len(job.source) for job in jobs)
-        for launch in itertools.chain.from_iterable(self._added):  # the oldest first
+        for pending in itertools.chain.from_iterable(self._added):  # the oldest first
             if program.has_room(len(jobs), tokens):
                 break
-            launch.finish()
-
-    def _free_memory(self) -> None:
-        for launch in itertools.chain.from_iterable(self._added):
-            launch.finish()
-        self._programs.clear()
-        self._engine.free_memory()
+            pending.finish()
 
 
-class _Launch:
+class _Pending:
     """Sentences on the device, unless they do not fit in its memory."""
 
     def __init__(self, numbers: Sequence[int], program: Program | None = None, load: Load | None = None) -> None:
         self._numbers, self._program, self._load = numbers, program, load
         self._found = Found(numbers) if program is None else None
+
+    def is_done(self) -> bool:
+        return self._program is None or self._load is None or self._program.is_done(self._load)
 
     def finish(self) -> Found:
         """Wait until all are done."""

@@ -24,10 +24,10 @@ from torch import Tensor
 from dragoman.config import DecodeConfig
 from dragoman.decode.search import length_penalty
 
-STEPS = 8  # of a graph
-GRAPHS_AHEAD = 4  # while the host reads results: it takes a few milliseconds
-MOST_LOADS = 16  # under way
-MOST_QUESTIONS = 64  # under way
+STEPS_PER_GRAPH = 8
+GRAPHS_AHEAD = 4  # while the host reads results, which takes a few milliseconds
+MAX_LOADS = 16  # under way
+MAX_POLLS = 64  # under way; more than GRAPHS_AHEAD
 
 Array = npt.NDArray[Any]
 _CAPTURE = threading.Lock()
@@ -44,8 +44,8 @@ class Shape(NamedTuple):
     source_tokens: int
     special: tuple[int, ...]  # start, end, and what is never predicted
 
-    def holds(self, other: "Shape") -> bool:
-        """Whether it can do all that the other one can, with as many slots."""
+    def covers(self, other: "Shape") -> bool:
+        """Whether it can do all that the other one can, with at least as many slots."""
         same = (self.hypotheses, self.results, self.special) == (other.hypotheses, other.results, other.special)
         sizes = zip(self._sizes(), other._sizes(), strict=True)
         return same and all(own >= others for own, others in sizes)
@@ -60,29 +60,32 @@ class Load(NamedTuple):
     first: int  # sentences added before
     first_token: int  # source tokens added before
     sentences: int
-    place: int  # of its counter
+    tokens: int
+    counter: int  # index of the one that counts its sentences that are done
     done_at: int  # what the counter says when all are done
 
 
 class Results(NamedTuple):
+    """The hypotheses of a load, best first."""
+
     lengths_QR: Array  # -1: no such hypothesis
     scores_QR: Array
     finished_QR: Array
     ids_QRT: Array
 
 
-class _Answer(NamedTuple):
+class _Poll(NamedTuple):
     """How many sentences of each load were done after some step; to be read after the event."""
 
     done: Tensor
     event: torch.cuda.Event | None
 
-    def is_answered(self) -> bool:
+    def is_ready(self) -> bool:
         return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
 
 
-class Decoder(Protocol):
-    """What the program runs."""
+class Stepper(Protocol):
+    """What a program runs."""
 
     def step(self, program: "Program") -> None: ...
     def caches(self, shape: Shape) -> tuple[list[Tensor], list[Tensor], list[Tensor]]: ...
@@ -90,9 +93,9 @@ class Decoder(Protocol):
 
 
 class Program:
-    """A search of one shape. Call `begin`, then `add` and `wait` in turns."""
+    """A search of one shape. Call `begin` once for a search, then `add` and `wait` in any order."""
 
-    def __init__(self, decoder: Decoder, shape: Shape, device: torch.device) -> None:
+    def __init__(self, stepper: Stepper, shape: Shape, device: torch.device) -> None:
         from dragoman.model.kernels.decoding import Queue, Slots
 
         def empty(*sizes: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -116,37 +119,37 @@ class Program:
         self.queue = Queue(
             counters=empty(2, dtype=long),
             sentences=empty(sentences, 4),
-            done=empty(MOST_LOADS, dtype=long),
+            done=empty(MAX_LOADS, dtype=long),
             scores=empty(sentences, results, dtype=double),
             lengths=empty(sentences, results),
             finished=empty(sentences, results),
             ids=empty(sentences, results, positions),
         )
         self.penalties = empty(positions + 1, dtype=double)
-        self.position_table = decoder.position_table(positions)
-        self.keys, self.values, self.sources = decoder.caches(shape)
-        # without a reference to the decoder, both are freed with their caches when nobody uses them any more
-        self._graph = self._capture(decoder) if device.type == "cuda" else None
-        self._step = functools.partial(decoder.step, self) if self._graph is None else None
-        self._beside = torch.cuda.Stream(device) if self._graph is not None else None  # type: ignore[no-untyped-call]
-        # the answer to a question is read while the steps before the next one run
-        self._ahead = 1 if self._graph is None else 2
-        self._answers = torch.zeros(
-            (MOST_QUESTIONS, MOST_LOADS), dtype=torch.int64, pin_memory=self._graph is not None
-        )  # in turns
+        self.position_table = stepper.position_table(positions)
+        self.keys, self.values, self.sources = stepper.caches(shape)
+        # a graph has no reference to the stepper, so that program and stepper are freed as soon as nobody uses them
+        on_gpu = device.type == "cuda"
+        self._graph = self._capture(stepper) if on_gpu else None
+        self._step = None if on_gpu else functools.partial(stepper.step, self)
+        # of high priority: such streams are not those on which other threads capture graphs
+        self._copy_stream = torch.cuda.Stream(device, priority=-1) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._polls_ahead = 2 if on_gpu else 1  # one is read while the steps before the next run
+        self._counts = torch.zeros((MAX_POLLS, MAX_LOADS), dtype=torch.int64, pin_memory=on_gpu)  # used in rotation
+        self._loads: deque[Load] = deque()  # under way
 
-    def _capture(self, decoder: Decoder) -> torch.cuda.CUDAGraph:
+    def _capture(self, stepper: Stepper) -> torch.cuda.CUDAGraph:
         self.slots.sentence.fill_(-1)
         side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):  # kernels are compiled before the capture
-            decoder.step(self)
+            stepper.step(self)
         torch.cuda.current_stream(self._device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # one capture at a time in a process; other threads may allocate memory meanwhile
         with _CAPTURE, torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-            for _ in range(STEPS):
-                decoder.step(self)
+            for _ in range(STEPS_PER_GRAPH):
+                stepper.step(self)
         return graph
 
     def begin(self, options: DecodeConfig) -> None:
@@ -161,23 +164,24 @@ class Program:
         self.queue.counters.zero_()
         self.queue.done.zero_()
         self.penalties.copy_(
-            on_device(torch.from_numpy(penalties(self.shape.positions, options)), self._device), non_blocking=True
+            copy_to_device(torch.from_numpy(length_penalties(self.shape.positions, options)), self._device)
         )
-        self._loads: deque[Load] = deque()  # under way
+        self._loads.clear()
         self._added, self._tokens = 0, 0  # so far
-        self._totals = [0] * MOST_LOADS  # what the counters of loads will say
-        self._questions: deque[_Answer] = deque()
-        self._numbers = itertools.cycle(range(MOST_QUESTIONS))
-        self._done, self._known = [0] * MOST_LOADS, _Answer(self._answers[0], None)  # the newest answer
+        self._totals = [0] * MAX_LOADS  # what the counters of loads will say
+        self._polls: deque[_Poll] = deque()  # not read yet
+        self._poll_numbers = itertools.cycle(range(MAX_POLLS))
+        self._done, self._latest_poll = [0] * MAX_LOADS, _Poll(self._counts[0], None)
         self._steps, self._end = 0, 0.0  # steps started; how many everything added takes, if no slot is idle
+        self._ratio = 1.0  # of the lengths of translations and sources
 
     def has_room(self, sentences: int, tokens: int) -> bool:
-        """Whether so many can be added now, and not only when other loads are done."""
+        """Whether this many fit without waiting for another load."""
         if not self._loads:
             return True
         oldest = self._loads[0]
         return (
-            len(self._loads) < MOST_LOADS
+            len(self._loads) < MAX_LOADS
             and self._added + sentences - oldest.first <= self.shape.sentences
             and self._tokens + tokens - oldest.first_token <= self.shape.source_tokens
         )
@@ -194,94 +198,97 @@ class Program:
         """
         from dragoman.model.kernels.decoding import admit
 
-        count, taken = len(lengths), {load.place for load in self._loads}
-        place = next(place for place in range(MOST_LOADS) if place not in taken)
+        count, tokens, taken = len(lengths), int(lengths.sum()), {load.counter for load in self._loads}
+        counter = next(index for index in range(MAX_LOADS) if index not in taken)
         starts = (self._tokens + np.cumsum(lengths) - lengths) % self.shape.source_tokens
-        rows = np.stack([starts, lengths, limits, np.full(count, place)], axis=1).astype(np.int32)
-        write(self.queue.sentences, self._added, on_device(torch.from_numpy(rows), self._device))
-        self._totals[place] += count
-        load = Load(self._added, self._tokens, count, place, self._totals[place])
+        rows = np.stack([starts, lengths, limits, np.full(count, counter)], axis=1).astype(np.int32)
+        write(self.queue.sentences, self._added, copy_to_device(torch.from_numpy(rows), self._device))
+        self._totals[counter] += count
+        load = Load(self._added, self._tokens, count, tokens, counter, self._totals[counter])
         self._loads.append(load)
-        self._added, self._tokens = self._added + count, self._tokens + int(lengths.sum())
+        self._added, self._tokens = self._added + count, self._tokens + tokens
         self.queue.counters[1].fill_(self._added)
         admit(self.slots, self.queue)
         self._start_steps(lengths)
         return load
 
     def _start_steps(self, lengths: Array) -> None:
-        """As many as can be expected to leave no slot idle: a translation is about as long as its source."""
-        slots = self.shape.slots
-        before = max(self._end, self._steps)
-        busy = before + int(lengths[:-slots].sum()) / slots + int(lengths[-slots:].min())
-        self._end = before + int(lengths.sum()) / slots
+        """As many as can be expected to leave no slot idle, from the lengths of the sources."""
+        slots, steps = self.shape.slots, lengths * self._ratio
+        before = self._steps if len(self._loads) == 1 else max(self._end, self._steps)
+        busy = before + steps[:-slots].sum() / slots + steps[-slots:].min()
+        self._end = before + steps.sum() / slots
         if self._graph is not None:
-            while self._steps + STEPS <= busy:
+            while self._steps + STEPS_PER_GRAPH <= busy:
                 self._run()
 
     def _run(self) -> None:
         """Start some steps, and ask which sentences are done after them."""
-        if len(self._questions) == MOST_QUESTIONS:
-            self._read_answer()
-        answer, event = self._answers[next(self._numbers)], None
+        if len(self._polls) == MAX_POLLS:
+            self._read_poll()
+        counts, event = self._counts[next(self._poll_numbers)], None
         if self._graph is None:
             assert self._step is not None
             self._step()
             self._steps += 1
         else:
             self._graph.replay()
-            self._steps += STEPS
+            self._steps += STEPS_PER_GRAPH
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        answer.copy_(self.queue.done, non_blocking=True)
+        counts.copy_(self.queue.done, non_blocking=True)
         if event is not None:
             event.record()
-        self._questions.append(_Answer(answer, event))
+        self._polls.append(_Poll(counts, event))
 
-    def _read_answer(self) -> None:
-        self._known = self._questions.popleft()
-        if self._known.event is not None:
-            self._known.event.synchronize()
-        self._done = self._known.done.tolist()
+    def _read_poll(self) -> None:
+        self._latest_poll = self._polls.popleft()
+        if self._latest_poll.event is not None:
+            self._latest_poll.event.synchronize()
+        self._done = self._latest_poll.done.tolist()
+
+    def is_done(self, load: Load) -> bool:
+        """Whether every sentence of the load is known to be done; does not wait."""
+        while self._polls and self._polls[0].is_ready():
+            self._read_poll()
+        return self._done[load.counter] >= load.done_at
 
     def wait(self, load: Load) -> Results:
         """Step until every sentence of the load is done; return what was found."""
-        while self._done[load.place] < load.done_at:
-            while len(self._questions) < self._ahead:
+        while not self.is_done(load):
+            while len(self._polls) < self._polls_ahead:
                 self._run()
-            self._read_answer()
-        self._loads.remove(load)
-        self._keep_busy()
-        with self._beside_the_steps():
-            lengths_QR = self._read(self.queue.lengths, load)
-            ids_QRT = self._read(self.queue.ids[:, :, : max(1, int(lengths_QR.max()))], load)
-            scores_QR, finished_QR = (self._read(part, load) for part in (self.queue.scores, self.queue.finished))
-        return Results(lengths_QR, scores_QR, finished_QR, ids_QRT)
+            self._read_poll()
+        self._keep_busy(load)
+        with self._after_latest_poll():
+            parts = (self.queue.lengths, self.queue.scores, self.queue.finished, self.queue.ids)
+            lengths_QR, scores_QR, finished_QR, ids_QRT = (_read(part, load) for part in parts)
+        self._loads.remove(load)  # its places may be written again
+        self._ratio = float((lengths_QR[:, 0].clip(0) + 1).sum()) / load.tokens
+        return Results(lengths_QR, scores_QR, finished_QR, ids_QRT[:, :, : max(1, int(lengths_QR.max()))])
 
-    def _keep_busy(self) -> None:
-        """Start steps for the time in which the host does something else."""
-        if self._graph is None:
-            return
-        while self._questions and self._questions[0].is_answered():
-            self._read_answer()
-        while self._loads and len(self._questions) < GRAPHS_AHEAD:
-            self._run()
+    def _keep_busy(self, done: Load) -> None:
+        """Start steps for the time in which the host reads a load that is done, if there are others."""
+        if self._graph is not None and any(load is not done for load in self._loads):
+            while len(self._polls) < GRAPHS_AHEAD:
+                self._run()
 
     @contextmanager
-    def _beside_the_steps(self) -> Iterator[None]:
+    def _after_latest_poll(self) -> Iterator[None]:
         """Copies made here do not wait for the steps that were started ahead."""
-        if self._beside is None:
+        if self._copy_stream is None:
             yield
             return
-        assert self._known.event is not None
-        self._beside.wait_event(self._known.event)
-        with torch.cuda.stream(self._beside):
+        assert self._latest_poll.event is not None
+        self._copy_stream.wait_event(self._latest_poll.event)
+        with torch.cuda.stream(self._copy_stream):
             yield
 
-    @staticmethod
-    def _read(ring: Tensor, load: Load) -> Array:
-        first = load.first % len(ring)
-        parts = ring[first : first + load.sentences], ring[: max(0, first + load.sentences - len(ring))]
-        array: Array = torch.cat(parts).cpu().numpy()
-        return array
+
+def _read(ring: Tensor, load: Load) -> Array:
+    """The rows of a load. Nothing is allocated on the device: its memory may be full."""
+    first, last = load.first % len(ring), load.first % len(ring) + load.sentences
+    parts = ring[first:last], ring[: max(0, last - len(ring))]
+    return np.concatenate([part.cpu().numpy() for part in parts])
 
 
 def write(ring: Tensor, first: int, rows: Tensor) -> None:
@@ -293,12 +300,12 @@ def write(ring: Tensor, first: int, rows: Tensor) -> None:
         ring[: len(rows) - fit] = rows[fit:]
 
 
-def on_device(given: Tensor, device: torch.device) -> Tensor:
-    """On a GPU, a copy from pinned memory: the host does not wait for it."""
+def copy_to_device(given: Tensor, device: torch.device) -> Tensor:
+    """On a GPU from pinned memory, so that the host does not wait."""
     return given.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else given
 
 
-def penalties(longest: int, options: DecodeConfig) -> Array:
+def length_penalties(longest: int, options: DecodeConfig) -> Array:
     """The divisors of scores by length, with the end symbol; there is none of length 0."""
     lengths = range(1, longest + 1)
     form = options.length_penalty_form

@@ -4,7 +4,7 @@ B slots hold one sentence each, with W live hypotheses. The keys and values of a
 place of the hypothesis that computed them, and never copied: hypothesis w finds position j of its own past in the place
 `ancestors[w, j]`. Keys and values of the sources lie end to end, once per sentence. A slot whose sentence is done
 writes its hypotheses and takes the next sentence of the queue in the same step; nothing waits for the host, which may
-add sentences to the queue at any time. Queue and source tokens are rings: after the last place comes the first.
+add sentences to the queue between steps. Queue and source tokens are rings: after the last place comes the first.
 
 Shapes: B slots, W live hypotheses of each, N = B W rows, H heads, D and E widths of a head's keys and values, T target
 positions, S places for source tokens, Q for sentences, C candidates of a row, V vocabulary, R results, L loads
@@ -192,7 +192,7 @@ def self_attention(slots: Slots, qkv: Tensor, keys: Tensor, values: Tensor, head
 
 
 @triton.jit
-def _cross_attention(q, kv, slot_sentence, sentences, out, scale, places: tl.constexpr, hypotheses: tl.constexpr,
+def _cross_attention(q, kv, slot_sentence, sentences, out, scale, capacity, hypotheses: tl.constexpr,
                      rows: tl.constexpr, heads: tl.constexpr, d_k: tl.constexpr, d_v: tl.constexpr,
                      k_size: tl.constexpr, v_size: tl.constexpr, block: tl.constexpr,
                      precision: tl.constexpr):  # fmt: skip
@@ -215,7 +215,7 @@ def _cross_attention(q, kv, slot_sentence, sentences, out, scale, places: tl.con
         for start in range(0, length, block):
             entries = start + tl.arange(0, block)
             there = entries < length
-            row = kv + ((first + entries) % places)[:, None].to(tl.int64) * (heads * (d_k + d_v))
+            row = kv + ((first + entries) & (capacity - 1))[:, None].to(tl.int64) * (heads * (d_k + d_v))
             k_tile = tl.load(row + head * d_k + k_columns[None, :], mask=there[:, None] & k_inside, other=0.0)
             v_tile = tl.load(
                 row + heads * d_k + head * d_v + v_columns[None, :], mask=there[:, None] & v_inside, other=0.0
@@ -235,8 +235,9 @@ def _cross_attention(q, kv, slot_sentence, sentences, out, scale, places: tl.con
 def cross_attention(
     slots: Slots, queue: Queue, q: Tensor, kv: Tensor, heads: int, d_k: int, d_v: int, scale: float
 ) -> Tensor:
-    """[N, H E]: every row attends to its own source; `kv` is [S, H D + H E]."""
+    """[N, H E]: every row attends to its own source; `kv` is [S, H D + H E], S a power of two."""
     hypotheses = slots.ids.size(1)
+    assert len(kv) & (len(kv) - 1) == 0
     out = q.new_empty((len(q), heads * d_v))
     _cross_attention[(len(slots.sentence) * heads,)](
         q, kv, slots.sentence, queue.sentences, out, scale, len(kv), hypotheses, _rows(hypotheses), heads, d_k, d_v,
@@ -355,21 +356,21 @@ def _copy_row(source, target, length, block: tl.constexpr):
 
 
 @triton.jit
-def _take_next(counters, slot_sentence, slot, places):
+def _take_next(counters, slot_sentence, slot, capacity):
     """Give a slot the next sentence of the queue, or nothing to do."""
     following = tl.atomic_add(counters, 1)
     if following < tl.load(counters + 1):
-        tl.store(slot_sentence + slot, (following % places).to(tl.int32))
+        tl.store(slot_sentence + slot, (following % capacity).to(tl.int32))
     else:
         tl.atomic_add(counters, -1)  # no sentence has that number yet
         tl.store(slot_sentence + slot, -1)
 
 
 @triton.jit
-def _admit(slot_sentence, counters, places):
+def _admit(slot_sentence, counters, capacity):
     slot = tl.program_id(0)
     if (tl.load(slot_sentence + slot) < 0) & (tl.load(counters) < tl.load(counters + 1)):
-        _take_next(counters, slot_sentence, slot, places)
+        _take_next(counters, slot_sentence, slot, capacity)
 
 
 def admit(slots: Slots, queue: Queue) -> None:
@@ -380,8 +381,8 @@ def admit(slots: Slots, queue: Queue) -> None:
 @triton.jit
 def _advance(values, chosen, penalties, slot_sentence, slot_position, slot_ids, slot_scores, ancestors, tokens,
              finished_order, finished_scores, finished_normalized, finished_lengths, finished_ids, counters, sentences,
-             load_done, result_scores, result_lengths, result_finished, result_ids, positions, places, start_id, end_id,
-             hypotheses: tl.constexpr, rows: tl.constexpr, count: tl.constexpr, entries: tl.constexpr,
+             load_done, result_scores, result_lengths, result_finished, result_ids, positions, capacity, start_id,
+             end_id, hypotheses: tl.constexpr, rows: tl.constexpr, count: tl.constexpr, entries: tl.constexpr,
              candidates: tl.constexpr, results: tl.constexpr, block: tl.constexpr):  # fmt: skip
     slot = tl.program_id(0).to(tl.int64)
     sentence = tl.load(slot_sentence + slot)
@@ -490,7 +491,7 @@ def _advance(values, chosen, penalties, slot_sentence, slot_position, slot_ids, 
                 else:
                     tl.store(result_lengths + result, -1)
             tl.atomic_add(load_done + tl.load(sentences + sentence * 4 + 3), 1)
-            _take_next(counters, slot_sentence, slot, places)
+            _take_next(counters, slot_sentence, slot, capacity)
             tl.debug_barrier()  # everything above was read
             tl.store(slot_position + slot, 0)
             tl.store(slot_ids + live + rows_W, tl.zeros([rows], tl.int32) + start_id, mask=real_W)
