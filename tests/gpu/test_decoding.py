@@ -211,7 +211,7 @@ def test_a_search_that_is_given_up_leaves_nothing_behind() -> None:
         search = engine.begin(options, len(LINES), **translator._special()._asdict())
         sources = [[*translator.tokenizers.source.encode(line), 3] for line in reversed(LINES)]
         search.add(sources, [len(source) + 50 for source in sources])
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         assert [result.text for result in translator.translate(LINES)] == expected
 

@@ -483,9 +483,9 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
 
         return call
 
-    def nested(line: str) -> Any:
+    def nested(line: str, tag: list[int]) -> Any:
         depths.append(depths[-1] + 1)
-        found = split(line)
+        found = split(line, tag)
         depths.append(depths[-1] - 1)
         return found
 
@@ -495,7 +495,7 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
     sizes = 6_000, 12_000
     for size in sizes:
         work.append(0)
-        pieces = translator._split(make(size))
+        pieces = translator._split(make(size), [])
         assert max(len(ids) for ids, _ in pieces) <= translator._longest_source
         assert len(pieces) > 1
     levels = math.log2(sizes[-1])
@@ -506,9 +506,9 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
 
 def test_pieces_are_joined_by_their_original_separators(translator: Translator) -> None:
     longest = translator.config.text.max_length
-    spaced = translator._split(" ".join(["a"] * 2 * longest))
+    spaced = translator._split(" ".join(["a"] * 2 * longest), [])
     assert [glue for _, glue in spaced] == ["", *[" "] * (len(spaced) - 1)]
-    unspaced = translator._split("ก" * 2 * longest)
+    unspaced = translator._split("ก" * 2 * longest, [])
     assert len(unspaced) > 1
     assert {glue for _, glue in unspaced} == {""}
 

@@ -11,6 +11,7 @@ from dragoman.cli import (
     evaluate,
     export,
     generate,
+    import_,
     info,
     inspect,
     report,
@@ -37,6 +38,7 @@ app.command("generate")(generate.command)
 app.command("info")(info.command)
 app.command("compress")(compress.command)
 app.command("shortlist")(shortlist.command)
+app.add_typer(import_.app, name="import")
 app.command("export")(export.command)
 app.command("demo")(demo.command)
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli import interrupts
-from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, SearchPrecision, Shortlist, Split, Threads
+from dragoman.cli.options import (
+    DEFAULT_MODEL,
+    Device,
+    Engine,
+    Json,
+    SearchPrecision,
+    Shortlist,
+    Split,
+    TargetLanguage,
+    Threads,
+)
 from dragoman.cli.translate import opened
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.evaluate.paper import DEFAULT_LANGUAGE
@@ -41,6 +51,7 @@ def command(
     ] = None,
     beam: Annotated[int | None, typer.Option(help="1 is greedy; the model's own unless given.")] = None,
     split: Split = None,
+    target_language: TargetLanguage = None,
     shortlist: Shortlist = None,
     tokenize: Annotated[
         str, typer.Option(help="BLEU's tokenisation: 13a; char or zh for languages without spaces.")
@@ -66,7 +77,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Score translations against references."""
-    given = {"beam": beam, "split": split, "shortlist": shortlist}
+    given = {"beam": beam, "split": split, "target_language": target_language, "shortlist": shortlist}
     search = {name: value for name, value in given.items() if value is not None}
     if model is None and hypotheses is None:
         model = DEFAULT_MODEL

@@ -17,6 +17,9 @@ Shortlist = Annotated[
         help="Search among likely target pieces only, on a CPU.  \\[default: the model's]",
     ),
 ]
+TargetLanguage = Annotated[
+    str | None, typer.Option(metavar="TAG", help="Of an imported model that translates into several, such as deu.")
+]
 Model = Annotated[
     Path, typer.Option("--model", "-m", metavar="DIR", help="The model directory, or the name of a bundled model.")
 ]

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from dragoman.cli import interrupts
-from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, Model, SearchPrecision, Shortlist, Split, Threads
+from dragoman.cli.options import (
+    DEFAULT_MODEL,
+    Device,
+    Engine,
+    Json,
+    Model,
+    SearchPrecision,
+    Shortlist,
+    Split,
+    TargetLanguage,
+    Threads,
+)
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.progress import Advance, no_progress
 
@@ -48,6 +59,7 @@ def command(
     length_penalty: Annotated[float | None, typer.Option(help="GNMT's alpha.  \\[default: the model's]")] = None,
     max_extra: Annotated[int | None, typer.Option(help="Most tokens the output may have beyond the input's.")] = None,
     split: Split = None,
+    target_language: TargetLanguage = None,
     sample: Annotated[bool, typer.Option("--sample", help="Sample tokens instead of beam search.")] = False,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[
@@ -74,7 +86,7 @@ def command(
     settings: dict[str, Any] = {
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "shortlist": shortlist, "batch_size": batch_size,
-        "sampling": sample or None,
+        "sampling": sample or None, "target_language": target_language,
         "split": "long" if attention and split is None else split,  # a picture shows one sequence
     }  # fmt: skip
     import dragoman

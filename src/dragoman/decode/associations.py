@@ -131,9 +131,14 @@ def alignment(weight_LBTS: Array, batch: Batch, end: int) -> Array:
 def encode_pairs(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
     """The ids of pairs, without those that are blank or longer than what the model was trained on."""
     longest = translator.config.text.max_length
+    tag = translator.language_tag(translator.config.decode)
     encoded = zip(
-        translator.tokenizers.source.encode_batch(sources),
+        [[*tag, *ids] for ids in translator.tokenizers.source.encode_batch(sources)],
         translator.tokenizers.target.encode_batch(targets),
         strict=True,
     )
-    return [pair for pair in encoded if min(map(len, pair)) > 0 and max(map(len, pair)) < longest]
+    return [
+        (source, target)
+        for source, target in encoded
+        if len(source) > len(tag) and target and max(len(source), len(target)) < longest
+    ]

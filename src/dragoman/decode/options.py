@@ -12,6 +12,7 @@ class DecodeOptions(TypedDict, total=False):
     length_penalty_form: Literal["gnmt", "power"]
     max_extra: int
     split: Literal["long", "sentences"]
+    target_language: str
     sampling: bool
     temperature: float
     top_k: int

@@ -184,6 +184,7 @@ class Translator:
         length_penalty_form: "gnmt", ((5 + length) / 6) ** alpha, or "power", length ** alpha.
         max_extra: how many tokens the output may have more than the input.
         split: "sentences" translates each sentence alone, "long" divides only what is too long for the model.
+        target_language: which one, of an imported model that translates into several; its tag, such as "deu".
         sampling: draw tokens at random in place of beam search.
         temperature: of the sampling; below 1 sharper, above 1 flatter.
         top_k: sample among the k likeliest tokens; 0 is all.
@@ -312,7 +313,10 @@ class Translator:
             for number, line in enumerate(own, start=1):
                 if line.problem:
                     raise PairError(number, f"{side}: {line.problem}; fix the text")
-        source_ids = self.tokenizers.source.encode_batch([line.text for line in lines["source"]])
+        tag = self.language_tag(self.config.decode)
+        source_ids = [
+            [*tag, *ids] for ids in self.tokenizers.source.encode_batch([line.text for line in lines["source"]])
+        ]
         target_ids = self.tokenizers.target.encode_batch([line.text for line in lines["target"]])
         pairs = list(zip(source_ids, target_ids, strict=True))
         longest = self.config.model.longest or sys.maxsize
@@ -381,8 +385,9 @@ class Translator:
             else:
                 sentences_of[number] = sentences(line.text) if options.split == "sentences" else [line.text]
         ids = iter(self.tokenizers.source.encode_batch([part for parts in sentences_of.values() for part in parts]))
+        tag = self.language_tag(options)
         for number, parts in sentences_of.items():
-            window.pieces_of[number] = self._pieces(number, parts, ids)
+            window.pieces_of[number] = self._pieces(number, parts, ids, tag)
         return window
 
     def _assemble_all(
@@ -493,27 +498,39 @@ class Translator:
             finish()
         return [results[number] for number in range(len(lines))]
 
-    def _pieces(self, number: int, sentences: list[str], ids_of: Iterator[list[int]]) -> list[_Piece]:
+    def _pieces(self, number: int, sentences: list[str], ids_of: Iterator[list[int]], tag: list[int]) -> list[_Piece]:
         """The model's inputs of a line, given its sentences and their ids; anything too long is cut into parts."""
         pieces: list[_Piece] = []
         for sentence in sentences:
-            parts = self._split(sentence, next(ids_of))
+            parts = self._split(sentence, tag, next(ids_of))
             for part, (ids, glue) in enumerate(parts):
                 pieces.append(_Piece(number, len(pieces), ids, glue if part else " ", cut=len(parts) > 1))
         return pieces
 
-    def _split(self, line: str, ids: list[int] | None = None) -> list[tuple[list[int], str]]:
+    def _split(self, line: str, tag: list[int], ids: list[int] | None = None) -> list[tuple[list[int], str]]:
         """Split a line into as many pieces as the model's longest input requires: their ids, and what joins them."""
         ids = self.tokenizers.source.encode(line) if ids is None else ids
-        if len(ids) < self._longest_source or len(line) < 2:
-            return [([*ids, self.tokenizers.source.vocabulary.eos], "")]
+        if len(tag) + len(ids) < self._longest_source or len(line) < 2:
+            return [([*tag, *ids, self.tokenizers.source.vocabulary.eos], "")]
         middle = _middle(line)
         first, second = line[:middle], line[middle:]
         if is_blank(first) or is_blank(second):
-            return self._split(second if is_blank(first) else first)
-        (ids, _), *rest = self._split(second)
+            return self._split(second if is_blank(first) else first, tag)
+        (ids, _), *rest = self._split(second, tag)
         glue = " " if first[-1].isspace() or second[0].isspace() else ""
-        return [*self._split(first), (ids, glue), *rest]
+        return [*self._split(first, tag), (ids, glue), *rest]
+
+    def language_tag(self, options: DecodeConfig) -> list[int]:
+        """The id that selects a target language, before every source; none if the model has only one."""
+        languages, wanted = self.tokenizers.source.languages, options.target_language
+        if wanted in languages:
+            return [self.tokenizers.source.tag(wanted)]
+        if wanted and not languages:
+            raise ConfigError(f"target_language: {wanted!r} was given, but the model has only one; leave it out")
+        if languages:
+            problem = f"{wanted!r} is not among them" if wanted else "none was given"
+            raise ConfigError(f"target_language: {problem}; give one of {', '.join(languages)}")
+        return []
 
     def limit(self, source_length: int, options: DecodeConfig) -> int:
         """Maximum number of tokens in a translation; </s> is counted in the source only."""

@@ -110,13 +110,14 @@ def inspect_sentence(
     )
 
 
-def encoded(translator: Translator, source: str) -> list[int]:
+def encoded(translator: Translator, text: str) -> list[int]:
     """A sentence's ids, including </s>, or an error that says why it cannot be inspected."""
-    line = text_line(source)
+    line = text_line(text)
     problem = line.problem or ("the text is blank" if is_blank(line.text) else "")
     if problem:
         raise DataError(f"inspect: {problem}; give a sentence")
-    ids = [*translator.tokenizers.source.encode(line.text), translator.tokenizers.source.vocabulary.eos]
+    source = translator.tokenizers.source
+    ids = [*translator.language_tag(translator.config.decode), *source.encode(line.text), source.vocabulary.eos]
     longest = translator.config.text.max_length
     if len(ids) > longest:
         raise DataError(f"inspect: {len(ids)} pieces; this model takes at most {longest}; give a shorter sentence")

@@ -265,8 +265,8 @@ print(tokenizer.batch_decode(output, skip_special_tokens=True))
 # The check
 
 
-def translate(directory: Path, texts: Sequence[str], limit: int) -> list[list[int]]:
-    """Greedy search with transformers."""
+def translate(directory: Path, texts: Sequence[str], limit: int, never: Sequence[int] = ()) -> list[list[int]]:
+    """Greedy search with transformers; `never`: ids that it must not produce, beside those of the folder."""
     import transformers
     from transformers.utils import logging
 
@@ -276,10 +276,11 @@ def translate(directory: Path, texts: Sequence[str], limit: int) -> list[list[in
     try:
         tokenizer = transformers.MarianTokenizer.from_pretrained(directory)
         model = transformers.MarianMTModel.from_pretrained(directory).eval()
+        options = {"suppress_tokens": list(never)} if never else {}
         found = []
         for text in texts:
             batch = tokenizer([text], return_tensors="pt")
-            row = model.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=limit)[0]
+            row = model.generate(**batch, **options, num_beams=1, do_sample=False, max_new_tokens=limit)[0]
             found.append(row[1:].tolist())  # without <s>
         return found
     finally:

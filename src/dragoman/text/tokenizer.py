@@ -113,6 +113,21 @@ class Tokenizer:
     def _piece_names(self) -> list[str]:
         return [str(self._processor.id_to_piece(index)) for index in range(self.size)]
 
+    @functools.cached_property
+    def languages(self) -> tuple[str, ...]:
+        """The target languages of an imported model, of which a tag such as >>deu<< selects one; its last pieces."""
+        found: list[str] = []
+        for index in range(self.size - 1, NUM_SPECIAL, -1):
+            name = str(self._processor.id_to_piece(index))
+            if not (self._processor.is_control(index) and name.startswith(">>") and name.endswith("<<")):
+                break
+            found.append(name[2:-2])
+        return tuple(reversed(found))
+
+    def tag(self, language: str) -> int:
+        """The id that selects one of `languages`."""
+        return self.size - len(self.languages) + self.languages.index(language)
+
     @property
     def kind(self) -> Kind:
         """The value of `text.model` in training."""
