@@ -92,15 +92,16 @@ class Peers:
     """CTranslate2 in both ways to use threads."""
 
     def __init__(self, folder: str, precision: str, threads: int) -> None:
-        self.together = CTranslate2(folder, precision, threads, workers=False)
-        self.apart = CTranslate2(folder, precision, threads, workers=True)
+        self.systems = {
+            PEER: CTranslate2(folder, precision, threads, workers=False),
+            f"{PEER}, workers": CTranslate2(folder, precision, threads, workers=True),
+        }
 
     def tasks(self, pieces: list[list[str]], *options: int) -> dict[str, Task]:
         """`options` are beam, batch size and, optionally, the limit of a translation."""
-        systems = {PEER: self.together, f"{PEER}, workers": self.apart}
         return {
             name: Task(len(pieces), partial(system.translate, pieces, *options), best_hypotheses)
-            for name, system in systems.items()
+            for name, system in self.systems.items()
         }
 
 
@@ -165,15 +166,15 @@ def text_tasks(
         own = Task(len(lines), partial(ours, lines, batch_size=batch), translated_tokens)
         yield f"batch {batch}{suffix}", {OURS: own, **peers.tasks(pieces, beam, batch)}
     few = slice(None, None, max(1, len(lines) // ALONE))
-    alone = partial(peers.together.translate, beam=beam, batch=1)
     count = len(lines[few])
-    yield (
-        f"alone{suffix}",
-        {
-            OURS: Task(count, partial(one_by_one, ours, lines[few]), translated_tokens),
-            PEER: Task(count, partial(one_by_one, alone, pieces[few]), best_hypotheses),
-        },
-    )
+    own = Task(count, partial(one_by_one, ours, lines[few]), translated_tokens)
+    theirs = {
+        name: Task(
+            count, partial(one_by_one, partial(system.translate, beam=beam, batch=1), pieces[few]), best_hypotheses
+        )
+        for name, system in peers.systems.items()  # the workers translate it on one thread
+    }
+    yield f"alone{suffix}", {OURS: own, **theirs}
 
 
 # Random models

@@ -245,7 +245,8 @@ def _wait(fifo: str, times: int = 1) -> None:
     for _ in range(times):
         noticed.clear()
         _notify(fifo)
-        noticed.wait()
+        while not noticed.wait(0.05):  # a signal just before a wait without a limit would not be handled
+            pass
 
 
 def _stuck(fifo: str, seconds: float = 0.0) -> None:

@@ -25,8 +25,30 @@ def write_file(path: Path, content: bytes) -> None:
         write_synced(partial, content)
         move_into_place(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error is the one to report
+            partial.unlink(missing_ok=True)
         raise disk_error(path, len(content), error) from None
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that a user has named: a link stays one, and devices and pipes are written to, not replaced."""
+    if not is_stream(path):
+        write_file(follow_link(path), content)
+        return
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise disk_error(path, len(content), error) from None
+
+
+def follow_link(path: Path) -> Path:
+    """Where a link to a file leads, so that the file and not the link is replaced."""
+    return path.resolve() if path.is_symlink() and not is_stream(path) else path
+
+
+def is_stream(path: Path) -> bool:
+    """Whether it is a device, a pipe or a name of an open file, such as /dev/stdout, which must not be replaced."""
+    return path.exists() and (not path.is_file() or path.absolute().parts[1] in ("dev", "proc"))
 
 
 def move_into_place(partial: Path, path: Path) -> None:

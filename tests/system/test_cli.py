@@ -110,7 +110,11 @@ def test_a_bad_line_fails_alone_and_is_reported(quick_run: Path) -> None:
     done = run("translate", "--model", quick_run, stdin=b"a b\nbad \xff\nc d\n", code=1)
     assert done.stdout.split("\n")[1] == ""
     assert done.stdout.count("\n") == 3
-    assert done.stderr == "translate: 1 of 3 lines failed (first: line 2: invalid UTF-8 at byte 5)\n"
+    *nothing, failed = done.stderr.splitlines()
+    assert failed == "translate: 1 of 3 lines failed (first: line 2: invalid UTF-8 at byte 5)"
+    silent = [number for number, line in enumerate(done.stdout.split("\n")[:3], start=1) if not line and number != 2]
+    assert silent, "the control: this model has nothing to say about one of them"
+    assert nothing == [f"translate: {len(silent)} of 3 lines translated to nothing (first: line {silent[0]})"]
 
 
 def test_over_long_line_is_reported_by_number(quick_run: Path) -> None:
@@ -125,6 +129,8 @@ def test_json_is_one_object_per_line(quick_run: Path) -> None:
     assert {"source", "translation", "score", "normalized_score", "status"} <= first.keys()
     assert len(first["alternatives"]) == 2
     assert (second["status"], second["translation"]) == ("empty", "")
+    assert second["score"] is second["normalized_score"] is None, "0 would be the best of all scores"
+    assert first["score"] < 0
 
 
 def test_n_best_is_tab_separated_and_attention_is_drawn(quick_run: Path) -> None:

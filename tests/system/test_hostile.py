@@ -207,9 +207,14 @@ def test_the_linter_forbids_pickle_and_torch_load(code: str) -> None:
     assert (done.returncode, BANNED[code] in done.stdout) == (1, True), done.stdout
 
 
-def test_no_file_is_exempt_from_the_pickle_lint() -> None:
+def test_one_place_is_exempt_from_the_pickle_lint() -> None:
+    """Old Hugging Face checkpoints are pickles; only tensors are read from them."""
     done = ruff("--ignore-noqa", "--select", "TID251,S301,S302", "src", "recipes", "benchmarks")
-    assert done.returncode == 0, done.stdout
+    (place,) = [line for line in done.stdout.splitlines() if ": TID251" in line or ": S30" in line]
+    path, number, *_ = place.split(":")
+    assert path == "src/dragoman/interop/huggingface_import.py"
+    assert "torch.load(" in (line := (Path(__file__).parents[2] / path).read_text().splitlines()[int(number) - 1])
+    assert "weights_only=True" in line
     assert ruff("--ignore-noqa", "--select", "TID251", "tests/hostile.py").returncode == 1, "the control"
 
 

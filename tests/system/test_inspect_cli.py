@@ -126,7 +126,7 @@ def test_invalid_arguments_are_reported(quick_run: Path, tmp_path: Path) -> None
         "--source: sentences were given as arguments too; give one or the other"
     )
     assert error_of("inspect", "--model", quick_run, "a", "--out", tmp_path / "no" / "x.html") == (
-        f"--out {tmp_path / 'no' / 'x.html'}: is a directory, or lies in none; give a file in a directory that exists"
+        f"--out {tmp_path / 'no' / 'x.html'}: its directory does not exist; make it or choose another place"
     )
     (tmp_path / "binary").write_bytes(b"a b\n\x7fELF\0\1\nc\n")
     assert error_of("inspect", "--model", quick_run, "--source", tmp_path / "binary") == (

@@ -20,7 +20,7 @@ from dragoman.errors import ConfigError, ModelError
 from dragoman.interop import from_huggingface, to_huggingface
 from dragoman.interop.huggingface_import import NEVER, _Marian
 from tests.exporting import random_model
-from tests.marian import OTHERS, WORDS, lines, marian_folder
+from tests.marian import OTHERS, TRANSLATIONS, WORDS, lines, marian_folder
 
 SHAPES: dict[str, dict[str, Any]] = {
     "swish": {},
@@ -344,3 +344,27 @@ def test_positions_that_are_not_sinusoidal_are_refused(tmp_path: Path) -> None:
     torch.save(weights, folder / "pytorch_model.bin")  # noqa: TID251
     with pytest.raises(ConfigError, match=r"the positions of its decoder are not sinusoidal; give another model"):
         from_huggingface(folder, tmp_path / "ours")
+
+
+def test_training_continues_from_an_imported_model(tmp_path: Path, tagged: Path) -> None:
+    sources = lines(WORDS, 6, 40)
+    targets = [" ".join(TRANSLATIONS[word] for word in line.split()) for line in sources]
+    corpus = {"en": sources, "de": targets}
+    for side, texts in corpus.items():
+        (tmp_path / f"train.{side}").write_text("\n".join(texts) + "\n")
+    folders = {"plain": marian_folder(tmp_path / "plain"), "tagged": tagged}
+    results = {}
+    for name, folder in folders.items():
+        from_huggingface(folder, tmp_path / f"imported {name}", check=False)
+        data = [f"--{part}{side}" for part in ("", "valid-") for side in ("source", "target")]
+        files = [str(tmp_path / f"train.{side}") for side in ("en", "de")] * 2
+        arguments = [word for pair in zip(data, files, strict=True) for word in pair]
+        settings = ["--set", "train.max_steps=3", "--set", "train.learning_rate=1e-3", "--preset", "tiny"]
+        out = ["--from", str(tmp_path / f"imported {name}"), "--out", str(tmp_path / f"tuned {name}")]
+        results[name] = CliRunner().invoke(app, ["train", *arguments, *settings, *out])
+    assert results["plain"].exit_code == 0, results["plain"].output
+    assert dragoman.load(tmp_path / "tuned plain", "cpu").translate("the cat").status in ("translated", "truncated")
+    assert str(results["tagged"].exception) == (
+        f"train.start_from: {tmp_path / 'imported tagged'} translates into several languages, and training does not "
+        "add their tags to sources; start from a model with one target language"
+    )

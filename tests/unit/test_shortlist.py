@@ -424,7 +424,7 @@ def test_the_command_can_write_a_copy_and_take_given_translations(quick_run: Pat
     assert done.stdout.startswith(f"{out / bundle.SHORTLIST}: ")
     assert sorted(path.name for path in quick_run.iterdir()) == before
     assert bundle.load_bundle(out).shortlist is not None
-    assert str(run(*arguments).exception) == f"--out {out}: holds a model; give another directory"
+    assert str(run(*arguments).exception) == f"--out {out}: is not an empty directory; give another one"
 
 
 def test_the_command_refuses_what_it_cannot_learn_from(copied: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.options import Json
+from dragoman.cli.options import DEFAULT_MODEL, Json
 from dragoman.config import Config
 from dragoman.errors import ConfigError
 
@@ -15,9 +15,9 @@ from dragoman.errors import ConfigError
 def command(
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", metavar="DIR", help="A model directory, or the name of a bundled model."),
+        typer.Option("--model", "-m", metavar="DIR", help="A model directory or bundled model.  \\[default: en-de]"),
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Instead of a model: tiny, small, base or big.")] = None,
     vocab_size: Annotated[int | None, typer.Option(min=1, help="Shared pieces.  \\[default: the preset's]")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting.")
@@ -27,6 +27,8 @@ def command(
     """Print the number of parameters by part, and every setting."""
     if model is not None and preset is not None:
         raise ConfigError("--model: give either --model or --preset")
+    if model is None and preset is None and not settings and vocab_size is None:
+        model = DEFAULT_MODEL
     if model is not None:
         if settings or vocab_size is not None:
             raise ConfigError("--set: a model has the settings it has; leave out --set and --vocab-size")
@@ -56,5 +58,6 @@ def command(
         print(json.dumps(record, ensure_ascii=False))
         return
     print(parameter_table(config.model))
-    print(f"\ntranslates here with the {choice.describe()}\n")
+    what = "a model of this shape" if model is None else model
+    print(f"\n{what} translates here with the {choice.describe()}\n")
     print(config.to_toml(), end="")

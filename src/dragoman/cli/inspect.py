@@ -85,8 +85,10 @@ def _check_arguments(text: list[str] | None, source: Path | None, target: str | 
         raise ConfigError("inspect: give sentences as arguments, or a file with --source")
     if target is not None and (source or len(text or ()) != 1):
         raise ConfigError("--target: is the translation of one sentence; give exactly one as an argument")
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
-        raise ConfigError(f"--out {out}: is a directory, or lies in none; give a file in a directory that exists")
+    if out is not None and out.is_dir():
+        raise ConfigError(f"--out {out}: is a directory; name a file")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise ConfigError(f"--out {out}: its directory does not exist; make it or choose another place")
 
 
 def _lines(path: Path | None, translator: "Translator") -> list[str]:
@@ -184,7 +186,7 @@ def _write_pictures(folder: Path, kind: str, inspected: "list[Inspection]") -> N
 
 
 def _write_page(path: Path, sentence: str, payload: "Payload") -> None:
-    from dragoman.files import write_file
+    from dragoman.files import write_output
     from dragoman.inspect.page import page
 
-    write_file(path, page(f"{payload['model']['name']}: {sentence}", payload).encode())
+    write_output(path, page(f"{payload['model']['name']}: {sentence}", payload).encode())

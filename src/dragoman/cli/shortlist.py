@@ -1,6 +1,8 @@
 """`dragoman shortlist`: learn which target pieces can translate a source piece, for faster search on a CPU."""
 
 import json
+import sys
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,25 +47,29 @@ def command(
     directory = bundle.resolve_model(model)
     if out is None and directory.parent == bundle.BUNDLED_MODELS:
         raise ConfigError(f"--model {model}: is part of the package; give --out")
-    if out is not None and (out / bundle.CONFIG).exists():
-        raise ConfigError(f"--out {out}: holds a model; give another directory")
+    if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
+        raise ConfigError(f"--out {out}: is not an empty directory; give another one")
     translator = dragoman.load(model, device, precision, threads, engine)
     weights = content_hash([directory / bundle.WEIGHTS])
     interrupts.check()
     require_transformer(translator)
-    pairs = encode_pairs(translator, *_texts(translator, source, target))
-    if not pairs:
-        raise DataError(f"{source}: no line to learn from; give sentences that are not blank or too long")
-    with LineProgress("shortlist", len(pairs)) as progress:
-        learned = learn_shortlist(translator, pairs, pieces, frequent, progress.advance)
-    if content_hash([directory / bundle.WEIGHTS]) != weights:
-        raise ModelError(f"{directory}: its weights changed while the shortlist was learned; run the command again")
-    if out is None:
-        bundle.save_shortlist(directory, learned)
-    else:
-        with bundle.removed_on_error(out):
-            bundle.copy_model(directory, out)
-            bundle.save_shortlist(out, learned)
+    with nullcontext() if out is None else bundle.removed_on_error(out):
+        if out is not None:
+            bundle.copy_model(directory, out)  # before the long work, to see whether there is room for it
+        pairs = encode_pairs(translator, *_texts(translator, source, target))
+        if not pairs:
+            raise DataError(f"{source}: no line to learn from; give sentences that are not blank or too long")
+        with LineProgress("shortlist", len(pairs)) as progress:
+            learned = learn_shortlist(translator, pairs, pieces, frequent, progress.advance)
+        if content_hash([directory / bundle.WEIGHTS]) != weights:
+            raise ModelError(f"{directory}: its weights changed while the shortlist was learned; run the command again")
+        bundle.save_shortlist(out or directory, learned)
+    if len(learned.always) < frequent < translator.tokenizers.target.size:
+        print(
+            f"shortlist: the text has only {len(learned.always):,} of the {frequent:,} frequent pieces wanted; "
+            "learn from more text, or translations will get worse",
+            file=sys.stderr,
+        )
     path = (out or directory) / bundle.SHORTLIST
     record = {"file": str(path), "bytes": path.stat().st_size, "pairs": len(pairs), "always": len(learned.always)}
     if as_json:

@@ -29,6 +29,7 @@ from dragoman.cli.options import (
     Threads,
 )
 from dragoman.errors import ConfigError, DataError, DiskError
+from dragoman.files import follow_link, is_stream
 from dragoman.progress import Advance, no_progress
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Translate text given as arguments, a file, or standard input."""
+    output = None if output is None else follow_link(output)
     if text and input:
         raise ConfigError("--input: text was given as arguments too; give one or the other")
     if input and output and output.exists() and input.exists() and input.samefile(output):
@@ -99,7 +101,7 @@ def command(
         tally = job.write([text], output)
     elif input is None:
         tally = job.write(_stdin_windows(), output)
-    elif output is None or _is_special(output) or not input.is_file():
+    elif output is None or is_stream(output) or not input.is_file():
         tally = job.write_file(input, output)
     else:
         tally = job.write_resumably(
@@ -202,19 +204,24 @@ class _Tally:
     """Counts lines that were not plainly translated, reports them on stderr, and gives the exit code."""
 
     lines: int = 0
-    counts: dict[str, int] = field(default_factory=dict)  # by status
-    first: dict[str, str] = field(default_factory=dict)  # by status, where it first occurred
+    counts: dict[str, int] = field(default_factory=dict)  # by status, and of lines "without words"
+    first: dict[str, str] = field(default_factory=dict)  # of the same, where it first occurred
 
     def add(self, translation: "Translation") -> None:
         self.lines += 1
-        status, why = translation.status, f": {translation.reason}" if translation.status == "failed" else ""
-        self.counts[status] = self.counts.get(status, 0) + 1
-        self.first.setdefault(status, f"line {self.lines}{why}")
+        self._count(translation.status, f": {translation.reason}" if translation.status == "failed" else "")
+        if not translation.text and translation.status not in ("empty", "failed"):
+            self._count("without words")
+
+    def _count(self, what: str, why: str = "") -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self.first.setdefault(what, f"line {self.lines}{why}")
 
     def finish(self) -> int:
         meanings = {
             "split": "too long, translated in pieces",
             "truncated": "cut at the length limit",
+            "without words": "translated to nothing",
             "failed": "failed",
         }
         for status, meaning in meanings.items():
@@ -251,24 +258,19 @@ def opened(output: Path | None) -> Iterator[TextIO]:
         return
     from dragoman.data.corpus import OPENERS
 
-    special = _is_special(output)
-    place = output if special else output.with_name(f".{output.name}.writing")
+    in_place = is_stream(output)
+    place = output if in_place else output.with_name(f".{output.name}.writing")
     try:
         # newline="\n": lines are separated by a newline on every system
         with OPENERS.get(output.suffix.lower(), open)(place, "wt", encoding="utf-8", newline="\n") as stream:
             yield stream
-        if not special:
+        if not in_place:
             place.replace(output)
     except OSError as error:
         raise DiskError(f"{output}: cannot be written ({error.strerror}); choose another place") from None
     finally:
-        if not special:
+        if not in_place:
             place.unlink(missing_ok=True)
-
-
-def _is_special(output: Path) -> bool:
-    """Whether the output is a device or a pipe."""
-    return output.exists() and not output.is_file()
 
 
 @contextmanager

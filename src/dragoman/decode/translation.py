@@ -142,11 +142,12 @@ class Translation:
 
     def to_dict(self) -> dict[str, Any]:
         """What --json prints."""
+        scored = self.status not in ("empty", "failed")  # 0 would be the best of all scores
         record: dict[str, Any] = {
             "source": self.source,
             "translation": self.text,
-            "score": self.score,
-            "normalized_score": self.normalized_score,
+            "score": self.score if scored else None,
+            "normalized_score": self.normalized_score if scored else None,
             "status": self.status,
         }
         if self.reason:

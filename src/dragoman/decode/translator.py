@@ -206,7 +206,10 @@ class Translator:
         """The model's own decoding settings with some replaced."""
         unknown = options.keys() - DecodeConfig.__dataclass_fields__.keys()
         for name in unknown:
-            raise ConfigError(f"{name}: unknown option; {suggestion(name, DecodeConfig.__dataclass_fields__)}")
+            hint = suggestion(name, DecodeConfig.__dataclass_fields__)
+            if name in ("device", "precision", "engine"):
+                hint = "give it to dragoman.load"
+            raise ConfigError(f"{name}: unknown option; {hint}")
         chosen = self._sized(replace(self.config.decode, **options))
         if options.get("shortlist"):  # a model's own setting applies where it can
             self._require_shortlist(chosen)

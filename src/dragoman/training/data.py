@@ -121,7 +121,13 @@ def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter)
     if (run / CONFIG).exists():
         return load_tokenizers(run, config)
     if config.train.start_from:
-        return load_tokenizers(resolve_model(config.train.start_from), config)
+        tokenizers = load_tokenizers(resolve_model(config.train.start_from), config)
+        if tokenizers.source.languages:
+            raise ConfigError(
+                f"train.start_from: {config.train.start_from} translates into several languages, and training does not "
+                "add their tags to sources; start from a model with one target language"
+            )
+        return tokenizers
     kept = run / "data" / f"tokenizer-{_vocabulary_key(config, data)[:16]}"
     names = list(dict.fromkeys(tokenizer_names(config.text.joint)))
     if not all((kept / name).exists() for name in names):
