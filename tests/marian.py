@@ -60,7 +60,8 @@ def marian_folder(
 
     folder.mkdir(parents=True)
     source, target = train_pieces(lines(WORDS, 1), kind, 60), train_pieces(lines(OTHERS, 2), kind, 70)
-    pieces = [names(source)[: -left_out or None], names(target)]
+    missing = set(names(source)[len(names(source)) - left_out :])
+    pieces = [[name for name in names(model) if name not in missing] for model in (source, target)]
     if not separate:
         pieces = [list(dict.fromkeys([*pieces[0], *pieces[1]]))] * 2
     special = {"<unk>", "</s>"}

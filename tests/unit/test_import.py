@@ -368,3 +368,13 @@ def test_training_continues_from_an_imported_model(tmp_path: Path, tagged: Path)
         f"train.start_from: {tmp_path / 'imported tagged'} translates into several languages, and training does not "
         "add their tags to sources; start from a model with one target language"
     )
+
+
+def test_pieces_without_an_id_are_unknown(tmp_path: Path) -> None:
+    folder = marian_folder(tmp_path / "theirs", left_out=8)
+    tokenizer, _ = library(folder)
+    imported = _Marian(folder).source
+    left_out = [index for index, row in enumerate(imported.rows) if row == tokenizer.unk_token_id]
+    assert len(left_out) == 1 + 8
+    for text in lines(WORDS, 7, 30):
+        assert [imported.rows[index] for index in imported.tokenizer.encode(text)] == tokenizer(text).input_ids[:-1]
