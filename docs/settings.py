@@ -3,26 +3,17 @@
 Keys, types and defaults come from the dataclasses, meanings from the comments beside them.
 """
 
-import ast
 import re
 import sys
-import tokenize
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dragoman import config
+from dragoman.settings import NOT_SETTINGS, SECTIONS, meanings
 
 PAGE = Path(__file__).parent / "settings.md"
-SECTIONS = {
-    "data": (config.DataConfig,),
-    "text": (config.TextConfig,),
-    "model": (config.TransformerConfig, config.RecurrentConfig),
-    "train": (config.TrainConfig,),
-    "decode": (config.DecodeConfig,),
-}
-NOT_SETTINGS = ("vocab_size", "target_vocab_size")  # of a model: they follow from the tokenizer
 
 HEAD = """# Settings
 
@@ -30,8 +21,8 @@ Every setting, its type, default and meaning, generated from `src/dragoman/confi
 
 A setting has a section and a key. In a TOML file it is a line under `[section]`; on the command line it is
 `--set section.key=value`. Later ones win: the defaults below, then a preset (`--preset`), the file, `--set`, and an
-option of its own such as `--beam`. A typo is an error with a suggestion. `dragoman info --preset small` prints all
-settings of a preset; a model directory holds its own in `config.toml`.
+option of its own such as `--beam`. A typo is an error with a suggestion. `dragoman config --preset small --out my.toml`
+writes all settings of a preset with their meanings, to edit; a model directory holds its own in `config.toml`.
 """
 
 
@@ -40,29 +31,6 @@ PRESETS_HEAD = """## Presets
 `--preset` sets sizes, warm-up, batch and learning rate together; `train` takes `small` unless it is told otherwise.
 
 """
-
-
-def comments(cls: type) -> dict[str, str]:
-    """The comment beside or above every field of a dataclass."""
-    path = Path(config.__file__)
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    node = next(each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == cls.__name__)
-    with path.open("rb") as file:
-        lines = {
-            token.start[0]: token.string.removeprefix("# ")
-            for token in tokenize.tokenize(file.readline)
-            if token.type == tokenize.COMMENT
-        }
-    code = path.read_text(encoding="utf-8").splitlines()
-    found = {}
-    for field in node.body:
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            above = field.lineno - 1
-            while above in lines and code[above - 1].lstrip().startswith("#"):
-                above -= 1
-            beside = [lines[field.lineno]] if field.lineno in lines else []
-            found[field.target.id] = " ".join([*(lines[row] for row in range(above + 1, field.lineno)), *beside])
-    return found
 
 
 def type_name(hint: Any) -> str:
@@ -86,13 +54,13 @@ def default_name(value: Any) -> str:
 
 
 def table(section: str, cls: type) -> Iterator[str]:
-    meanings, hints = comments(cls), get_type_hints(cls)
+    own, hints = meanings(cls), get_type_hints(cls)
     yield "| key | type | default | meaning |"
     yield "| --- | --- | --- | --- |"
     for field in fields(cls):
         if section == "model" and field.name in NOT_SETTINGS:
             continue
-        meaning = meanings[field.name] or ("the model" if field.name == "architecture" else "")
+        meaning = own[field.name] or ("the model" if field.name == "architecture" else "")
         assert meaning, f"{section}.{field.name}: no meaning in config.py; write a comment beside it"
         cells = (
             f"`{field.name}`",

@@ -553,7 +553,7 @@ class Config:
                 if value is None:  # TOML has no null
                     lines.append(f"# {entry.name} is not set")
                 else:
-                    lines.append(f"{entry.name} = {_toml(value)}")
+                    lines.append(f"{entry.name} = {toml_value(value)}")
             lines.append("")
         return "\n".join(lines)
 
@@ -567,7 +567,7 @@ def _architecture(entries: Mapping[str, Any]) -> type[ModelConfig]:
     return ARCHITECTURES[name]
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """JSON's strings, numbers and lists are valid TOML, except for one character that TOML requires escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

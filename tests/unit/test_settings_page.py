@@ -54,6 +54,6 @@ def test_setting_without_a_description_is_refused(settings: ModuleType, monkeypa
     class Bare:
         size: int = 1
 
-    monkeypatch.setattr(settings, "comments", lambda cls: {"size": ""})
+    monkeypatch.setattr(settings, "meanings", lambda cls: {"size": ""})
     with pytest.raises(AssertionError, match=r"^train.size: no meaning in config.py; write a comment beside it"):
         list(settings.table("train", Bare))

@@ -7,7 +7,9 @@ import typer
 from dragoman import __version__
 from dragoman.cli import (
     compress,
+    config,
     demo,
+    doctor,
     evaluate,
     export,
     generate,
@@ -40,6 +42,8 @@ app.command("compress")(compress.command)
 app.command("shortlist")(shortlist.command)
 app.add_typer(import_.app, name="import")
 app.command("export")(export.command)
+app.command("config")(config.command)
+app.command("doctor")(doctor.command)
 app.command("demo")(demo.command)
 
 

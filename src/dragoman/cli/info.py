@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.options import DEFAULT_MODEL, Json
+from dragoman.cli.options import DEFAULT_MODEL, Json, Settings, complete_model
 from dragoman.config import Config
 from dragoman.errors import ConfigError
 
@@ -15,13 +15,17 @@ from dragoman.errors import ConfigError
 def command(
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", metavar="DIR", help="A model directory or bundled model.  \\[default: en-de]"),
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="DIR",
+            help="A model directory or bundled model.  \\[default: en-de]",
+            autocompletion=complete_model,
+        ),
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Instead of a model: tiny, small, base or big.")] = None,
     vocab_size: Annotated[int | None, typer.Option(min=1, help="Shared pieces.  \\[default: the preset's]")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting.")
-    ] = None,
+    settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Print the number of parameters by part, and every setting."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dragoman.cli.options import Threads
+from dragoman.cli.options import Settings, Threads, complete_model
 from dragoman.config import PRESETS, Config, ModelConfig, read_toml
 from dragoman.errors import ConfigError
 
@@ -34,12 +34,15 @@ def command(
     test_target: Annotated[Files, typer.Option(help="Its translation.")] = None,
     out: Annotated[Path | None, typer.Option(help="The model directory; default runs/NAME of the config.")] = None,
     preset: Annotated[str | None, typer.Option(help="tiny, small, base or big: sizes and schedule together.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting.")
-    ] = None,
+    settings: Settings = None,
     start_from: Annotated[
         str | None,
-        typer.Option("--from", metavar="DIR", help="Start from this model's weights, vocabulary and sizes."),
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="Start from this model's weights, vocabulary and sizes.",
+            autocompletion=complete_model,
+        ),
     ] = None,
     data_folder: Annotated[
         Path | None,
