@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from dragoman import hub
 from dragoman.config import Config
 from dragoman.errors import ConfigError, ModelError
 from dragoman.files import RefusedFile, make_directory, partial_path, read_checked, write_file
@@ -130,9 +131,10 @@ def removed_on_error(directory: Path) -> Iterator[None]:
 
 def _read(directory: Path, name: str, max_bytes: float) -> bytes:
     """Read a file of a model directory."""
-    bundled = directory.parent == BUNDLED_MODELS  # installers may link every file of a package
+    # installers may link every file of a package, and a download is links within the cache of the hub
+    within = None if directory.parent == BUNDLED_MODELS else hub.cache_of(directory) or directory
     try:
-        return read_checked(directory, name, max_bytes, may_link=bundled)
+        return read_checked(directory, name, max_bytes, within=within)
     except RefusedFile as refused:
         raise ModelError(f"{directory / name}: {refused.reason}; {refused.remedy}") from None
 
@@ -268,7 +270,9 @@ def load_card(directory: Path) -> str | None:
 
 
 def resolve_model(model: str | Path) -> Path:
-    """Return the directory of a model: an existing one, else the bundled model of that name."""
+    """Return the directory of a model: an existing one, else the bundled model of that name; hf:// is downloaded."""
+    if hub.is_on_hub(model):
+        return hub.download(model, MODEL_FILES)
     here = Path(model)
     # a folder that only has the same name, such as a corpus, does not count
     is_run = any((here / part).exists() for part in (CONFIG, WEIGHTS, CHECKPOINTS))

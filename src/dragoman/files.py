@@ -140,15 +140,15 @@ class RefusedFile(Exception):
         self.reason, self.remedy = reason, remedy
 
 
-def _checked(directory: Path, name: str, max_bytes: float, may_link: bool) -> Path:
-    """The path of a regular file inside `directory`, checked before anything is opened."""
+def _checked(directory: Path, name: str, max_bytes: float, within: Path | None) -> Path:
+    """The path of a regular file inside `within`, checked before anything is opened."""
     try:
         path = (directory / name).resolve(strict=True)
         status = path.stat()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
         reason = getattr(error, "strerror", None) or "a loop of links"
         raise RefusedFile(f"cannot be read ({reason})", "is this a model directory?") from None
-    if not may_link and not path.is_relative_to(directory.resolve()):
+    if within is not None and not path.is_relative_to(within.resolve()):
         raise RefusedFile("links to a file outside of its directory", "copy the file itself into the directory")
     if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device might never end
         raise RefusedFile("is not a regular file")
@@ -157,12 +157,12 @@ def _checked(directory: Path, name: str, max_bytes: float, may_link: bool) -> Pa
     return path
 
 
-def read_checked(directory: Path, name: str, max_bytes: float, *, may_link: bool = False) -> bytes:
+def read_checked(directory: Path, name: str, max_bytes: float, *, within: Path | None) -> bytes:
     """Return the content of a file in an untrusted directory, or raise RefusedFile.
 
-    Pipes, files over `max_bytes` and, unless `may_link`, links out of the directory are refused.
+    Pipes, files over `max_bytes` and links out of `within` are refused; None: links may lead anywhere.
     """
-    path = _checked(directory, name, max_bytes, may_link)
+    path = _checked(directory, name, max_bytes, within)
     try:
         return path.read_bytes()
     except OSError as error:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from huggingface_hub import metadata_load
 from typer.testing import CliRunner
 
 import dragoman
@@ -369,6 +370,9 @@ def test_program_of_the_readme_translates_as_we_do(
     card = bundle.load_card(quick_run)
     assert card
     assert page.endswith(f"The model card follows.\n\n{card}")
+    if to == "huggingface":
+        expected = {"library_name": "transformers", "pipeline_tag": "translation", "tags": ["marian", "dragoman"]}
+        assert metadata_load(tmp_path / "out" / "README.md") == expected, "what the hub reads"
     [program] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     text = "  a\tb  c d "
     expected = dragoman.load(quick_run, "cpu").translate(text, length_penalty_form="power")

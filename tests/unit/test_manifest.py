@@ -217,11 +217,11 @@ def test_model_published_during_loading_loads(copied: Path, monkeypatch: pytest.
     real, new = files.read_checked, other_weights(copied)
     published: list[str] = []
 
-    def read(directory: Path, name: str, max_bytes: float, *, may_link: bool) -> bytes:
+    def read(directory: Path, name: str, max_bytes: float, *, within: Path | None) -> bytes:
         if name == WEIGHTS and not published:
             published.append(name)
             save(copied, new)
-        return real(directory, name, max_bytes, may_link=may_link)
+        return real(directory, name, max_bytes, within=within)
 
     monkeypatch.setattr(bundle, "read_checked", read)
     found = tensors.named_weights(bundle.load_bundle(copied).model)

@@ -17,7 +17,10 @@ def _import() -> None:
 
 @app.command("huggingface")
 def huggingface(
-    model: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with config.json, weights and vocabularies.")],
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="A folder with config.json, weights and vocabularies, or hf://owner/name."),
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; it must be new or empty.")],
     target_language: Annotated[
         str | None, typer.Option(metavar="TAG", help="The default, if the model translates into several.")

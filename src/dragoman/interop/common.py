@@ -26,6 +26,7 @@ from dragoman.text.normalize import Normalization, is_lowercase, keeps_no_break_
 from dragoman.text.tokenizer import Tokenizer
 
 MIN_POSITIONS = 1024  # of the position tables, even if the model's own limits are lower
+PACKAGES = {"ctranslate2": "ctranslate2 sentencepiece", "huggingface": "transformers torch sentencepiece sacremoses"}
 CHECKED_SENTENCES, CHECKED_TOKENS = 5, 32
 # Two programs that sum in a different order agree to about 1e-5; the next token is usually 0.1 or more behind.
 TIE = 1e-3
@@ -148,7 +149,8 @@ def readme(source: Source, library: str, to: str, program: str, *notes: str) -> 
     notes = (
         f'Normalise text before tokenizing, as above (`text.normalization = "{form}"`). If your text may have control '
         "characters or U+2581, also replace control characters with spaces and U+2581 with underscores.",
-        f"A text of more than {source.config.text.max_length} tokens is longer than any in training: split it.",
+        f"A text of more than {source.config.text.max_length} tokens is longer than any in training: split it. More than "
+        f"{source.num_positions:,} tokens on either side are an error.",
         *notes,
         penalty,
     )
@@ -156,6 +158,7 @@ def readme(source: Source, library: str, to: str, program: str, *notes: str) -> 
     return (
         f"# {source.name} for {library}\n\n"
         f"Exported from a dragoman model by `dragoman export --to {to}`: the same weights, the same tokens.\n\n"
+        f"Run this in the directory itself, after `pip install {PACKAGES[to]}`, with a sentence of your own:\n\n"
         f"```python\n{program}```\n\n{listed}\n\nThe model card follows.\n\n{source.card}"
     )
 

@@ -36,6 +36,14 @@ from dragoman.model.transformer import DecoderLayer, EncoderLayer, FeedForward, 
 from dragoman.tensors import weights_to_bytes
 
 LIBRARY = "Hugging Face Marian"
+CARD_HEAD = """\
+---
+library_name: transformers
+pipeline_tag: translation
+tags: [marian, dragoman]
+---
+
+"""  # what the hub reads of a model card
 
 
 def to_huggingface(model: str | os.PathLike[str], out: str | os.PathLike[str], *, check: bool = True) -> Exported:
@@ -259,7 +267,7 @@ print(tokenizer.batch_decode(output, skip_special_tokens=True))
     beam = (
         f"`generation_config.json` has beam {decode.beam} and length penalty {decode.length_penalty:g}, as the model."
     )
-    return readme(source, "Hugging Face transformers", "huggingface", program, beam)
+    return CARD_HEAD + readme(source, "Hugging Face transformers", "huggingface", program, beam)
 
 
 # The check

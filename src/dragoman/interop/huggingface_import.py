@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from dragoman import hub
 from dragoman.bundle import MAX_BYTES_PER_PARAMETER, MAX_TEXT, MAX_TOKENIZER, Tokenizers, save_bundle
 from dragoman.config import Config, DecodeConfig, TextConfig, TransformerConfig
 from dragoman.errors import ConfigError, ModelError
@@ -37,6 +38,10 @@ from dragoman.weights import MAX_HEADER, check_header, not_safetensors
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
+MODEL_FILES = (
+    CONFIG, GENERATION, SAFETENSORS, PICKLED, "vocab.json", "target_vocab.json", "source.spm", "target.spm",
+    "tokenizer_config.json",
+)  # fmt: skip
 NEVER = -1e9  # the bias of an output that Marian does not have
 DOWNLOAD = "download the model again"
 Activation = Literal["relu", "gelu", "swish"]
@@ -61,12 +66,13 @@ class ImportedModel:
 def from_huggingface(
     model: str | os.PathLike[str], out: str | os.PathLike[str], *, target_language: str = "", check: bool = True
 ) -> ImportedModel:
-    """Import a folder with a Marian model to the new model directory `out`.
+    """Import a folder with a Marian model, or hf://owner/name, to the new model directory `out`.
 
     target_language: the default, if the model translates into several.
     check: compare a few sentences with transformers, if it is installed.
     """
-    marian, out = _Marian(Path(model)), Path(out)
+    folder = hub.download(model, MODEL_FILES) if hub.is_on_hub(model) else Path(model)
+    marian, out = _Marian(folder, os.fspath(model)), Path(out)
     with new_directory(out) as directory:
         tokenizers = Tokenizers(marian.source.tokenizer, marian.target.tokenizer)
         languages = tokenizers.source.languages
@@ -93,8 +99,8 @@ def from_huggingface(
 class _Marian:
     """A folder as Hugging Face's library writes it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, name: str = "") -> None:
+        self.folder, self.name = folder, name.rpartition("/")[2] or folder.resolve().name
         if not folder.is_dir():
             raise ModelError(f"{folder}: no such folder; give one with {CONFIG}, vocab.json, source.spm and target.spm")
         self.settings = self._json(CONFIG)
@@ -119,7 +125,7 @@ class _Marian:
 
     def _read(self, name: str, most: float) -> bytes:
         with self._naming(name):
-            return read_checked(self.folder, name, most, may_link=True)  # downloads are links to a cache
+            return read_checked(self.folder, name, most, within=None)  # downloads are links to a cache
 
     def _json(self, name: str) -> dict[str, Any]:
         content = self._read(name, MAX_TEXT)
@@ -392,7 +398,7 @@ def _permuted(name: str, taken: Mapping[str, Tensor], order: Tensor, is_norm: bo
 def _card(marian: _Marian) -> str:
     languages = marian.source.tokenizer.languages
     lines = [
-        f"# {marian.folder.resolve().name}",
+        f"# {marian.name}",
         "Imported by `dragoman import huggingface` from a Marian model of Hugging Face's library: the same weights, "
         "the same tokens. Its licence is that of the original model; see the page it came from.",
     ]

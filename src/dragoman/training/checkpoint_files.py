@@ -84,7 +84,8 @@ def read_checkpoint(path: Path, only: Collection[str] = ()) -> dict[str, bytes]:
 
     def read(name: str) -> bytes:
         try:
-            return read_checked(path, name, math.inf if name.endswith(".safetensors") else MAX_STATE)
+            most = math.inf if name.endswith(".safetensors") else MAX_STATE
+            return read_checked(path, name, most, within=path)
         except RefusedFile as refused:
             raise ModelError(f"{path}: damaged checkpoint ({name} {refused.reason})") from None
 
