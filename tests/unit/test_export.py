@@ -371,8 +371,8 @@ def test_program_of_the_readme_translates_as_we_do(
     assert card
     assert page.endswith(f"The model card follows.\n\n{card}")
     if to == "huggingface":
-        expected = {"library_name": "transformers", "pipeline_tag": "translation", "tags": ["marian", "dragoman"]}
-        assert metadata_load(tmp_path / "out" / "README.md") == expected, "what the hub reads"
+        head = {"library_name": "transformers", "pipeline_tag": "translation", "tags": ["marian", "dragoman"]}
+        assert metadata_load(tmp_path / "out" / "README.md") == head, "what the hub reads"
     [program] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     text = "  a\tb  c d "
     expected = dragoman.load(quick_run, "cpu").translate(text, length_penalty_form="power")

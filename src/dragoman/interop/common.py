@@ -149,8 +149,8 @@ def readme(source: Source, library: str, to: str, program: str, *notes: str) -> 
     notes = (
         f'Normalise text before tokenizing, as above (`text.normalization = "{form}"`). If your text may have control '
         "characters or U+2581, also replace control characters with spaces and U+2581 with underscores.",
-        f"A text of more than {source.config.text.max_length} tokens is longer than any in training: split it. More than "
-        f"{source.num_positions:,} tokens on either side are an error.",
+        f"A text of more than {source.config.text.max_length} tokens is longer than any in training: split it. More "
+        f"than {source.num_positions:,} on either side are an error.",
         *notes,
         penalty,
     )
