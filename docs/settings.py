@@ -60,7 +60,7 @@ def table(section: str, cls: type) -> Iterator[str]:
     for field in fields(cls):
         if section == "model" and field.name in NOT_SETTINGS:
             continue
-        meaning = own[field.name] or ("the model" if field.name == "architecture" else "")
+        meaning = own[field.name]
         assert meaning, f"{section}.{field.name}: no meaning in config.py; write a comment beside it"
         cells = (
             f"`{field.name}`",

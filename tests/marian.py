@@ -48,6 +48,7 @@ def marian_folder(
     separate: bool = False,
     left_out: int = 0,
     pickled: bool = False,
+    half: bool = False,
     steps: int = 0,
     **settings: Any,
 ) -> Path:
@@ -103,6 +104,8 @@ def marian_folder(
     with torch.no_grad():
         for embedding in {model.model.encoder.embed_tokens, model.model.decoder.embed_tokens}:
             embedding.weight[size - 1] = 0.0
+    if half:
+        model.half()
     model.save_pretrained(folder)
     if pickled:
         torch.save(model.state_dict(), folder / "pytorch_model.bin")  # noqa: TID251

@@ -132,7 +132,7 @@ def removed_on_error(directory: Path) -> Iterator[None]:
 def _read(directory: Path, name: str, max_bytes: float) -> bytes:
     """Read a file of a model directory."""
     # installers may link every file of a package, and a download is links within the cache of the hub
-    within = None if directory.parent == BUNDLED_MODELS else hub.cache_of(directory) or directory
+    within = () if directory.parent == BUNDLED_MODELS else hub.cache_of(directory) or (directory,)
     try:
         return read_checked(directory, name, max_bytes, within=within)
     except RefusedFile as refused:
@@ -272,11 +272,22 @@ def load_card(directory: Path) -> str | None:
 def resolve_model(model: str | Path) -> Path:
     """Return the directory of a model: an existing one, else the bundled model of that name; hf:// is downloaded."""
     if hub.is_on_hub(model):
-        return hub.download(model, MODEL_FILES)
+        folder = hub.download(model, MODEL_FILES)
+        if not (folder / CONFIG).exists():
+            name = hub.hub_name(model)
+            raise ModelError(f"{name}: not a model of dragoman; try `dragoman import huggingface {name} OUT`")
+        return folder
     here = Path(model)
     # a folder that only has the same name, such as a corpus, does not count
     is_run = any((here / part).exists() for part in (CONFIG, WEIGHTS, CHECKPOINTS))
     return here if is_run or str(model) not in bundled_models() else BUNDLED_MODELS / model
+
+
+def model_name(model: str | os.PathLike[str]) -> str:
+    """The last part of a model's name, for titles."""
+    if hub.is_on_hub(model):
+        return hub.hub_name(model).partition("@")[0].rpartition("/")[2]
+    return resolve_model(Path(model)).resolve().name
 
 
 def bundled_models() -> list[str]:

@@ -117,7 +117,7 @@ class StackSize:
 class TransformerConfig:
     """The shape of a Transformer. Defaults are the paper's base model."""
 
-    architecture: Literal["transformer"] = "transformer"
+    architecture: Literal["transformer"] = "transformer"  # the kind of model
     vocab_size: int = 37_000  # of the source, and of the target unless target_vocab_size is given
     target_vocab_size: int | None = None  # of the target, where it has a vocabulary of its own
     num_layers: int = 6  # layers of the encoder, and of the decoder unless decoder_num_layers is given
@@ -237,7 +237,7 @@ class TransformerConfig:
 class RecurrentConfig:
     """The shape of a recurrent encoder-decoder, the Transformer's ancestor."""
 
-    architecture: Literal["rnn"] = "rnn"
+    architecture: Literal["rnn"] = "rnn"  # the kind of model
     vocab_size: int = 37_000  # of the source, and of the target unless target_vocab_size is given
     target_vocab_size: int | None = None  # of the target, where it has a vocabulary of its own
     cell: Literal["rnn", "lstm"] = "lstm"  # the recurrent cell

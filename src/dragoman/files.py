@@ -5,7 +5,7 @@ Knows nothing of models or of what the files contain.
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -43,12 +43,17 @@ def write_output(path: Path, content: bytes) -> None:
 
 def follow_link(path: Path) -> Path:
     """Where a link to a file leads, so that the file and not the link is replaced."""
-    return path.resolve() if path.is_symlink() and not is_stream(path) else path
+    try:
+        return path.resolve() if path.is_symlink() and not is_stream(path) else path
+    except (OSError, RuntimeError):  # a loop of links
+        return path
 
 
 def is_stream(path: Path) -> bool:
     """Whether it is a device, a pipe or a name of an open file, such as /dev/stdout, which must not be replaced."""
-    return path.exists() and (not path.is_file() or path.absolute().parts[1] in ("dev", "proc"))
+    if not path.exists() or path.is_dir():
+        return False
+    return not path.is_file() or path.absolute().as_posix().startswith(("/proc/", "/dev/fd/", "/dev/std"))
 
 
 def move_into_place(partial: Path, path: Path) -> None:
@@ -140,15 +145,15 @@ class RefusedFile(Exception):
         self.reason, self.remedy = reason, remedy
 
 
-def _checked(directory: Path, name: str, max_bytes: float, within: Path | None) -> Path:
-    """The path of a regular file inside `within`, checked before anything is opened."""
+def _checked(directory: Path, name: str, max_bytes: float, within: Sequence[Path]) -> Path:
+    """The path of a regular file inside one of `within`, checked before anything is opened."""
     try:
         path = (directory / name).resolve(strict=True)
         status = path.stat()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
         reason = getattr(error, "strerror", None) or "a loop of links"
         raise RefusedFile(f"cannot be read ({reason})", "is this a model directory?") from None
-    if within is not None and not path.is_relative_to(within.resolve()):
+    if within and not any(path.is_relative_to(place.resolve()) for place in within):
         raise RefusedFile("links to a file outside of its directory", "copy the file itself into the directory")
     if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device might never end
         raise RefusedFile("is not a regular file")
@@ -157,10 +162,11 @@ def _checked(directory: Path, name: str, max_bytes: float, within: Path | None) 
     return path
 
 
-def read_checked(directory: Path, name: str, max_bytes: float, *, within: Path | None) -> bytes:
+def read_checked(directory: Path, name: str, max_bytes: float, *, within: Sequence[Path]) -> bytes:
     """Return the content of a file in an untrusted directory, or raise RefusedFile.
 
-    Pipes, files over `max_bytes` and links out of `within` are refused; None: links may lead anywhere.
+    Pipes, files over `max_bytes` and links to other places than `within` are refused; if that is empty, links may lead
+    anywhere.
     """
     path = _checked(directory, name, max_bytes, within)
     try:

@@ -75,7 +75,7 @@ def _section(name: str, values: Any) -> Iterator[str]:
     for field in fields(values):
         if name == "model" and field.name in NOT_SETTINGS:
             continue
-        value, meaning = getattr(values, field.name), own[field.name] or "the kind of model"
+        value, meaning = getattr(values, field.name), own[field.name]
         if choices := literal_choices(type(values), field.name):
             meaning = f"{meaning}: {', '.join(choices)}"
         if value != field.default:

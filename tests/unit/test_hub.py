@@ -25,8 +25,12 @@ def cached(home: Path, name: str, folder: Path) -> Path:
     for place in (snapshot, blobs, refs):
         place.mkdir(parents=True)
     (refs / "main").write_text(COMMIT)
+    shared = home / "hub" / "blobs" / "ab"
+    shared.mkdir(parents=True)
     for number, path in enumerate(sorted(folder.iterdir())):
-        shutil.copy(path, blobs / f"{number:040}")
+        shutil.copy(path, shared / f"{number:064}" if path.suffix == ".safetensors" else blobs / f"{number:040}")
+        if path.suffix == ".safetensors":  # large files are shared by all models
+            (blobs / f"{number:040}").symlink_to(shared / f"{number:064}")
         (snapshot / path.name).symlink_to(Path("../../blobs") / f"{number:040}")
     return snapshot
 
@@ -46,6 +50,9 @@ def test_a_model_is_loaded_by_its_name(tmp_path: Path) -> None:
     assert there.returncode == 0, there.stderr
     assert json.loads(there.stdout) == json.loads(here.stdout)
     assert run(tmp_path, "info", "--model", "hf://somebody/small@main").returncode == 0
+    assert run(tmp_path, "shortlist", "--model", "hf://somebody/small", "--source", "x").stderr == (
+        "dragoman: --model hf://somebody/small: is a download; give --out\n"
+    )
     unknown = run(tmp_path, "info", "--model", "hf://somebody/else")
     assert unknown.returncode == 4
     assert unknown.stderr.startswith("dragoman: hf://somebody/else: cannot be downloaded (LocalEntryNotFoundError: ")
@@ -59,6 +66,10 @@ def test_a_marian_model_is_imported_by_its_name(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "checked: 5 sentences give the same tokens in transformers" in done.stdout
     assert (tmp_path / "ours" / "card.md").read_text().startswith("# opus-mt-en-de\n")
+    name = "hf://somebody/opus-mt-en-de"
+    wrong = run(tmp_path, "translate", "--model", name, "the cat")
+    assert wrong.returncode == 4
+    assert wrong.stderr == f"dragoman: {name}: not a model of dragoman; try `dragoman import huggingface {name} OUT`\n"
 
 
 def test_links_lead_nowhere_but_into_the_cache_of_the_model(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "separate and untied": {"separate": True, "tie_word_embeddings": False},
     "pickled": {"pickled": True, "activation_function": "silu"},
     "pieces without an id": {"left_out": 8},
+    "float16": {"pickled": True, "half": True},
     "odd width": {"d_model": 33, "encoder_attention_heads": 3, "decoder_attention_heads": 3},
 }  # fmt: skip
 QUICK = ("swish", "bpe with tags", "separate and untied")
@@ -66,7 +68,8 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def library(folder: Path) -> tuple[Any, Any]:
     from transformers import MarianMTModel, MarianTokenizer
 
-    return MarianTokenizer.from_pretrained(folder), MarianMTModel.from_pretrained(folder).eval()
+    model = MarianMTModel.from_pretrained(folder, dtype=torch.float32)
+    return MarianTokenizer.from_pretrained(folder), model.eval()
 
 
 # The same numbers
@@ -161,9 +164,13 @@ def test_a_tag_selects_the_target_language(tagged: Path, tmp_path: Path) -> None
 def test_a_missing_or_unknown_language_is_an_error(tagged: Path, tmp_path: Path) -> None:
     from_huggingface(tagged, tmp_path / "ours", check=False)
     translator = dragoman.load(tmp_path / "ours", "cpu")
-    with pytest.raises(ConfigError, match=r"^target_language: none was given; give one of deu, fra$"):
+    with pytest.raises(
+        ConfigError, match=r"^target_language: none was given; give one of deu, fra, or set it in the model"
+    ):
         translator.translate("the cat")
-    with pytest.raises(ConfigError, match=r"^target_language: 'eng' is not among them; give one of deu, fra$"):
+    with pytest.raises(
+        ConfigError, match=r"^target_language: 'eng' is not among them; give one of deu, fra, or set it in the model"
+    ):
         translator.translate("the cat", target_language="eng")
     with pytest.raises(ConfigError, match=r"^target_language: 'eng' is unknown; give one of deu, fra$"):
         from_huggingface(tagged, tmp_path / "other", target_language="eng")
@@ -240,7 +247,7 @@ def changed(folder: Path, place: Path, **settings: Any) -> Path:
         ({"model_type": "t5"}, "model_type 't5' has no counterpart here for its relative position bias and RMS norm"),
         ({"model_type": "bert"}, "model_type 'bert' cannot be imported; give a Marian model"),
         ({"activation_function": "tanh"}, "activation_function 'tanh' has no counterpart here; only relu, gelu"),
-        ({"d_model": "32"}, "d_model is '32', not a number from 1 to 16,777,216"),
+        ({"d_model": "32"}, "d_model is '32', not a number from 1 to 1,000,000"),
         ({"d_model": 1 << 30}, "d_model is 1073741824, not a number from 1"),
         ({"scale_embedding": 1}, "scale_embedding is 1, not true or false"),
         ({"eos_token_id": -1}, "eos_token_id is -1, not an id from 0 to"),
@@ -274,7 +281,7 @@ def test_settings_without_a_counterpart_are_refused(
 def test_damaged_files_are_refused(tagged: Path, tmp_path: Path, name: str, content: bytes, message: str) -> None:
     folder = changed(tagged, tmp_path / "theirs")
     (folder / name).write_bytes(content)
-    with pytest.raises(ModelError, match=re.escape(message)):
+    with pytest.raises(ModelError, match="^" + re.escape(f"{folder}/{message}")):
         from_huggingface(folder, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 
@@ -298,6 +305,41 @@ def test_numbers_that_are_not_finite_are_refused(tagged: Path, tmp_path: Path) -
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelError, match=r"layers\.0\.fc1\.bias has numbers that are not finite; download"):
         from_huggingface(folder, tmp_path / "ours")
+
+
+@pytest.mark.parametrize(
+    ("weights", "problem"),
+    [
+        (torch.zeros(1).expand(100_000, 512), "model.shared.weight is larger than the file"),
+        (torch.zeros(8, 8).to_sparse(), "model.shared.weight is larger than the file"),
+        ("text", "not a dictionary of tensors"),
+    ],
+)
+def test_a_pickle_that_is_larger_in_memory_is_refused(tagged: Path, tmp_path: Path, weights: Any, problem: str) -> None:
+    folder = changed(tagged, tmp_path / "theirs")
+    (folder / "model.safetensors").unlink()
+    torch.save({"model.shared.weight": weights}, folder / "pytorch_model.bin")  # noqa: TID251
+    with pytest.raises(ModelError, match=re.escape(f"pytorch_model.bin: {problem}; download")):
+        from_huggingface(folder, tmp_path / "ours")
+    if isinstance(weights, torch.Tensor):
+        return
+    with zipfile.ZipFile(folder / "packed.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("archive/data.pkl", bytes(1_000_000))
+    (folder / "packed.zip").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"not a checkpoint of tensors \(it is compressed\); download"):
+        from_huggingface(folder, tmp_path / "ours")
+
+
+def test_tags_are_words(tagged: Path, tmp_path: Path) -> None:
+    """What a model calls its languages is printed."""
+    folder = changed(tagged, tmp_path / "theirs")
+    ids = json.loads((folder / "vocab.json").read_text())
+    index = ids.pop(">>fra<<")
+    (folder / "vocab.json").write_text(json.dumps({**ids, ">>f\x1b[31m<<": index}))
+    assert from_huggingface(folder, tmp_path / "ours", check=False).languages == ("deu",)
+    (folder / "vocab.json").write_text(json.dumps({**ids, ">>\ud800<<": index}))
+    with pytest.raises(ModelError, match=r"vocab\.json: '>>\\ud800<<' is not text; download"):
+        from_huggingface(folder, tmp_path / "other", check=False)
 
 
 class _Touch:
@@ -363,6 +405,8 @@ def test_training_continues_from_an_imported_model(tmp_path: Path, tagged: Path)
         out = ["--from", str(tmp_path / f"imported {name}"), "--out", str(tmp_path / f"tuned {name}")]
         results[name] = CliRunner().invoke(app, ["train", *arguments, *settings, *out])
     assert results["plain"].exit_code == 0, results["plain"].output
+    records = [json.loads(line) for line in (tmp_path / "tuned plain" / "log.jsonl").read_text().splitlines()]
+    assert all(record["loss"] < 20 for record in records if record["kind"] == "train"), "outputs it lacks cost little"
     assert dragoman.load(tmp_path / "tuned plain", "cpu").translate("the cat").status in ("translated", "truncated")
     assert str(results["tagged"].exception) == (
         f"train.start_from: {tmp_path / 'imported tagged'} translates into several languages, and training does not "

@@ -3,7 +3,7 @@
 import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +217,7 @@ def test_model_published_during_loading_loads(copied: Path, monkeypatch: pytest.
     real, new = files.read_checked, other_weights(copied)
     published: list[str] = []
 
-    def read(directory: Path, name: str, max_bytes: float, *, within: Path | None) -> bytes:
+    def read(directory: Path, name: str, max_bytes: float, *, within: Sequence[Path]) -> bytes:
         if name == WEIGHTS and not published:
             published.append(name)
             save(copied, new)

@@ -41,6 +41,7 @@ def test_streams_are_not_replaced(tmp_path: Path) -> None:
         assert follow_link(Path(name)) == Path(name)
     (tmp_path / "file").touch()
     assert not is_stream(tmp_path / "file")
+    assert not is_stream(tmp_path)
     assert not is_stream(tmp_path / "nothing")
 
 

@@ -13,7 +13,7 @@ from dragoman.cli.options import Json
 
 REQUIRED = (
     "torch", "numpy", "numba", "onnx", "onnxruntime", "sentencepiece", "safetensors", "sacrebleu", "sacremoses",
-    "babel", "num2words", "rich", "typer",
+    "babel", "num2words", "protobuf", "rich", "typer",
 )  # fmt: skip
 
 
@@ -39,23 +39,24 @@ EXTRAS = {
 
 def command(as_json: Json = False) -> None:
     """Report what is installed, which device, engine and precision are used for what and why, and what is missing."""
+    packages = {name: _version(name) for name in REQUIRED}
+    missing = [name for name, version in packages.items() if version is None]
+    if missing:  # what follows may need them
+        print(f"doctor: {', '.join(missing)} not installed; run pip install dragoman again", file=sys.stderr)
+        sys.exit(1)
     found = {
         "machine": _machine(),
-        "packages": {name: _version(name) for name in REQUIRED},
+        "packages": packages,
         "extras": {
             name: {"package": extra.package, "version": _version(extra.package), "gives": extra.gives}
             for name, extra in EXTRAS.items()
         },
         "uses": _uses(),
     }
-    missing = [name for name, version in found["packages"].items() if version is None]
     if as_json:
-        print(json.dumps({**found, "problems": [f"{name} is not installed" for name in missing]}, ensure_ascii=False))
+        print(json.dumps(found, ensure_ascii=False))
     else:
         _print(found)
-    if missing:
-        print(f"doctor: {', '.join(missing)} not installed; run pip install dragoman again", file=sys.stderr)
-        sys.exit(1)
 
 
 def _version(package: str) -> str | None:
@@ -115,7 +116,7 @@ def _uses() -> dict[str, dict[str, str]]:
 
     uses["translating with a model you trained"] = asdict(choose_engine("auto", "auto", TransformerConfig(), device))
     uses["sampling, scores and attention"] = {
-        "engine": "plain", "precision": "float32", "reason": "the one that can do everything"
+        "engine": "plain", "precision": "float32", "reason": "the only one that does all of it"
     }  # fmt: skip
     precision, why = ("bfloat16", "a GPU is faster in it") if device.startswith("cuda") else ("float32", "the default")
     uses["training"] = {"engine": "training", "precision": precision, "reason": why}
@@ -136,7 +137,7 @@ def _print(found: dict[str, Any]) -> None:
         print(f"  {name:<{width}}  {use['engine']} engine in {use['precision']} on {use['device']}: {use['reason']}")
     print("\ninstalled")
     for name, version in found["packages"].items():
-        print(f"  {name:<14} {version or 'missing'}")
+        print(f"  {name:<14} {version}")
     print("\nextras")
     for name, extra in found["extras"].items():
         state = extra["version"] or f'not installed: pip install "dragoman[{name}]"'

@@ -36,7 +36,7 @@ def command(
     if model is not None:
         if settings or vocab_size is not None:
             raise ConfigError("--set: a model has the settings it has; leave out --set and --vocab-size")
-        from dragoman.bundle import load_config, resolve_model, stores_int8
+        from dragoman.bundle import load_config, model_name, resolve_model, stores_int8
 
         directory = resolve_model(model)
         config, int8 = load_config(directory), stores_int8(directory)
@@ -62,6 +62,6 @@ def command(
         print(json.dumps(record, ensure_ascii=False))
         return
     print(parameter_table(config.model))
-    what = "a model of this shape" if model is None else model
+    what = "a model of this shape" if model is None else model_name(model)
     print(f"\n{what} translates here with the {choice.describe()}\n")
     print(config.to_toml(), end="")

@@ -45,7 +45,7 @@ def command(
     _check_arguments(text, source, target, out)
 
     import dragoman
-    from dragoman.bundle import resolve_model
+    from dragoman.bundle import model_name
     from dragoman.cli.progress import counting
     from dragoman.inspect.capture import without_heads
     from dragoman.inspect.payload import inspect_many
@@ -63,7 +63,7 @@ def command(
         return
     payload = inspect_many(
         translator,
-        resolve_model(model).resolve().name,
+        model_name(model),
         sentences,
         masked=masked,
         most=most,

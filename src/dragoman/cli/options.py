@@ -56,7 +56,7 @@ Model = Annotated[
         "--model",
         "-m",
         metavar="DIR",
-        help="The model directory, or the name of a bundled model.",
+        help="The model directory, the name of a bundled model, or hf://owner/name.",
         autocompletion=complete_model,
     ),
 ]

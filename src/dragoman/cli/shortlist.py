@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Learn a shortlist from the attention of a model; `translate --shortlist` uses it."""
     import dragoman
-    from dragoman import bundle
+    from dragoman import bundle, hub
     from dragoman.cli.progress import LineProgress
     from dragoman.data.corpus import content_hash
     from dragoman.decode.associations import encode_pairs, learn_shortlist, require_transformer
@@ -47,6 +47,8 @@ def command(
     directory = bundle.resolve_model(model)
     if out is None and directory.parent == bundle.BUNDLED_MODELS:
         raise ConfigError(f"--model {model}: is part of the package; give --out")
+    if out is None and hub.is_on_hub(model):
+        raise ConfigError(f"--model {hub.hub_name(model)}: is a download; give --out")
     if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         raise ConfigError(f"--out {out}: is not an empty directory; give another one")
     translator = dragoman.load(model, device, precision, threads, engine)

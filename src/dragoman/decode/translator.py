@@ -532,7 +532,8 @@ class Translator:
             raise ConfigError(f"target_language: {wanted!r} was given, but the model has only one; leave it out")
         if languages:
             problem = f"{wanted!r} is not among them" if wanted else "none was given"
-            raise ConfigError(f"target_language: {problem}; give one of {', '.join(languages)}")
+            known = ", ".join(languages)
+            raise ConfigError(f"target_language: {problem}; give one of {known}, or set it in the model's config.toml")
         return []
 
     def limit(self, source_length: int, options: DecodeConfig) -> int:

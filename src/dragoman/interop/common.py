@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from dragoman.bundle import Tokenizers, load_bundle, load_card, resolve_model
+from dragoman.bundle import Tokenizers, load_bundle, load_card, model_name, resolve_model
 from dragoman.config import Config, ModelConfig, StackSize, TransformerConfig
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import greedy
@@ -69,7 +69,7 @@ def load_source(model: str | os.PathLike[str], refuse: Callable[[ModelConfig], N
     assert isinstance(bundle.model, Transformer)
     assert isinstance(bundle.config.model, TransformerConfig)
     card = load_card(directory) or "# A dragoman translation model\n"
-    name = directory.resolve().name
+    name = model_name(model)
     return Source(name, bundle.config, bundle.config.model, bundle.tokenizers, bundle.model, card)
 
 
@@ -208,11 +208,13 @@ def sample_texts(source: Source) -> list[str]:
     usable = [piece for name, piece in table.items() if name.strip("\u2581").isalpha()] or list(table.values())
     longest = min(12, source.config.text.max_length - 1, source.num_positions - 1)
     texts: list[str] = []
-    while len(texts) < CHECKED_SENTENCES:
+    for _ in range(1_000):  # a strange tokenizer may have no text at all
         ids = generator.choices(usable, k=generator.randint(min(3, longest), longest))
         text = tokenizer.decode(ids)
         if text and len(tokenizer.encode(text)) <= longest:
             texts.append(text)
+        if len(texts) == CHECKED_SENTENCES:
+            break
     return texts
 
 

@@ -283,7 +283,7 @@ def translate(directory: Path, texts: Sequence[str], limit: int, never: Sequence
     logging.set_verbosity_error()
     try:
         tokenizer = transformers.MarianTokenizer.from_pretrained(directory)
-        model = transformers.MarianMTModel.from_pretrained(directory).eval()
+        model = transformers.MarianMTModel.from_pretrained(directory, dtype=torch.float32).eval()
         options = {"suppress_tokens": list(never)} if never else {}
         found = []
         for text in texts:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from dragoman import hub
 from dragoman.bundle import MAX_BYTES_PER_PARAMETER, MAX_TEXT, MAX_TOKENIZER, Tokenizers, save_bundle
-from dragoman.config import Config, DecodeConfig, TextConfig, TransformerConfig
+from dragoman.config import LARGEST, Config, DecodeConfig, TextConfig, TransformerConfig
 from dragoman.errors import ConfigError, ModelError
 from dragoman.files import RefusedFile, read_checked
 from dragoman.interop import huggingface
@@ -42,12 +43,11 @@ MODEL_FILES = (
     CONFIG, GENERATION, SAFETENSORS, PICKLED, "vocab.json", "target_vocab.json", "source.spm", "target.spm",
     "tokenizer_config.json",
 )  # fmt: skip
-NEVER = -1e9  # the bias of an output that Marian does not have
+NEVER = -1e3  # the bias of an output that Marian does not have: far below all others
 DOWNLOAD = "download the model again"
 Activation = Literal["relu", "gelu", "swish"]
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
 NO_COUNTERPART = {"t5": "relative position bias and RMS norm", "mt5": "relative position bias and RMS norm"}
-LARGEST = 1 << 24  # of any size in config.json
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -72,7 +72,8 @@ def from_huggingface(
     check: compare a few sentences with transformers, if it is installed.
     """
     folder = hub.download(model, MODEL_FILES) if hub.is_on_hub(model) else Path(model)
-    marian, out = _Marian(folder, os.fspath(model)), Path(out)
+    on_hub = hub.hub_name(model).partition("@")[0].rpartition("/")[2] if hub.is_on_hub(model) else ""
+    marian, out = _Marian(folder, on_hub), Path(out)
     with new_directory(out) as directory:
         tokenizers = Tokenizers(marian.source.tokenizer, marian.target.tokenizer)
         languages = tokenizers.source.languages
@@ -100,7 +101,7 @@ class _Marian:
     """A folder as Hugging Face's library writes it."""
 
     def __init__(self, folder: Path, name: str = "") -> None:
-        self.folder, self.name = folder, name.rpartition("/")[2] or folder.resolve().name
+        self.folder, self.name = folder, name or folder.resolve().name
         if not folder.is_dir():
             raise ModelError(f"{folder}: no such folder; give one with {CONFIG}, vocab.json, source.spm and target.spm")
         self.settings = self._json(CONFIG)
@@ -125,7 +126,7 @@ class _Marian:
 
     def _read(self, name: str, most: float) -> bytes:
         with self._naming(name):
-            return read_checked(self.folder, name, most, within=None)  # downloads are links to a cache
+            return read_checked(self.folder, name, most, within=())  # downloads are links to a cache
 
     def _json(self, name: str) -> dict[str, Any]:
         content = self._read(name, MAX_TEXT)
@@ -170,40 +171,50 @@ class _Marian:
         return (self.folder / "target_vocab.json").exists()
 
     def _ids(self, side: str) -> dict[str, int]:
-        name = "target_vocab.json" if side == "target" and self._separate else "vocab.json"
+        name = self._vocabulary(side)
+        content = self._read(name, MAX_TOKENIZER)
         with self._naming(name):
-            return read_ids(self._read(name, MAX_TOKENIZER), self._sizes[side == "target"])
+            return read_ids(content, self._sizes[side == "target"])
+
+    def _vocabulary(self, side: str) -> str:
+        return "target_vocab.json" if side == "target" and self._separate else "vocab.json"
 
     def _special(self, ids: Mapping[str, int], side: str) -> SpecialIds:
         size = self._sizes[side == "target"]
         if "<unk>" not in ids:
-            raise ModelError(f"{self.folder / 'vocab.json'}: has no <unk>; {DOWNLOAD}")
+            raise ModelError(f"{self.folder / self._vocabulary(side)}: has no <unk>; {DOWNLOAD}")
         pad, end = self._id("pad_token_id", size), self._id("eos_token_id", size)
         return SpecialIds(pad, ids["<unk>"], self._id("decoder_start_token_id", size), end)
 
     @cached_property
     def source(self) -> Imported:
-        ids = self._ids("source")
+        ids, model = self._ids("source"), self._read("source.spm", MAX_TOKENIZER)
+        special = self._special(ids, "source")
         with self._naming("source.spm"):
-            return source_tokenizer(self._read("source.spm", MAX_TOKENIZER), ids, self._special(ids, "source"))
+            return source_tokenizer(model, ids, special)
 
     @cached_property
     def target(self) -> Imported:
-        ids, size = self._ids("target"), self._sizes[1]
+        ids, model = self._ids("target"), self._read("target.spm", MAX_TOKENIZER)
+        special = self._special(ids, "target")
         with self._naming("target.spm"):
-            model = self._read("target.spm", MAX_TOKENIZER)
-            return target_tokenizer(model, ids, self._special(ids, "target"), size)
+            return target_tokenizer(model, ids, special, self._sizes[1])
 
     # Configuration
 
     @cached_property
     def config(self) -> Config:
+        try:
+            return self._config()
+        except ConfigError as error:
+            raise ConfigError(f"{self.folder / CONFIG}: {error}") from None
+
+    def _config(self) -> Config:
         size, flag = self._size, self._flag
-        name = self.settings.get("activation_function", "gelu")
+        name = str(self.settings.get("activation_function", "gelu"))
         if name not in ACTIVATIONS:
             raise ConfigError(
-                f"{self.folder / CONFIG}: activation_function {name!r} has no counterpart here; "
-                f"only {', '.join(ACTIVATIONS)} have"
+                f"activation_function {name!r} has no counterpart here; only {', '.join(ACTIVATIONS)} have"
             )
         model = TransformerConfig(
             vocab_size=self.source.tokenizer.size,
@@ -240,8 +251,8 @@ class _Marian:
         given = {**self.settings, **(self._json(GENERATION) if has_own else {})}
         beam, alpha = given.get("num_beams"), given.get("length_penalty")
         return DecodeConfig(
-            beam=beam if isinstance(beam, int) and beam > 0 else DecodeConfig.beam,
-            length_penalty=float(alpha) if isinstance(alpha, int | float) else 1.0,
+            beam=beam if type(beam) is int and 1 <= beam <= 100 else DecodeConfig.beam,
+            length_penalty=float(alpha) if isinstance(alpha, int | float) and 0 <= alpha <= 10 else 1.0,
             length_penalty_form="power",
         )
 
@@ -281,6 +292,7 @@ class _Marian:
             raise ModelError(f"{self.folder}: has neither {SAFETENSORS} nor {PICKLED}; {DOWNLOAD}")
         content = self._read(PICKLED, most)
         try:
+            _refuse_compressed(content)
             # tensors only: the sole place where a pickle is read, because many of these models have nothing else
             stored = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)  # noqa: TID251
         except Exception as error:
@@ -288,6 +300,9 @@ class _Marian:
             raise ModelError(f"{self.folder / PICKLED}: not a checkpoint of tensors ({reason}); {DOWNLOAD}") from None
         if not isinstance(stored, dict) or not all(isinstance(each, Tensor) for each in stored.values()):
             raise ModelError(f"{self.folder / PICKLED}: not a dictionary of tensors; {DOWNLOAD}")
+        for name, tensor in stored.items():  # the same number again and again takes no room in a file
+            if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > len(content):
+                raise ModelError(f"{self.folder / PICKLED}: {name} is larger than the file; {DOWNLOAD}")
         return stored
 
     def weights(self) -> dict[str, Tensor]:
@@ -320,9 +335,11 @@ class _Marian:
             table = stored.get(f"model.{side}.embed_positions.weight")
             if table is None:
                 continue
-            width = self._size("d_model")
+            width, most = self._size("d_model"), self._size("max_position_embeddings", 1024)
+            if table.ndim != 2 or len(table) > most or table.size(1) != width:
+                raise ModelError(f"{self.folder}: the positions of its {side} are {list(table.shape)}; {DOWNLOAD}")
             expected = sinusoids(torch.arange(len(table)), width)[:, huggingface.permutation(width)].float()
-            if table.shape != expected.shape or not torch.allclose(table.float(), expected, atol=1e-4):
+            if not torch.allclose(table.float(), expected, atol=1e-4 if table.dtype == torch.float32 else 1e-2):
                 raise ConfigError(f"{self.folder}: the positions of its {side} are not sinusoidal; give another model")
 
     def _embeddings(
@@ -341,7 +358,8 @@ class _Marian:
             source, target = both, both
         else:
             source = take("model.encoder.embed_tokens.weight", (sources, width))
-            target = take("model.decoder.embed_tokens.weight", (targets, width))
+            tied = "model.decoder.embed_tokens.weight" not in stored and self._is_tied
+            target = take("lm_head.weight" if tied else "model.decoder.embed_tokens.weight", (targets, width))
         output = target if self._is_tied else take("lm_head.weight", (targets, width))
         bias = take("final_logits_bias", (1, targets))[0] if "final_logits_bias" in stored else torch.zeros(targets)
         rows = self.target.rows
@@ -364,8 +382,22 @@ class _Marian:
         own = self.target.own_ids()
         ids = self._special(self._ids("target"), "target")
         # one more: the last may be forced to be the end
-        found = huggingface.translate(self.folder, texts, limit + 1, never=(ids.pad, ids.unk, ids.start))
+        try:
+            found = huggingface.translate(self.folder, texts, limit + 1, never=(ids.pad, ids.unk, ids.start))
+        except Exception as error:  # anything that the other library may raise
+            reason = str(error).partition("\n")[0]
+            raise ModelError(
+                f"{self.folder}: transformers cannot run it ({type(error).__name__}: {reason}); use --no-check"
+            ) from error
         return [[own[theirs] for theirs in row[:limit]] for row in found]
+
+
+def _refuse_compressed(content: bytes) -> None:
+    """Refuse an archive that is larger unpacked: PyTorch compresses nothing."""
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(part.file_size for part in archive.infolist()) > len(content):
+                raise ValueError("it is compressed")
 
 
 def _parts(config: TransformerConfig) -> Iterator[tuple[str, str, bool]]:

@@ -12,9 +12,10 @@ from typing import Any
 
 import sentencepiece.sentencepiece_model_pb2
 
+from dragoman.config import LARGEST
 from dragoman.errors import ModelError
 from dragoman.text.normalize import Normalization
-from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.tokenizer import LANGUAGE_TAG, Tokenizer
 from dragoman.text.vocabulary import VOCABULARY
 
 spm: Any = sentencepiece.sentencepiece_model_pb2  # made by protobuf, which mypy cannot see into
@@ -54,7 +55,9 @@ def read_ids(content: bytes, size: int) -> dict[str, int]:
     if not isinstance(ids, dict) or not ids:
         raise ModelError("not a JSON object of pieces and ids")
     for piece, index in ids.items():
-        if not piece or type(index) is not int or not 0 <= index < size:
+        if not piece or (not piece.isascii() and not _is_text(piece)):
+            raise ModelError(f"{piece!r} is not text")
+        if type(index) is not int or not 0 <= index < size:
             raise ModelError(f"{piece!r} has the id {index!r}, and ids must be from 0 to {size - 1:,}")
     if len(set(ids.values())) < len(ids):
         raise ModelError("two pieces have the same id")
@@ -64,10 +67,9 @@ def read_ids(content: bytes, size: int) -> dict[str, int]:
 def source_tokenizer(model: bytes, ids: Mapping[str, int], special: SpecialIds) -> Imported:
     """Only pieces that source text can have, and the tags of target languages, such as >>deu<<."""
     proto = _parsed(model)
-    pieces = _ordinary(proto)
+    tags = [name for name in ids if LANGUAGE_TAG.fullmatch(name)]
+    pieces = [piece for piece in _ordinary(proto) if piece.piece not in tags]
     rows = [ids.get(piece.piece, special.unk) for piece in pieces]
-    known = {piece.piece for piece in pieces}
-    tags = [name for name in ids if name.startswith(">>") and name.endswith("<<") and name not in known]
     pieces += [_piece(tag, spm.ModelProto.SentencePiece.CONTROL) for tag in tags]
     return _imported(proto, pieces, [*rows, *(ids[tag] for tag in tags)], special)
 
@@ -96,7 +98,17 @@ def _parsed(model: bytes) -> Any:
         proto.ParseFromString(model)
     except Exception:  # of a type that only protobuf knows
         raise ModelError("not a sentencepiece model") from None
+    if len(proto.pieces) > LARGEST:
+        raise ModelError(f"{len(proto.pieces):,} pieces are more than {LARGEST:,}")
     return proto
+
+
+def _is_text(piece: str) -> bool:
+    try:
+        piece.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
 
 
 def _ordinary(proto: Any) -> list[Any]:

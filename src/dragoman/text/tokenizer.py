@@ -31,6 +31,7 @@ TRAINERS_OWN = "\u2585"  # marks unknown characters in the trainer, which skips 
 # exact. Without byte fallback they would be lost, so every character is kept.
 COVERAGE_WITH_BYTES = 0.9999
 
+LANGUAGE_TAG = re.compile(r">>[\w.+@-]{1,64}<<")
 Kind = Literal["unigram", "bpe", "word", "char"]
 # Field numbers and values in sentencepiece's model file, a protocol buffer; the processor does not expose its kind.
 TRAINER_SPEC, MODEL_TYPE = 2, 3
@@ -119,7 +120,7 @@ class Tokenizer:
         found: list[str] = []
         for index in range(self.size - 1, NUM_SPECIAL, -1):
             name = str(self._processor.id_to_piece(index))
-            if not (self._processor.is_control(index) and name.startswith(">>") and name.endswith("<<")):
+            if not (self._processor.is_control(index) and LANGUAGE_TAG.fullmatch(name)):
                 break
             found.append(name[2:-2])
         return tuple(reversed(found))

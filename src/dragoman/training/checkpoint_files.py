@@ -85,7 +85,7 @@ def read_checkpoint(path: Path, only: Collection[str] = ()) -> dict[str, bytes]:
     def read(name: str) -> bytes:
         try:
             most = math.inf if name.endswith(".safetensors") else MAX_STATE
-            return read_checked(path, name, most, within=path)
+            return read_checked(path, name, most, within=[path])
         except RefusedFile as refused:
             raise ModelError(f"{path}: damaged checkpoint ({name} {refused.reason})") from None
 
