@@ -79,6 +79,7 @@ def test_every_logit_is_that_of_transformers(folders: tuple[Path, Path]) -> None
     theirs, ours = _Marian(folders[0]), load_bundle(folders[1])
     tokenizer, model = library(folders[0])
     rows = theirs.target.rows
+    atol = 1e-3 if "float16" in (folders[0] / "config.json").read_text() else 1e-4  # its positions are rounded there
     target = tokenizer(text_target="die Katze saß auf der Matte", return_tensors="pt").input_ids[0].tolist()
     own = theirs.target.own_ids()
     for text in TEXTS:
@@ -90,7 +91,7 @@ def test_every_logit_is_that_of_transformers(folders: tuple[Path, Path]) -> None
             given = torch.tensor([[*encode(text), 3]])
             found = ours.model(given, torch.tensor([[2, *(own[index] for index in target)]]))[0]
         real = [place for place, index in enumerate(rows) if own[index] == place]
-        torch.testing.assert_close(found[:, real], expected[:, [rows[place] for place in real]], atol=1e-4, rtol=0)
+        torch.testing.assert_close(found[:, real], expected[:, [rows[place] for place in real]], atol=atol, rtol=0)
         doubles = [place for place in range(len(rows)) if place not in real]
         assert (found[:, doubles] < NEVER / 2).all()
         assert sorted(rows[place] for place in real) == list(range(expected.size(1))), "each of theirs once"
