@@ -57,7 +57,9 @@ def command(
         int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.  \\[default: the model's]")
     ] = None,
     n_best: Annotated[int | None, typer.Option(help="Translations per line, separated by tabs.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="GNMT's alpha.  \\[default: the model's]")] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Alpha: the higher, the longer the translations.  \\[default: the model's]")
+    ] = None,
     max_extra: Annotated[int | None, typer.Option(help="Most tokens the output may have beyond the input's.")] = None,
     split: Split = None,
     target_language: TargetLanguage = None,
