@@ -77,6 +77,7 @@ def test_config_is_the_preset_with_every_meaning(preset: str) -> None:
     assert text == annotated_toml(built)
 
 
+@pytest.mark.slow
 def test_config_can_be_trained(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     told = invoke("config", "--preset", "tiny", "--out", str(file), "--set", "data.generated=numbers-de")

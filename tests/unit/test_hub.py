@@ -60,6 +60,7 @@ def test_a_model_is_loaded_by_its_name(tmp_path: Path) -> None:
     assert unknown.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_marian_model_is_imported_by_its_name(tmp_path: Path) -> None:
     cached(tmp_path, "somebody/opus-mt-en-de", marian_folder(tmp_path / "theirs"))
     done = run(tmp_path, "import", "huggingface", "hf://somebody/opus-mt-en-de", str(tmp_path / "ours"))
