@@ -427,6 +427,21 @@ def test_the_command_can_write_a_copy_and_take_given_translations(quick_run: Pat
     assert str(run(*arguments).exception) == f"--out {out}: is not an empty directory; give another one"
 
 
+def test_too_little_text_is_reported(copied: Path, text: Path) -> None:
+    size = bundle.load_bundle(copied).tokenizers.target.size
+    arguments = ["shortlist", "--model", copied, "--source", text, "--target", text, "--frequent"]
+    few = run(*arguments, size - 1)
+    assert few.exit_code == 0, few.exception
+    shortlist = bundle.load_bundle(copied).shortlist
+    assert shortlist is not None
+    assert len(shortlist.always) < size - 1, "the control"
+    assert (
+        f"shortlist: the text has only {len(shortlist.always):,} of the {size - 1:,} frequent pieces wanted; "
+        "learn from more text, or translations will get worse\n"
+    ) in few.stderr
+    assert "the text has only" not in run(*arguments, 1).stderr
+
+
 def test_the_command_refuses_what_it_cannot_learn_from(copied: Path, tmp_path: Path) -> None:
     (tmp_path / "blank").write_text("\n\n")
     message = f"{tmp_path / 'blank'}: no line to learn from; give sentences that are not blank or too long"

@@ -132,6 +132,8 @@ def test_a_translation_is_frozen_and_differs_by_its_tokens(translator: Translato
 
 
 def test_unknown_option_is_refused_with_a_suggestion(translator: Translator) -> None:
+    with pytest.raises(ConfigError, match=r"^precision: unknown option; give it to dragoman\.load$"):
+        translator.translate("a", precision="int8")  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match=r"beem: unknown option; did you mean beam\?"):
         translator.translate("a", beem=5)  # type: ignore[call-overload]
 
