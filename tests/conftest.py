@@ -26,6 +26,13 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 generated.generate = cache(generated.generate)  # a pure function, and dozens of runs train on one corpus
 
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Runs compared to the bit need an equal number of threads, whatever a test before them left."""
+    torch.set_num_threads(1)
+
+
 QUICK = [
     "data.generated=reverse",
     "data.generated_size=2000",

@@ -29,7 +29,7 @@ SETTINGS = (
     "text.model=word", "text.vocab_size=300", "text.byte_fallback=false", "model.num_layers=1", "model.d_model=32",
     "model.d_ff=64", "model.dropout=0.0", f"train.max_steps={STEPS}", "train.save_every=20", "train.batch_tokens=512",
     "train.learning_rate=1e-2", "train.warmup_steps=10", "train.label_smoothing=0.0", "train.valid_sentences=10",
-    "train.log_every=5", "decode.beam=2",
+    "train.log_every=5", "decode.beam=2", "train.threads=1", "decode.threads=1",  # runs are compared to the bit
 )  # fmt: skip
 
 

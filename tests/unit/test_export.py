@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import metadata_load
@@ -21,15 +22,31 @@ from dragoman.cli.app import app
 from dragoman.config import TextConfig
 from dragoman.data.batching import pad_rows
 from dragoman.errors import ConfigError, DiskError, DragomanError, ModelError
-from dragoman.interop import common, ctranslate2, huggingface, to_ctranslate2, to_huggingface
+from dragoman.interop import (
+    common,
+    ctranslate2,
+    huggingface,
+    onnx_layers,
+    to_ctranslate2,
+    to_huggingface,
+    to_onnx,
+)
 from dragoman.interop.common import Source
+from dragoman.interop.onnx import GreedySearch
+from dragoman.interop.tokenizer_json import to_tokenizer_json
 from dragoman.text.normalize import Normalization, normalize
-from tests.exporting import SEPARATE, random_model
+from dragoman.text.tokenizer import Tokenizer
+from tests.exporting import LINES, SEPARATE, random_model
 
-EXPORTS: dict[str, Callable[..., common.Exported]] = {"ctranslate2": to_ctranslate2, "huggingface": to_huggingface}
+EXPORTS: dict[str, Callable[..., common.Exported]] = {
+    "ctranslate2": to_ctranslate2,
+    "huggingface": to_huggingface,
+    "onnx": to_onnx,
+}
+LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers", "onnx": "onnxruntime"}
 
-# Shapes that both formats express
-BOTH = {
+# Shapes that all formats express
+ALL = {
     "paper": [],
     "gelu": ["model.activation=gelu"],
     "swish": ["model.activation=swish"],
@@ -42,16 +59,19 @@ BOTH = {
     "another decoder": ["model.decoder_num_heads=2", "model.decoder_num_layers=1", "model.decoder_d_ff=40"],
     "odd width": ["model.d_model=33", "model.num_heads=3"],
 }
-# and those that only CTranslate2 does
-ONLY_CTRANSLATE2 = {
+# those that Marian does not
+NOT_MARIAN = {
     "pre-norm": ["model.norm=pre"],
     "learned": ["model.positions=learned", "model.max_positions=50"],
     "rotary": ["model.positions=rotary"],
     "no positions": ["model.positions=none"],
+    "narrow decoder": ["model.decoder_d_model=24", "model.share_source_target=false"],
+}
+# and those that only CTranslate2 does
+ONLY_CTRANSLATE2 = {
     "wide heads": ["model.d_k=12", "model.d_v=12"],
     "unequal heads": ["model.d_k=12", "model.d_v=10"],
     "unequal rotary heads": ["model.positions=rotary", "model.d_k=10", "model.d_v=12", "model.attention_bias=false"],
-    "narrow decoder": ["model.decoder_d_model=24", "model.share_source_target=false"],
 }
 
 
@@ -110,16 +130,86 @@ def log_prob_difference(model: Path, exported: Path) -> float:
     return worst
 
 
-@pytest.mark.parametrize("shape", BOTH)
+@pytest.mark.parametrize("shape", ALL)
 def test_logits_in_transformers_are_ours(shape: str, tmp_path: Path) -> None:
-    model = random_model(tmp_path / "model", *BOTH[shape])
+    model = random_model(tmp_path / "model", *ALL[shape])
     to_huggingface(model, tmp_path / "out", check=False)
     assert logits_difference(model, tmp_path / "out") < 1e-4
 
 
-@pytest.mark.parametrize("shape", BOTH | ONLY_CTRANSLATE2)
+def onnx_logits(model: Path, exported: Path, kind: str, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every logit of a padded batch, ours and those of ONNX Runtime; the target is given in so many steps."""
+    source = load(model)
+    sources, targets = pairs(source)
+    source_ids, allowed = pad_rows(sources)
+    target_ids = torch.tensor([[2, *ids] for ids in targets])
+    with torch.inference_mode():
+        ours_BTV = source.model(source_ids, target_ids, allowed)
+    search = GreedySearch(exported, kind, ())
+    mask = allowed.long().numpy()
+    (states,) = search.encoder.run(None, {"input_ids": source_ids.numpy(), "attention_mask": mask})
+    # Optimum gives a past of one position to the first step, where it must not matter
+    past = {name: np.full((len(sources), *empty.shape[1:2], 1, empty.shape[3]), 9.0, np.float32)
+            for name, empty in search.empty.items()}  # fmt: skip
+    given = {"encoder_attention_mask": mask, "encoder_hidden_states": states, **past}
+    found = []
+    for number, part in enumerate(target_ids.chunk(steps, dim=1)):
+        given |= {"input_ids": part.contiguous().numpy(), "use_cache_branch": np.array([number > 0])}
+        logits, present = search.step(given)
+        given |= present
+        found.append(torch.tensor(logits))
+    return ours_BTV, torch.cat(found, dim=1)
+
+
+@pytest.mark.parametrize("shape", ALL | NOT_MARIAN)
+def test_logits_in_onnx_runtime_are_ours(shape: str, tmp_path: Path) -> None:
+    model = random_model(tmp_path / "model", *(ALL | NOT_MARIAN)[shape])
+    to_onnx(model, tmp_path / "out", check=False)
+    for steps in (1, 3, 8):
+        ours, theirs = onnx_logits(model, tmp_path / "out", "float32", steps)
+        assert (ours - theirs).abs().max() < 1e-4, steps
+        ours, theirs = onnx_logits(model, tmp_path / "out", "int8", steps)
+        assert 1e-4 < (ours - theirs).abs().max() < 0.1 * ours.abs().max(), steps
+
+
+def test_int8_products_in_onnx_do_not_depend_on_other_rows(plain: Path, tmp_path: Path) -> None:
+    to_onnx(plain, tmp_path / "out", quantization="int8", check=False)
+    source = load(plain)
+    search = GreedySearch(tmp_path / "out", "int8", ())
+    sources = [ids for ids in pairs(source)[0] if len(ids) > 4][:2]
+    length = min(map(len, sources))
+    ids = np.array([row[:length] for row in sources])
+    both, alone = ({"input_ids": rows, "attention_mask": np.ones_like(rows)} for rows in (ids, ids[:1]))
+    together_BSM, alone_BSM = search.encoder.run(None, both)[0], search.encoder.run(None, alone)[0]
+    np.testing.assert_allclose(together_BSM[:1], alone_BSM, atol=1e-5)
+
+
+TEXTS = (
+    "the cat", "a  dog\u00a0 ran\tin the\u2003park ", "We See Red", "ﬁve Å E\u0301", "the <0x41> mat", "",
+    "\u2581a_b\u0007c", "forty-two, 4711!", "\u0130stanbul ΟΔΟ", "日本 😀",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "char"])
+@pytest.mark.parametrize("form", ["nfc", "nfkc-lowercase", "nfc-nbsp"])
+def test_tokenizer_json_gives_our_ids(kind: Any, form: Any) -> None:
+    from tokenizers import Tokenizer as Theirs
+
+    lines = [*LINES, "0x41 < 42, the 0xa! > 1 7 x"]  # a piece for every character of a byte's name
+    tokenizer = Tokenizer.train(lines, TextConfig(model=kind, normalization=form, vocab_size=330))
+    theirs = Theirs.from_str(json.dumps(to_tokenizer_json(tokenizer)))
+    spells_unknown = kind in ("unigram", "bpe")  # the others have no bytes in tokenizer.json
+    for text in TEXTS:
+        expected = tokenizer.encode(text)
+        if not spells_unknown and any("<0x" in piece for piece in tokenizer.pieces(expected)):
+            continue
+        assert theirs.encode(text).ids == [*expected, 3], text
+        assert theirs.decode(expected) == tokenizer.decode(expected), text
+
+
+@pytest.mark.parametrize("shape", ALL | NOT_MARIAN | ONLY_CTRANSLATE2)
 def test_probabilities_and_greedy_tokens_in_ctranslate2_are_ours(shape: str, tmp_path: Path) -> None:
-    model = random_model(tmp_path / "model", *(BOTH | ONLY_CTRANSLATE2)[shape])
+    model = random_model(tmp_path / "model", *(ALL | NOT_MARIAN | ONLY_CTRANSLATE2)[shape])
     assert to_ctranslate2(model, tmp_path / "out").checked == common.CHECKED_SENTENCES
     assert log_prob_difference(model, tmp_path / "out") < 1e-4
 
@@ -172,9 +262,10 @@ def test_export_with_other_tokens_is_removed(
 ) -> None:
     monkeypatch.setattr(huggingface, "permutation", torch.arange)
     monkeypatch.setitem(ctranslate2.ACTIVATIONS, "relu", "Tanh")
+    monkeypatch.setattr(onnx_layers, "_activate", lambda graph, name, x: graph.add("Tanh", x))
     with pytest.raises(ModelError) as error:
         EXPORTS[to](plain, tmp_path / "new" / "out")
-    library = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}[to]
+    library = LIBRARIES[to]
     assert re.fullmatch(
         rf"{tmp_path}/new/out: {library} gives other tokens than dragoman for '[^']+': .+ instead of .+; "
         "nothing was written, please report it",
@@ -235,7 +326,19 @@ def test_marian_refuses_what_it_cannot_express(settings: str, tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("to", "name"), [("ctranslate2", "CTranslate2"), ("huggingface", "Hugging Face Marian")])
+def test_onnx_refuses_heads_that_transformers_js_cannot_have(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "model", "model.d_k=12")
+    with pytest.raises(ConfigError) as error:
+        to_onnx(model, tmp_path / "out")
+    assert str(error.value) == (
+        "model.d_k: 12 is not possible in transformers.js, where it is d_model / num_heads, here 32 / 4; "
+        "export to ctranslate2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("to", "name"), [("ctranslate2", "CTranslate2"), ("huggingface", "Hugging Face Marian"), ("onnx", "ONNX")]
+)
 def test_recurrent_models_are_refused(to: str, name: str, tmp_path: Path) -> None:
     from dragoman.config import Config, RecurrentConfig
     from dragoman.model.build import build_model
@@ -274,6 +377,9 @@ def test_invalid_arguments_are_reported(plain: Path, tmp_path: Path) -> None:
     assert error("--to", "huggingface", "--quantization", "int8", out) == (
         "--quantization: huggingface is written in float32; leave it out, or export to ctranslate2", 2
     )  # fmt: skip
+    assert error("--to", "onnx", "--quantization", "int4", out) == (
+        "quantization: 'int4' is not a choice; did you mean int8?", 2
+    )  # fmt: skip
     assert error("--to", "huggingface", "--model", str(tmp_path / "none"), out)[1] == 4
     assert (tmp_path / "full" / "notes.txt").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
@@ -295,22 +401,28 @@ def test_missing_libraries_are_reported(plain: Path, tmp_path: Path, monkeypatch
 # What is written
 
 
+def written(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
 def size(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.iterdir())
+    return sum(path.stat().st_size for path in written(directory))
 
 
-@pytest.mark.parametrize(("to", "library"), [("ctranslate2", "ctranslate2"), ("huggingface", "transformers")])
-def test_command_reports_size_and_check(to: str, library: str, plain: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("to", EXPORTS)
+def test_command_reports_size_and_check(to: str, plain: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()  # an empty directory may exist
     done = invoke("--model", str(plain), "--to", to, str(tmp_path / "out"))
+    stored = "float32 and int8" if to == "onnx" else "float32"
     assert done.stdout.splitlines() == [
-        f"{tmp_path / 'out'}: {to}, weights in float32, {size(tmp_path / 'out'):,} bytes",
-        f"checked: 5 sentences give the same tokens in {library}",
+        f"{tmp_path / 'out'}: {to}, weights in {stored}, {size(tmp_path / 'out'):,} bytes",
+        f"checked: 5 sentences give the same tokens in {LIBRARIES[to]}",
     ]
     done = invoke("--model", str(plain), "--to", to, "--no-check", str(tmp_path / "again"))
     assert len(done.stdout.splitlines()) == 1
-    for path in (tmp_path / "out").iterdir():
-        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes().replace(b"again", b"out")
+    for path in written(tmp_path / "out"):
+        again = tmp_path / "again" / path.relative_to(tmp_path / "out")
+        assert path.read_bytes() == again.read_bytes().replace(b"again", b"out")
     assert {path.name for path in tmp_path.iterdir()} == {"out", "again"}
 
 
@@ -375,7 +487,8 @@ def test_program_of_the_readme_translates_as_we_do(
         assert metadata_load(tmp_path / "out" / "README.md") == head, "what the hub reads"
     [program] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     text = "  a\tb  c d "
-    expected = dragoman.load(quick_run, "cpu").translate(text, length_penalty_form="power")
+    options: dict[str, Any] = {"beam": 1} if to == "onnx" else {"length_penalty_form": "power"}
+    expected = dragoman.load(quick_run, "cpu", "float32").translate(text, **options)
     assert expected.status == "translated"
     monkeypatch.chdir(tmp_path / "out")
     capsys.readouterr()
@@ -434,26 +547,26 @@ def test_interrupted_export_leaves_nothing_and_a_killed_one_is_replaced(
 
 # The page
 
-ROW = re.compile(r"\| `(model\.\w+) = ([^`]+)` \| ([^|]+) \| ([^|]+) \|")
+ROW = re.compile(r"\| `(model\.\w+) = ([^`]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|")
 PAGE = Path(__file__).parents[2] / "docs" / "exporting.md"
 # what some settings need beside them
 BESIDE = {"decoder_d_model": ["model.share_source_target=false"], "max_positions": ["model.positions=learned"]}
 
 
-def rows() -> list[tuple[str, str, str, str]]:
+def rows() -> list[tuple[str, str, str, str, str]]:
     return ROW.findall(PAGE.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row[0]}={row[1]}")
-def test_table_of_the_page_is_true(row: tuple[str, str, str, str], tmp_path: Path) -> None:
+def test_table_of_the_page_is_true(row: tuple[str, str, str, str, str], tmp_path: Path) -> None:
     setting, value, *cells = row
     if value == '"rnn"':
-        return  # refused by both: test_recurrent_models_are_refused
+        return  # refused by all: test_recurrent_models_are_refused
     beside = BESIDE.get(setting.removeprefix("model."), [])
     model = random_model(tmp_path / "model", f"{setting}={value.strip(chr(34))}", *beside)
     for to, cell in zip(EXPORTS, cells, strict=True):
         if cell.startswith("yes"):
-            EXPORTS[to](model, tmp_path / to, check=to == "ctranslate2")  # Marian: the tests of logits above
+            EXPORTS[to](model, tmp_path / to, check=to != "huggingface")  # Marian: the tests of logits above
         else:
             with pytest.raises(ConfigError, match=f"^{re.escape(setting)}: .* is not possible in "):
                 EXPORTS[to](model, tmp_path / to)

@@ -26,7 +26,11 @@ from dragoman.text.normalize import Normalization, is_lowercase, keeps_no_break_
 from dragoman.text.tokenizer import Tokenizer
 
 MIN_POSITIONS = 1024  # of the position tables, even if the model's own limits are lower
-PACKAGES = {"ctranslate2": "ctranslate2 sentencepiece", "huggingface": "transformers torch sentencepiece sacremoses"}
+PACKAGES = {
+    "ctranslate2": "ctranslate2 sentencepiece",
+    "huggingface": "transformers torch sentencepiece sacremoses",
+    "onnx": "onnxruntime tokenizers",
+}
 CHECKED_SENTENCES, CHECKED_TOKENS = 5, 32
 # Two programs that sum in a different order agree to about 1e-5; the next token is usually 0.1 or more behind.
 TIE = 1e-3
@@ -111,7 +115,10 @@ def new_directory(out: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
         make_directory(partial)
         yield partial
-        for path in sorted(partial.iterdir()):
+        for path in sorted(partial.rglob("*")):
+            if path.is_dir():
+                sync_directory(path)
+                continue
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         sync_directory(partial)
@@ -130,7 +137,7 @@ def new_directory(out: Path) -> Iterator[Path]:
 
 
 def directory_size(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.iterdir())
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 # The page in the directory

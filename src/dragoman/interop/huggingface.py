@@ -162,19 +162,19 @@ def _norm(name: str, residual: Residual, order: Tensor) -> dict[str, Tensor]:
 
 def _files(source: Source) -> dict[str, bytes]:
     return {
-        "config.json": _json(_config(source)),
-        "generation_config.json": _json(_generation_config(source)),
+        "config.json": to_json(model_config(source)),
+        "generation_config.json": to_json(_generation_config(source)),
         **_tokenizer_files(source),
         "README.md": _readme(source).encode(),
         "model.safetensors": weights_to_bytes(weights(source), metadata={"format": "pt"}),
     }
 
 
-def _json(value: Any) -> bytes:
+def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _special_ids(source: Source) -> dict[str, int | None]:
+def special_ids(source: Source) -> dict[str, int | None]:
     ids = source.tokenizers.target.vocabulary
     return {
         "pad_token_id": ids.pad,
@@ -185,7 +185,7 @@ def _special_ids(source: Source) -> dict[str, int | None]:
     }
 
 
-def _config(source: Source) -> dict[str, Any]:
+def model_config(source: Source) -> dict[str, Any]:
     config = source.shape
     return {
         "model_type": "marian",
@@ -209,14 +209,14 @@ def _config(source: Source) -> dict[str, Any]:
         "attention_dropout": config.attention_dropout,
         "activation_dropout": 0.0,
         "is_encoder_decoder": True,
-        **_special_ids(source),
+        **special_ids(source),
     }
 
 
 def _generation_config(source: Source) -> dict[str, Any]:
     decode = source.config.decode
     return {
-        **_special_ids(source),
+        **special_ids(source),
         "suppress_tokens": list(source.tokenizers.target.vocabulary.never_predicted),
         "max_new_tokens": source.config.text.max_length + decode.max_extra,  # with </s>
         "num_beams": decode.beam,
@@ -239,11 +239,11 @@ def _tokenizer_files(source: Source) -> dict[str, bytes]:
         "split_special_tokens": True,  # "</s>" in a text is text
     }
     return {
-        "tokenizer_config.json": _json(config),
+        "tokenizer_config.json": to_json(config),
         "source.spm": tokenizers.source.to_bytes(),
         "target.spm": tokenizers.target.to_bytes(),
-        "vocab.json": _json(_ids_of_pieces(tokenizers, "source")),
-        **({} if joint else {"target_vocab.json": _json(_ids_of_pieces(tokenizers, "target"))}),
+        "vocab.json": to_json(_ids_of_pieces(tokenizers, "source")),
+        **({} if joint else {"target_vocab.json": to_json(_ids_of_pieces(tokenizers, "target"))}),
     }
 
 
