@@ -31,7 +31,7 @@ from dragoman.interop.common import (
     source_ids,
 )
 from dragoman.interop.huggingface import model_config, special_ids, to_json
-from dragoman.interop.onnx_graph import BOOL, FLOAT, INT64, Dims, Graph
+from dragoman.interop.onnx_graph import BOOL, FLOAT, INT64, Dims, Graph, Products
 from dragoman.interop.onnx_layers import (
     Memory,
     decode,
@@ -101,9 +101,9 @@ def refuse(config: ModelConfig) -> None:
 # Graphs
 
 
-def _write_graphs(source: Source, directory: Path, kind: str) -> None:
+def _write_graphs(source: Source, directory: Path, kind: Products) -> None:
     for name, graph in ((ENCODER, encoder_graph), (DECODER, decoder_graph)):
-        content = graph(source, int8=kind == "int8").to_bytes({"source": source.name})
+        content = graph(source, kind).to_bytes({"source": source.name})
         if len(content) > LARGEST_FILE:
             raise ConfigError(
                 f"model: {name} has {len(content):,} bytes, more than an ONNX file can; use a smaller one"
@@ -111,8 +111,8 @@ def _write_graphs(source: Source, directory: Path, kind: str) -> None:
         write_synced(directory / FOLDER / f"{name}{SUFFIXES[kind]}.onnx", content)
 
 
-def encoder_graph(source: Source, *, int8: bool) -> Graph:
-    graph = Graph(ENCODER, int8=int8)
+def encoder_graph(source: Source, products: Products) -> Graph:
+    graph = Graph(ENCODER, products)
     ids_BS = graph.input("input_ids", INT64, ["batch_size", "encoder_sequence_length"])
     mask_BS = graph.input("attention_mask", INT64, ["batch_size", "encoder_sequence_length"])
     state_BSM = encode(graph, source.model, ids_BS, padding_mask(graph, mask_BS), source.num_positions)
@@ -121,8 +121,8 @@ def encoder_graph(source: Source, *, int8: bool) -> Graph:
     return graph
 
 
-def decoder_graph(source: Source, *, int8: bool) -> Graph:
-    graph = Graph(DECODER, int8=int8)
+def decoder_graph(source: Source, products: Products) -> Graph:
+    graph = Graph(DECODER, products)
     model, config, size = source.model, source.shape, source.shape.decoder
     mask_BS = graph.input("encoder_attention_mask", INT64, ["batch_size", "encoder_sequence_length"])
     ids_BT = graph.input("input_ids", INT64, ["batch_size", "decoder_sequence_length"])

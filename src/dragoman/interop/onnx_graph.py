@@ -1,13 +1,14 @@
 """Builds ONNX graphs: constants, matrix products in float32 or int8, files. Knows nothing of Transformers.
 
-In int8, weights have a scale for every output and activations one for every row, so that a row's products do not depend
-on the others. Both are stored as unsigned bytes around 128: products of signed and unsigned bytes saturate on x86
+Weights are float32, or unsigned bytes around 128 with a scale for every output. Bytes are multiplied as they are
+(int8), or restored to float32 when the graph is loaded. In int8, activations have a scale for every row, so that a
+row's products do not depend on the others. Unsigned, because products of signed and unsigned bytes saturate on x86
 processors without VNNI.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -17,10 +18,11 @@ from dragoman.int8 import LEVELS, Array, quantize_rows
 
 OPSET, IR_VERSION = 17, 8  # old enough for every runtime in use
 ZERO = 128  # stands for 0 among unsigned bytes
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+FLOAT, INT32, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 ALIGNMENT = 64  # bytes
 
 Dims = Sequence[int | str]
+Products = Literal["float32", "int8", "restored"]  # restored: stored as bytes, multiplied in float32
 
 
 class WeightFile:
@@ -44,9 +46,9 @@ class WeightFile:
 class Graph:
     """A graph under construction. Methods that add a node return the name of its result."""
 
-    def __init__(self, name: str, *, int8: bool, weights: WeightFile | None = None) -> None:
+    def __init__(self, name: str, products: Products, weights: WeightFile | None = None) -> None:
         """Without `weights`, they are part of the graph's own file."""
-        self._name, self._int8, self._weights = name, int8, weights
+        self._name, self._products, self._weights = name, products, weights
         self._nodes: list[NodeProto] = []
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
@@ -113,10 +115,10 @@ class Graph:
 
     def linear(self, x: str, weight_OI: Array, bias_O: Array | None, *, positive: bool = False) -> str:
         """x W^T + b. `positive`: no input is negative, so that in int8 it has twice as many levels."""
-        if self._int8:
+        if self._products == "int8":
             value = self._int8_product(x, weight_OI, positive)
         else:
-            value = self.add("MatMul", x, self.add("Transpose", self.constant(weight_OI), perm=[1, 0]))
+            value = self.add("MatMul", x, self.add("Transpose", self._matrix(weight_OI), perm=[1, 0]))
         return value if bias_O is None or not bias_O.any() else self.add("Add", value, self.constant(bias_O))
 
     def _int8_product(self, x: str, weight_OI: Array, positive: bool) -> str:
@@ -135,13 +137,21 @@ class Graph:
 
     def look_up(self, weight_VM: Array, ids: str, factor: float) -> str:
         """The rows of these ids, times `factor`."""
-        if not self._int8:
+        if self._products == "float32":
             return self.add("Mul", self.add("Gather", self.constant(weight_VM), ids), self.constant(factor))
         rows, scales = self._byte_rows(weight_VM)
         level = self.add("Cast", self.add("Gather", rows, ids), to=FLOAT)
         scale = self.add("Mul", self.add("Gather", scales, ids), self.constant(factor))
         scale = self.add("Unsqueeze", scale, self.ints(-1))
         return self.add("Mul", self.add("Sub", level, self.constant(ZERO)), scale)
+
+    def _matrix(self, weight_OI: Array) -> str:
+        """In float32. A runtime restores bytes once, when it folds what is constant."""
+        if self._products == "float32":
+            return self.constant(weight_OI)
+        rows, scales = self._byte_rows(weight_OI)
+        levels = self.add("Sub", self.add("Cast", rows, to=FLOAT), self.constant(ZERO))
+        return self.add("Mul", levels, self.add("Unsqueeze", scales, self.ints(1)))
 
     def _byte_rows(self, weight_OI: Array) -> tuple[str, str]:
         rows, scale_O1 = quantize_rows(weight_OI)

@@ -1,0 +1,129 @@
+// The model in ONNX Runtime Web: download with progress, then one sentence at a time.
+
+import * as ort from "./ort.wasm.min.mjs";
+import { search } from "./search.js";
+import { split } from "./split.js";
+import { Tokenizer } from "./tokenizer.js";
+
+const RUNTIME = "ort-wasm-simd-threaded.wasm";
+const DOWNLOADED = [RUNTIME, "encoder.onnx", "decoder.onnx", "weights.bin"];
+
+export async function loadModel(advance = () => {}) {
+  const settings = await (await fetched("model.json")).json();
+  const total = DOWNLOADED.reduce((sum, name) => sum + settings.bytes[name], 0);
+  let done = 0;
+  const files = {};
+  for (const name of DOWNLOADED) {
+    files[name] = await download(name, settings.bytes[name], (bytes) => advance((done += bytes), total));
+  }
+  ort.env.wasm.wasmBinary = files[RUNTIME].buffer;
+  ort.env.wasm.wasmPaths = new URL("./", import.meta.url).href;
+  ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency) : 1;
+  const options = { externalData: [{ path: "weights.bin", data: files["weights.bin"] }], logSeverityLevel: 3 };
+  const encoder = await ort.InferenceSession.create(files["encoder.onnx"], options);
+  const decoder = await ort.InferenceSession.create(files["decoder.onnx"], options);
+  return new Model(settings, encoder, decoder, total);
+}
+
+async function fetched(name) {
+  const response = await fetch(new URL(name, import.meta.url));
+  if (!response.ok) throw new Error(`${name}: ${response.status} ${response.statusText}`);
+  return response;
+}
+
+async function download(name, size, advance) {
+  const content = new Uint8Array(size);
+  let place = 0;
+  for (const reader = (await fetched(name)).body.getReader(); ;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    if (place + value.length > size) throw new Error(`${name}: is larger than the ${size} bytes that it should have`);
+    content.set(value, place);
+    place += value.length;
+    advance(value.length);
+  }
+  if (place !== size) throw new Error(`${name}: has ${place} bytes and should have ${size}; load the page again`);
+  return content;
+}
+
+class Model {
+  constructor(settings, encoder, decoder, downloaded) {
+    Object.assign(this, { settings, encoder, decoder, downloaded });
+    this.source = new Tokenizer(settings.source);
+    this.target = settings.target ? new Tokenizer(settings.target) : this.source;
+  }
+
+  // One line of text, split and joined again if the model needs it.
+  async translate(text, { beam = this.settings.beam, language = this.settings.language } = {}) {
+    const { languages, longestSource, bySentences, source } = this.settings;
+    const tag = language ? [languages[language]] : [];
+    const encode = (part) => this.source.encode(part);
+    const parts = [];
+    if (!encode(text).length) return { text: "", parts, finished: true };
+    for (const { ids, glue } of split(text, { encode, longest: longestSource - tag.length, bySentences })) {
+      parts.push({ ...(await this.translateIds([...tag, ...ids, source.end], beam)), glue });
+    }
+    const joined = parts.map((part) => part.glue + part.text).join("").trim();
+    return { text: joined, parts, finished: parts.every(({ finished }) => finished) };
+  }
+
+  async translateIds(ids, beam) {
+    const { settings } = this;
+    const encoded = await this.encoder.run({ ids: new ort.Tensor("int32", Int32Array.from(ids), [1, ids.length]) });
+    let past = this.empty();
+    const step = async (newest, parents) => {
+      const given = { ...encoded, ...past };
+      for (const [name, values] of [["ids", newest], ["parents", parents]]) {
+        given[name] = new ort.Tensor("int32", Int32Array.from(values), [values.length]);
+      }
+      const results = await this.decoder.run(given);
+      past = {};
+      for (const [name, tensor] of Object.entries(results)) {
+        if (name.startsWith("present")) past[name.replace("present", "past")] = tensor;
+      }
+      return newest.map((_, row) => ({ candidates: candidatesOf(results, row), attention: attentionOf(results, row) }));
+    };
+    const limit = Math.min(ids.length - 1 + settings.maxExtra, settings.longest - 1);
+    const found = await search(step, limit, { ...settings, beam });
+    const tokens = found.finished ? [...found.ids, settings.end] : found.ids;
+    return { ...found, text: this.target.decode(found.ids), ...this.aligned(ids, tokens, found.attention) };
+  }
+
+  empty() {
+    const { layers, heads, widths } = this.settings;
+    const past = {};
+    for (let layer = 0; layer < layers; layer++) {
+      ["key", "value"].forEach((part, place) => {
+        past[`past.${layer}.${part}`] = new ort.Tensor("float32", new Float32Array(0), [1, heads, 0, widths[place]]);
+      });
+    }
+    return past;
+  }
+
+  // Words of both sides, and how much each target word looked at each source word, in the layer whose heads agree most.
+  aligned(ids, tokens, attention) {
+    const sharpness = (layer) => mean(attention.map((rows) => Math.max(...rows[layer].slice(0, -1), 0)));
+    const layers = [...Array(this.settings.layers).keys()];
+    const best = layers.reduce((a, b) => (sharpness(b) > sharpness(a) ? b : a), 0);
+    const sourceWords = this.source.words(ids);
+    const targetWords = this.target.words(tokens);
+    const weights = targetWords.map(({ places }) => sourceWords.map((word) =>
+      mean(places.map((row) => word.places.reduce((sum, column) => sum + attention[row][best][column], 0)))));
+    const text = ({ text }) => text;
+    return { sourceWords: sourceWords.map(text), targetWords: targetWords.map(text), weights };
+  }
+}
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
+
+function candidatesOf({ values, candidates }, row) {
+  const count = candidates.dims[1];
+  const ids = candidates.data.subarray(row * count, (row + 1) * count);
+  return [...ids].map((id, place) => ({ id, value: values.data[row * count + place] }));
+}
+
+// For each layer, the attention to every source id.
+function attentionOf({ attention: { data, dims: [layers, rows, length] } }, row) {
+  const start = (layer) => (layer * rows + row) * length;
+  return [...Array(layers).keys()].map((layer) => [...data.subarray(start(layer), start(layer) + length)]);
+}

@@ -1,0 +1,129 @@
+// The page: text in, translation out, and what each word looked at.
+
+const at = (id) => document.getElementById(id);
+const PAUSE = 500; // milliseconds without typing, before a translation begins
+const PROBLEM = "problem";
+const worker = new Worker("worker.js", { type: "module" });
+let number = 0; // of the newest request
+let lines = [];
+let timer;
+
+if ("serviceWorker" in navigator) navigator.serviceWorker.register("service-worker.js").catch(() => {}); // not on http
+
+const handlers = {
+  progress({ done, total }) {
+    at("progress").value = done / total;
+    at("progress-text").textContent = `Loading the model: ${megabytes(done)} of ${megabytes(total)} MB`;
+  },
+  ready({ name, beam, languages, language, downloaded }) {
+    at("loading").hidden = true;
+    at("name").textContent = document.title = name;
+    const names = [[1, "greedy, fastest"], ...[2, 4, 8].map((width) => [width, `beam ${width}`])];
+    fill(at("beam"), names.some(([width]) => width === beam) ? names : [...names, [beam, `beam ${beam}`]], beam);
+    fill(at("language"), languages.map((each) => [each, each]), language ?? languages[0]);
+    at("language-label").hidden = !languages.length;
+    say(`Ready: ${megabytes(downloaded)} MB loaded.`);
+    document.documentElement.dataset.ready = "true";
+    translate();
+  },
+  failed({ message }) {
+    at("loading").hidden = true;
+    say(`The model cannot be loaded: ${message}`, true);
+  },
+  line({ number: which, place, of, result }) {
+    if (which !== number) return;
+    lines[place] = result;
+    showTranslation();
+    say(`Translating line ${place + 1} of ${of} …`);
+  },
+  done({ number: which, seconds }) {
+    if (which !== number) return;
+    const words = lines.flatMap(({ parts }) => parts.flatMap(({ targetWords }) => targetWords)).length;
+    const open = lines.filter(({ finished }) => !finished).length;
+    const warning = open ? ` ${open} of ${lines.length} lines have no end and were cut.` : "";
+    say(`${seconds.toFixed(1)} s, ${(words / seconds).toFixed(1)} words per second.${warning}`);
+    showWords();
+    document.documentElement.dataset.done = which;
+  },
+  error({ number: which, message }) {
+    if (which === number) say(`Not translated: ${message}`, true);
+  },
+};
+worker.onmessage = ({ data }) => handlers[data.kind](data);
+worker.onerror = ({ message }) => handlers.failed({ message: message ?? "this browser cannot run it" });
+
+const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
+
+function say(text, problem = false) {
+  at("status").textContent = text;
+  at("status").classList.toggle(PROBLEM, problem);
+}
+
+function fill(select, options, chosen) {
+  select.replaceChildren(...options.map(([value, text]) => new Option(text, value, false, value === chosen)));
+}
+
+function translate() {
+  clearTimeout(timer);
+  number += 1;
+  lines = [];
+  const text = at("source").value;
+  showTranslation();
+  at("looked").hidden = true;
+  if (!text.trim() || !document.documentElement.dataset.ready) return;
+  say("Translating …");
+  const options = { beam: Number(at("beam").value), language: at("language").value || undefined };
+  worker.postMessage({ number, lines: text.split("\n"), options });
+}
+
+function showTranslation() {
+  at("translation").textContent = lines.map(({ text }) => text).join("\n");
+  at("copy").disabled = !lines.length;
+}
+
+// A card for every sentence: its words above, those of the translation below.
+function showWords() {
+  const parts = lines.flatMap(({ parts }) => parts);
+  at("looked").hidden = !parts.length;
+  at("sentences").replaceChildren(...parts.map(card));
+}
+
+function card({ sourceWords, targetWords, weights }) {
+  const above = sourceWords.map((text) => element("span", "source", text));
+  const below = targetWords.map((text, row) => {
+    const word = element("span", "target", text);
+    word.tabIndex = 0;
+    const most = Math.max(...weights[row]);
+    const looked = sourceWords.filter((_, column) => weights[row][column] >= most / 2);
+    word.title = `looked at ${looked.join(", ")}`;
+    const paint = (on) => above.forEach(({ style }, column) => {
+      style.background = on ? `rgba(var(--accent), ${(0.85 * weights[row][column]).toFixed(3)})` : "";
+    });
+    for (const [event, on] of [["mouseenter", true], ["focus", true], ["mouseleave", false], ["blur", false]]) {
+      word.addEventListener(event, () => paint(on));
+    }
+    return word;
+  });
+  return element("div", "pair", element("div", "words", ...above), element("div", "words", ...below));
+}
+
+function element(name, className, ...children) {
+  const made = document.createElement(name);
+  made.className = className;
+  made.append(...children);
+  return made;
+}
+
+at("source").addEventListener("input", () => {
+  clearTimeout(timer);
+  timer = setTimeout(translate, PAUSE);
+});
+at("source").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) translate();
+});
+for (const id of ["beam", "language"]) at(id).addEventListener("change", translate);
+at("copy").addEventListener("click", async () => {
+  await navigator.clipboard.writeText(at("translation").textContent);
+  at("copy").textContent = "Copied";
+  setTimeout(() => (at("copy").textContent = "Copy"), 1500);
+});
