@@ -6,19 +6,14 @@ Every row is a separate `dragoman train recipes/ablations.toml` with its own set
 `--jobs` of them run in parallel. Run the same command again to resume. The results are in docs/lab/results.md.
 """
 
-import json
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from steps import Settings, run_command, say
+from steps import Settings, run_command, train_rows
 
-from dragoman import ConfigError, DragomanError
+from dragoman import ConfigError
 from dragoman.errors import suggestion
-from dragoman.training.reports.results import RESULT
 
 RECIPE = Path(__file__).with_suffix(".toml")
 RECURRENT = ("model.architecture=rnn", "model.num_layers=2", "model.d_model=512")
@@ -69,38 +64,7 @@ def ablations(
             raise ConfigError(f"--only {name}: no such row; {suggestion(name, tuple(VARIANTS))}")
     if not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder; it is where the corpora are")
-    names = only or list(VARIANTS)
-    with ThreadPoolExecutor(jobs) as pool:
-        codes = list(pool.map(lambda name: _train(name, data, out / name, settings or []), names))
-    failed = {name: code for name, code in zip(names, codes, strict=True) if code}
-    for name in (name for name in names if name not in failed):
-        for test, scores in json.loads((out / name / RESULT).read_bytes())["tests"].items():
-            bleu, chrf = (
-                f"{metric['score']:.1f} [{metric['low']:.1f}, {metric['high']:.1f}]"
-                for metric in (scores["bleu"], scores["chrf"])
-            )
-            say(f"{name:<20} {test}: BLEU {bleu}, chrF {chrf}")
-    if failed:
-        logs = ", ".join(str(out / f"{name}.log") for name in failed)
-        error = DragomanError(f"not trained: {', '.join(failed)}; more in {logs}")
-        error.exit_code = max(1, next(iter(failed.values())))  # below 0: ended by a signal
-        raise error
-
-
-def _train(name: str, data: Path, run: Path, settings: list[str]) -> int:
-    """Train in a separate process that writes its output to NAME.log."""
-    here = Path.cwd()
-    recipe = RECIPE.relative_to(here) if RECIPE.is_relative_to(here) else RECIPE  # the command is kept with its result
-    chosen = [word for setting in (*VARIANTS[name], *settings) for word in ("--set", setting)]
-    command = [sys.executable, "-m", "dragoman", "train", str(recipe), "--data", str(data), "--out", str(run), *chosen]
-    log = run.with_name(f"{name}.log")
-    say(f"{name}: started; log: {log}")
-    run.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a") as stream:
-        code = subprocess.run(command, stdout=stream, stderr=stream, check=False).returncode
-    last = (log.read_text(encoding="utf-8", errors="replace").splitlines() or ["nothing in its log"])[-1]
-    say(f"{name}: {'trained' if code == 0 else f'ended with exit code {code}: {last}'}")
-    return code
+    train_rows({name: VARIANTS[name] for name in only or VARIANTS}, RECIPE, data, out, jobs, settings or [])
 
 
 if __name__ == "__main__":

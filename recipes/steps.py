@@ -9,10 +9,12 @@ import hashlib
 import itertools
 import json
 import os
+import subprocess
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -27,6 +29,7 @@ from dragoman.config import DecodeConfig
 from dragoman.data.corpus import TOO_LONG, Line, content_hash, read_lines
 from dragoman.text.normalize import is_blank
 from dragoman.training.loop import train
+from dragoman.training.reports.results import RESULT
 
 FORMAT = 1  # of a part; included in its key
 PART_LINES = 1024  # translated at a time; at most this many are lost when a run is killed
@@ -285,3 +288,46 @@ def replacing(path: Path) -> Iterator[TextIO]:
         ) from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+# A table of runs
+
+
+def train_rows(
+    rows: Mapping[str, Sequence[str]], recipe: Path, data: Path, out: Path, jobs: int, settings: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Train one model per row, with its own settings, into OUT/NAME; print and return the scores of every test set."""
+    with ThreadPoolExecutor(jobs) as pool:
+        trained = pool.map(lambda name: _train_row(recipe, data, out / name, [*rows[name], *settings]), rows)
+        codes = dict(zip(rows, trained, strict=True))
+    failed = {name: code for name, code in codes.items() if code}
+    found = {name: json.loads((out / name / RESULT).read_bytes())["tests"] for name in rows if name not in failed}
+    for name, tests in found.items():
+        for test, scores in tests.items():
+            bleu, chrf = (
+                f"{metric['score']:.1f} [{metric['low']:.1f}, {metric['high']:.1f}]"
+                for metric in (scores["bleu"], scores["chrf"])
+            )
+            say(f"{name:<20} {test}: BLEU {bleu}, chrF {chrf}")
+    if failed:
+        logs = ", ".join(str(out / f"{name}.log") for name in failed)
+        error = DragomanError(f"not trained: {', '.join(failed)}; more in {logs}")
+        error.exit_code = max(1, next(iter(failed.values())))  # below 0: ended by a signal
+        raise error
+    return found
+
+
+def _train_row(recipe: Path, data: Path, run: Path, settings: Sequence[str]) -> int:
+    """Train in a separate process that writes its output to NAME.log."""
+    here = Path.cwd()
+    recipe = recipe.relative_to(here) if recipe.is_relative_to(here) else recipe  # the command is kept with its result
+    chosen = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "dragoman", "train", str(recipe), "--data", str(data), "--out", str(run), *chosen]
+    log = run.with_name(f"{run.name}.log")
+    say(f"{run.name}: started; log: {log}")
+    run.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as stream:
+        code = subprocess.run(command, stdout=stream, stderr=stream, check=False).returncode
+    last = (log.read_text(encoding="utf-8", errors="replace").splitlines() or ["nothing in its log"])[-1]
+    say(f"{run.name}: {'trained' if code == 0 else f'ended with exit code {code}: {last}'}")
+    return code

@@ -362,6 +362,8 @@ class TrainConfig:
     ema: float = 0.0  # decay of a moving average of the weights, which is then validated and published; 0: none
     freeze: tuple[str, ...] = ()  # parts that are not trained, such as "encoder" or "decoder.layers.0"
     start_from: str = ""  # a model directory whose weights and vocabulary to start from
+    source_vectors: str = ""  # word vectors to start the source embeddings from: word2vec, GloVe, fastText (.vec)
+    target_vectors: str = ""  # the same for the target; freeze "source_embedding" to keep vectors as they are
     save_every: int = 1_000  # steps between checkpoints; each is validated
     keep_checkpoints: int = 5  # checkpoints on disk, at least as many as average needs
     average: int = 5  # how many of the last checkpoints are averaged at the end
@@ -392,6 +394,12 @@ class TrainConfig:
         _require_range("train", "r_drop", self.r_drop, 0.0, 1_000.0)
         _require_range("train", "ema", self.ema, 0.0, 0.999999)
         _require_range("train", "final_learning_rate", self.final_learning_rate, 0.0, 100.0)
+        for name in ("source_vectors", "target_vectors"):
+            require(
+                not (getattr(self, name) and self.start_from),
+                f"train.{name}: {getattr(self, name)} would replace the embeddings of {self.start_from}; "
+                "leave one of them out",
+            )
         for name in self.trackers:
             require_choice("train.trackers", name, ("tensorboard", "wandb", "mlflow"))
         require_device("train.device", self.device)

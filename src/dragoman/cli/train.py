@@ -44,6 +44,11 @@ def command(
             autocompletion=complete_model,
         ),
     ] = None,
+    source_vectors: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Word vectors to start from: word2vec, GloVe, fastText; .gz .bz2 .xz too."),
+    ] = None,
+    target_vectors: Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the target.")] = None,
     data_folder: Annotated[
         Path | None,
         typer.Option("--data", metavar="DIR", help="The folder of the corpora, $DRAGOMAN_DATA in a recipe's paths."),
@@ -67,7 +72,13 @@ def command(
             if config is None:
                 raise ConfigError("--out: missing; give the model directory")
             out = Path("runs") / config.stem
-        asked = [*(settings or []), *([f"train.threads={threads}"] if threads is not None else [])]
+        asked = list(settings or [])
+        for name, value in (
+            ("threads", threads),
+            ("source_vectors", source_vectors),
+            ("target_vectors", target_vectors),
+        ):
+            asked += [] if value is None else [f"train.{name}={value}"]
         built = build_config(config, out, preset, data, asked, start_from)
 
     from dragoman.cli.progress import TrainingReporter

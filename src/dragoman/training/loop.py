@@ -31,7 +31,7 @@ from dragoman.training.reports.results import SUMMARY, published_score
 from dragoman.training.reports.summary import write_summary
 from dragoman.training.reports.trackers import check_installed
 from dragoman.training.saving import Saver
-from dragoman.training.setup import check_parts, fixed_settings, set_up_run
+from dragoman.training.setup import check_parts, check_word_vectors, fixed_settings, set_up_run
 from dragoman.training.signals import Signals, Stop
 from dragoman.training.step import Stepper
 from dragoman.training.test_sets import evaluate_test_sets, last_tested_step
@@ -94,6 +94,7 @@ def _train(
         identity = RunIdentity(run)
         identity.verify(fixed_settings(config))
         check_parts(config)
+        check_word_vectors(config)
         check_installed(config.train.trackers)  # before the text, which may take hours, is encoded
         prepared = ranks.main_first(lambda: prepare_data(config, run, reporter, identity.verify, data_folder))
         trainer = Trainer(prepared, run, device, reporter, ranks, signals)

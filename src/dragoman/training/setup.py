@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from dragoman import bundle, tensors
-from dragoman.config import Config
+from dragoman.config import Config, TransformerConfig
+from dragoman.data.word_vectors import piece_vectors, read_header
 from dragoman.device import choose_precision, is_fast_in_bfloat16, is_slow_in_bfloat16
-from dragoman.errors import ConfigError, suggestion
+from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.machine import is_out_of_memory
 from dragoman.model.build import Model, build_model
 from dragoman.model.footprint import parameter_counts
@@ -45,7 +46,7 @@ def set_up_run(
     precision = choose_precision(settings.precision, device)
     torch.manual_seed(settings.seed)
     model = _build(config, device)
-    learner = _learner(config, model, directory, device, reporter, ranks)
+    learner = _learner(prepared, model, directory, device, reporter, ranks)
     longest = int(max(prepared.train.source_lengths.max(), prepared.train.target_lengths.max())) + 1  # </s>
     longest = config.text.max_length if config.text.sampling else longest
     stores = EpochStores(prepared, directory, ranks, reporter)
@@ -103,12 +104,14 @@ def _build(config: Config, device: torch.device) -> Model:
 
 
 def _learner(
-    config: Config, model: Model, directory: Path, device: torch.device, reporter: Reporter, ranks: Ranks
+    prepared: PreparedData, model: Model, directory: Path, device: torch.device, reporter: Reporter, ranks: Ranks
 ) -> Learner:
-    settings = config.train
+    settings = prepared.config.train
     if settings.start_from and not checkpoints(directory):
         load_initial_weights(model, Path(settings.start_from))
         reporter.note(f"starting from the weights of {settings.start_from}")
+    if not checkpoints(directory):
+        set_word_vectors(model, prepared, reporter)
     freeze(model, settings.freeze)
     if settings.parallel == "fsdp" and ranks.world > 1:
         shard(model, ranks)
@@ -120,6 +123,39 @@ def load_initial_weights(model: nn.Module, directory: Path) -> None:
     """Copy the weights of another model directory, which must have the same shapes."""
     directory = bundle.resolve_model(directory)
     tensors.set_weights(model, tensors.named_weights(bundle.load_bundle(directory).model), directory)
+
+
+def set_word_vectors(model: Model, prepared: PreparedData, reporter: Reporter) -> None:
+    """Start embeddings from word vectors; pieces without one stay random. Sides that share a matrix share vectors."""
+    settings, tokenizers = prepared.config.train, prepared.tokenizers
+    source, target = ([Path(each)] if each else [] for each in (settings.source_vectors, settings.target_vectors))
+    sides = [(model.source_embedding, tokenizers.source, source), (model.target_embedding, tokenizers.target, target)]
+    if model.source_embedding is model.target_embedding:
+        sides = [(model.source_embedding, tokenizers.source, source + target)]
+    for embedding, tokenizer, paths in sides:
+        if not paths:
+            continue
+        found = piece_vectors(paths, tokenizer, embedding.embedding_dim)
+        if not found.covered.any():
+            raise DataError(f"{paths[0]}: no piece of the vocabulary occurs in its words; give vectors of the language")
+        with torch.no_grad():
+            covered = torch.from_numpy(found.covered).to(embedding.weight.device)
+            embedding.weight[covered] = torch.from_numpy(found.scaled()[found.covered]).to(embedding.weight)
+        reporter.note(f"{', '.join(map(str, paths))}: {found.describe()}")
+
+
+def check_word_vectors(config: Config) -> None:
+    """Check the width of word vectors before the text is encoded."""
+    target_width = config.model.decoder.d_model if isinstance(config.model, TransformerConfig) else config.model.d_model
+    widths = {"source": config.model.d_model, "target": target_width}
+    for side, width in widths.items():
+        path = getattr(config.train, f"{side}_vectors")
+        found = read_header(Path(path)).width if path else width
+        if found != width:
+            raise ConfigError(
+                f"train.{side}_vectors: {path} has vectors of {found:,} numbers, the model is {width:,} wide; "
+                f"set model.d_model={found}"
+            )
 
 
 def check_parts(config: Config) -> None:

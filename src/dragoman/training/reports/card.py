@@ -12,6 +12,9 @@ from dragoman.training.data import PreparedData
 def _fine_tuning(settings: TrainConfig) -> Iterator[str]:
     if settings.start_from:
         yield f"- fine-tuned: began with the weights and the vocabulary of {settings.start_from}"
+    for side in ("source", "target"):
+        if getattr(settings, f"{side}_vectors"):
+            yield f"- {side} embeddings began with the word vectors of {getattr(settings, f'{side}_vectors')}"
     if settings.freeze:
         yield f"- left as they were: {', '.join(settings.freeze)}"
 
