@@ -4,7 +4,7 @@
 
 Vectors for both languages are learned here from monolingual text, all lines of Tatoeba's training set, by gensim's
 word2vec (pip install gensim). Then every model is a separate `dragoman train recipes/word_vectors.toml` on the first
-pairs of the same set. Run the same command again to resume. The results are in docs/lab/word-vectors.md.
+pairs of the same set. Run the same command again to resume. The results are in docs/training.md.
 """
 
 import re
@@ -20,12 +20,12 @@ from steps import Settings, run_command, say, train_rows
 from dragoman import ConfigError
 from dragoman.config import Config
 from dragoman.data.corpus import read_lines
-from dragoman.files import make_directory, write_file
+from dragoman.files import make_directory, move_into_place, partial_path, write_file
 
 RECIPE = Path(__file__).with_suffix(".toml")
 LANGUAGES = {"source": "en", "target": "de"}
 WORD = re.compile(r"\w+|[^\w\s]")
-EPOCHS, WINDOW, LEAST = 10, 5, 2  # of word2vec: passes, words to either side, occurrences of a word
+EPOCHS, WINDOW, MIN_COUNT = 10, 5, 2  # of word2vec: passes, words to either side, occurrences of a word
 
 
 def word_vectors(
@@ -78,7 +78,7 @@ def _learn(text: Path, out: Path, width: int) -> None:
     try:
         from gensim.models import Word2Vec
     except ImportError:
-        raise ConfigError("gensim is not installed, and word2vec is its own; pip install gensim") from None
+        raise ConfigError("gensim, which learns the vectors, is not installed; pip install gensim") from None
 
     say(f"{out}: learning vectors from {text}")
     sentences = list(_words(text))
@@ -89,12 +89,14 @@ def _learn(text: Path, out: Path, width: int) -> None:
         sg=1,
         negative=10,
         window=WINDOW,
-        min_count=LEAST,
+        min_count=MIN_COUNT,
         epochs=EPOCHS,
         seed=1,
         workers=1,
     )
-    model.wv.save_word2vec_format(str(out))
+    partial = partial_path(out)
+    model.wv.save_word2vec_format(str(partial))
+    move_into_place(partial, out)
 
 
 def _words(text: Path) -> Iterator[list[str]]:

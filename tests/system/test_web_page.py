@@ -9,6 +9,7 @@ import hashlib
 import http.server
 import io
 import os
+import random
 import shutil
 import threading
 import urllib.request
@@ -18,13 +19,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
+import torch
 
 import dragoman
 from dragoman.bundle import load_bundle
 from dragoman.config import DecodeConfig, TextConfig
 from dragoman.decode.search import search
 from dragoman.errors import ConfigError
-from dragoman.interop import to_web, web, web_runtime
+from dragoman.int8 import compact, expanded
+from dragoman.interop import common, to_web, web, web_runtime
+from dragoman.tensors import named_weights, set_weights
 from dragoman.text.tokenizer import Tokenizer
 from tests.exporting import LINES, SEPARATE, random_model
 from tests.hostile_text import SHORT
@@ -37,6 +42,7 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path: apt-get install chromium")
 
 END_OF_TEXT = 3
+POSITIONS = ["text.max_length=20", "model.positions=learned", "model.max_positions=20"]
 MILLISECONDS = 300_000  # for anything on the page, however busy the machine
 SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
 PAGE = Path(str(web.PAGE))
@@ -84,14 +90,51 @@ def modules(browser: Any) -> Iterator[Any]:
 # Its parts
 
 
+ALL_TEXTS = [*TEXTS, *SHORT, "ΟΔΟΣ Σ", "x" * 300, "the </s> <pad>", "\ufeff\u200b a"]
+KNOWN = [*LINES, "0x41 < 42, the 0xa! > 1 7 x"]
+
+
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "char"])
 @pytest.mark.parametrize("form", ["nfc", "nfkc-lowercase", "nfc-nbsp"])
 @pytest.mark.parametrize("with_bytes", [True, False])
 def test_tokenizer_gives_our_ids_and_our_text(kind: Any, form: Any, with_bytes: bool, modules: Any) -> None:
-    lines = [*LINES, "0x41 < 42, the 0xa! > 1 7 x"]
     config = TextConfig(model=kind, normalization=form, vocab_size=330 if with_bytes else 80, byte_fallback=with_bytes)
-    tokenizer = Tokenizer.train(lines, config)
-    texts = [*TEXTS, *SHORT, "ΟΔΟΣ Σ", "x" * 300, "the </s> <pad>", "\ufeff\u200b a"]
+    assert_same_ids(Tokenizer.train(KNOWN, config), ALL_TEXTS, modules)
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc_cf"])
+def test_normalization_of_imported_tokenizers_is_kept(rule: str, modules: Any) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*KNOWN, "A B ア ～ ~ 1 ( )"] * 5), model_writer=model, vocab_size=340,
+        byte_fallback=True, hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3, minloglevel=5,
+        normalization_rule_name=rule,
+    )  # fmt: skip
+    tokenizer = Tokenizer(model.getvalue(), "nfc")
+    texts = [*ALL_TEXTS, "ｱ ① ª～b", "  a\u00ad\u200b  b ", "ﬀ ¨ ½ Ａｃ　ｂ", "a\u0308\u0301 ｶﾞ"]
+    assert tokenizer.encode("ﬀ") == tokenizer.encode("ff"), "the control: it has its own table"
+    assert_same_ids(tokenizer, texts, modules)
+
+
+def test_bytes_that_are_no_text_are_decoded_as_we_do(modules: Any) -> None:
+    tokenizer = Tokenizer.train(KNOWN, TextConfig(model="bpe", vocab_size=330))
+    table, chance = tokenizer.piece_table(), random.Random(0)
+    usual = [table.byte_ids[byte] for text in ("é日😀", "\ufeff") for byte in text.encode()]
+    rows = [chance.choices([*usual, *table.byte_ids, *table.ids.values(), 0, 1, 2, 3], k=9) for _ in range(300)]
+    rows += [chance.choices(usual, k=6) for _ in range(300)]
+    found = modules.evaluate(
+        """async ([settings, rows]) => {
+            const { Tokenizer } = await import("/tokenizer.js");
+            const tokenizer = new Tokenizer(settings);
+            return rows.map((ids) => tokenizer.decode(ids));
+        }""",
+        [web._tokenizer(tokenizer), rows],
+    )
+    assert found == [tokenizer.decode(ids) for ids in rows]
+    assert sum("\ufffd" in text for text in found) > 50, "the control"
+
+
+def assert_same_ids(tokenizer: Tokenizer, texts: Sequence[str], modules: Any) -> None:
     found = modules.evaluate(
         """async ([settings, texts]) => {
             const { Tokenizer } = await import("/tokenizer.js");
@@ -209,11 +252,38 @@ def test_both_graphs_share_one_file_of_weights(tmp_path: Path) -> None:
     assert done.checked == 5
     assert done.num_bytes == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
     parameters = sum(weight.numel() for weight in load_bundle(model).model.parameters())
-    assert parameters < (tmp_path / "out" / "weights.bin").stat().st_size < 2.5 * parameters, "bytes, scales, positions"
+    [weights] = (tmp_path / "out").glob("weights-*.bin")
+    assert parameters < weights.stat().st_size < 2.5 * parameters, "bytes, scales, positions"
     worker = (tmp_path / "out" / "service-worker.js").read_text()
     assert "%" not in worker
-    for name in {path.name for path in (tmp_path / "out").iterdir()} - {"service-worker.js", "README.md", "index.html"}:
+    for name in {path.name for path in (tmp_path / "out").iterdir()} - {"service-worker.js", "README.md"}:
         assert f'"{name}"' in worker, "kept for use offline"
+
+
+def test_graphs_as_written_choose_the_tokens_of_the_rounded_weights(tmp_path: Path) -> None:
+    """Weights that are int8 already, as those of a bundled model, are the same after the export."""
+    model = random_model(tmp_path / "model")
+    source = common.load_source(model, lambda _: None)
+    rounded = expanded(compact({name: weight.detach().numpy() for name, weight in named_weights(source.model).items()}))
+    set_weights(source.model, {name: torch.from_numpy(array) for name, array in rounded.items()}, model)
+    texts = common.sample_texts(source)
+    assert web.translate(source, web.graphs(source), texts, 20) == common.greedy_ids(source, texts, 20)
+
+
+@pytest.mark.parametrize("settings", [["text.max_length=12", "decode.max_extra=8"], POSITIONS])
+def test_short_limits_are_exported(settings: list[str], tmp_path: Path) -> None:
+    model = random_model(tmp_path / "model", *settings)
+    assert to_web(model, tmp_path / "out", runtime=fake_runtime(tmp_path / "runtime")).checked == 5
+
+
+def test_a_changed_model_has_other_names_and_another_version(tmp_path: Path) -> None:
+    runtime = fake_runtime(tmp_path / "runtime")
+    models = [random_model(tmp_path / "one"), random_model(tmp_path / "two", "model.activation=gelu")]
+    workers = []
+    for number, model in enumerate([*models, models[0]]):
+        to_web(model, tmp_path / f"out{number}", runtime=runtime, check=False)
+        workers.append((tmp_path / f"out{number}" / "service-worker.js").read_text())
+    assert workers[0] == workers[2] != workers[1]
 
 
 def test_what_the_page_cannot_do_is_refused(tmp_path: Path) -> None:
@@ -270,6 +340,7 @@ def open_page(browser: Any, address: str, **options: Any) -> tuple[Any, list[str
     page, problems = context.new_page(), []
     page.set_default_timeout(MILLISECONDS)
     page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on(
         "request", lambda request: None if request.url.startswith((address, "data:")) else problems.append(request.url)
     )
@@ -356,10 +427,30 @@ def test_page_runs_models_of_other_shapes(settings: list[str], browser: Any, run
 
 
 @pytest.mark.slow
+def test_a_newer_text_replaces_the_one_before(browser: Any, runtime: Path, tmp_path: Path) -> None:
+    model = random_model(tmp_path / "model")
+    to_web(model, tmp_path / "out", runtime=runtime)
+    server = Server(tmp_path / "out")
+    page, problems = open_page(browser, server.address)
+    translator = dragoman.load(model, "cpu", "float32")
+    page.fill("#source", "\n".join(["the cat sat on the mat"] * 3_000))
+    page.press("#source", "Control+Enter")
+    page.locator("#status", has_text="Translating line").wait_for()
+    assert translate(page, "a dog", 1) == translator.translate("a dog", beam=1).text
+    page.fill("#source", "")
+    page.press("#source", "Control+Enter")
+    page.locator("#status:empty").wait_for(state="attached")
+    assert page.locator("#translation").text_content() == ""
+    assert problems == []
+    page.close()
+    server.stop()
+
+
+@pytest.mark.slow
 def test_missing_and_short_files_are_reported(browser: Any, runtime: Path, tmp_path: Path) -> None:
     to_web(random_model(tmp_path / "model"), tmp_path / "out", runtime=runtime)
     server = Server(tmp_path / "out")
-    weights = tmp_path / "out" / "weights.bin"
+    [weights] = (tmp_path / "out").glob("weights-*.bin")
     content = weights.read_bytes()
 
     def problem() -> str:
@@ -373,9 +464,12 @@ def test_missing_and_short_files_are_reported(browser: Any, runtime: Path, tmp_p
     weights.write_bytes(content[:-7])
     said = problem()
     assert said == (
-        f"The model cannot be loaded: weights.bin: has {len(content) - 7} bytes and should have {len(content)}; "
-        "load the page again"
+        f"The model cannot be loaded: {weights.name}: has {len(content) - 7} bytes and should have {len(content)}; "
+        "copy the folder again"
     )
     weights.unlink()
-    assert problem() == "The model cannot be loaded: weights.bin: 404 File not found"
+    assert problem() == (
+        f"The model cannot be loaded: {weights.name}: the host answers 404; "
+        "check the network and the folder on the host, then load the page again"
+    )
     server.stop()

@@ -13,7 +13,7 @@ from dragoman.bundle import load_bundle
 from dragoman.cli.progress import TrainingReporter
 from dragoman.config import Config, TextConfig
 from dragoman.data.word_vectors import piece_vectors, read_header, read_vectors
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError, DataError, ModelError
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.training.loop import train
 from tests.conftest import quick_config
@@ -37,6 +37,7 @@ def binary(end: bytes) -> bytes:
 FORMS: dict[str, Callable[[], bytes]] = {
     "word2vec text": lambda: f"{len(WORDS)} {WIDTH}\n".encode() + text_lines(),
     "GloVe": text_lines,
+    "GloVe with tabs": lambda: text_lines().replace(b" ", b"\t").replace(b".\t.\t.", b". . ."),
     "GloVe that begins with a word of parts": lambda: b". . . .5 1e-3 -2 3.\n" + text_lines(),
     "word2vec binary": lambda: binary(b"\n"),
     "word2vec binary without line ends": lambda: binary(b""),
@@ -50,7 +51,7 @@ def test_every_form_gives_the_same_vectors(form: str, suffix: str, tmp_path: Pat
     path.write_bytes(gzip.compress(FORMS[form]()) if suffix else FORMS[form]())
     found = list(read_vectors(path))[-len(WORDS) :]
     assert [word.replace("_", " ") for word, _ in found] == WORDS
-    np.testing.assert_array_equal(np.array([vector for _, vector in found]), TABLE.astype(np.float64))
+    np.testing.assert_array_equal(np.array([vector for _, vector in found]), TABLE)
     header = read_header(path)
     assert (header.width, header.binary) == (WIDTH, "binary" in form)
 
@@ -58,11 +59,16 @@ def test_every_form_gives_the_same_vectors(form: str, suffix: str, tmp_path: Pat
 REFUSED = {
     "empty": (b"", "does not begin with a word and its numbers; give a file of word2vec, GloVe or fastText (.vec)"),
     "no vectors": (b"some text\n", "does not begin with a word and its numbers; give a file of word2vec"),
-    "fastText's own": (b"\xba\x16O/\x0c\x00\x00\x00", "is a whole fastText model; give its .vec file"),
+    "fastText's own": (b"\xba\x16O/\x0c\x00\x00\x00", "is a fastText model, not a file of vectors; give its .vec file"),
+    "first vector": (b"2 3\na 1 nan 3\nb 1 2 3\n", ":2: has a number that is not finite or over 10,000; download"),
+    "first is short": (b"2 3\na 1 2\nb 1 2 3\n", ":2: has 2 numbers, not 3; download it again"),
+    "huge": (b"2 3\na 1 2 3\nb 1 1e20 2\n", ":3: has a number that is not finite or over 10,000; download it again"),
+    "cut text": (b"3 3\na 1 2 3\nb 1 1 2\n", "has 2 words, its first line says 3; download it again"),
+    "more than said": (binary(b"") + b"x 123", "goes on after its 6 words; download it again"),
     "too wide": (b"3 99999\na 1 2\n", "has vectors of 99,999 numbers, at most 16,384 are possible"),
     "ragged": (b"2 3\na 1 2 3\nb 1 2\n", r":3: has 2 numbers, not 3; download it again"),
     "no number": (b"2 3\na 1 2 3\nb 1 x 2\n", ":3: is not a word and 3 numbers; download it again"),
-    "not finite": (b"2 3\na 1 2 3\nb 1 nan 2\n", ":3: has a number that is not finite; download it again"),
+    "not finite": (b"2 3\na 1 2 3\nb 1 nan 2\n", ":3: has a number that is not finite or over 10,000; download it"),
     "cut": (binary(b"")[:-5], ": ends in word 6 of 6; download it again"),
     "cut in a word": (binary(b"")[:-18], ": ends in word 6 of 6; download it again"),
 }  # fmt: skip
@@ -75,10 +81,10 @@ def test_bad_files_are_refused(case: str, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match="^" + re.escape(str(path)) + ".*" + re.escape(message)):
         list(read_vectors(path))
-    with pytest.raises(DataError, match=r"none: there is no such file; give a file of word vectors$"):
+    with pytest.raises(DataError, match=r"none: no such file; check its name$"):
         read_header(tmp_path / "none")
     (tmp_path / "half.gz").write_bytes(gzip.compress(text_lines() * 1000)[:-300])
-    with pytest.raises(DataError, match=r"half\.gz: cannot be read \(.+\); download it again$"):
+    with pytest.raises(DataError, match=r"half\.gz: ends in the middle of its compressed data; copy it again$"):
         list(read_vectors(tmp_path / "half.gz"))
 
 
@@ -110,7 +116,7 @@ def test_a_piece_is_a_word_or_the_mean_of_words_it_occurs_in(tokenizer: Tokenize
     found = piece_vectors([path], tokenizer, 2)
     assert found.rows[ids["▁cat"]].tolist() == [1, 2], "its own vector, the first one"
     assert found.rows[ids["fi"]].tolist() == [5, 7], "the mean over catfi and fi"
-    spelled = np.flatnonzero(found.spelled).tolist()
+    spelled = np.flatnonzero(found.is_word).tolist()
     assert spelled == [ids["▁cat"]]
     assert not found.covered[:4].any(), "special pieces"
     assert not found.covered[tokenizer.piece_table().byte_ids].any()
@@ -170,7 +176,16 @@ def test_a_run_starts_from_the_vectors(tmp_path: Path) -> None:
     assert np.abs(rows[expected.covered] - others[expected.covered]).max() > 0.1, "the control"
 
     path.unlink()  # a resumed run does not need them
-    train(run_config("train.learning_rate=1e-12", "train.max_steps=3"), tmp_path / "run")
+    again = ["train.learning_rate=1e-12", "train.max_steps=3"]
+    train(run_config(*again, f"train.source_vectors={path}"), tmp_path / "run")
+    with pytest.raises(ModelError, match=r"train\.source_vectors was .*vectors.* when this run began and is .* now"):
+        train(run_config(*again), tmp_path / "run")
+
+
+def test_sides_that_share_embeddings_share_vectors(tmp_path: Path) -> None:
+    paths = [write(tmp_path / "source", {"a": [1.0] * 32}), write(tmp_path / "target", {"b": [-1.0] * 32})]
+    _, [note] = start(tmp_path / "run", f"train.source_vectors={paths[0]}", f"train.target_vectors={paths[1]}")
+    assert note.startswith(f"{paths[0]}, {paths[1]}: 2 words; 2 of ")
 
 
 def test_each_side_has_its_own_vectors_and_frozen_ones_stay(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def command(
     ] = None,
     check: Annotated[bool, typer.Option(help="Compare a few sentences in the other library.")] = True,
 ) -> None:
-    """Write a model for CTranslate2, Hugging Face transformers, ONNX Runtime or the web: the same tokens everywhere."""
+    """Write a model for CTranslate2, Hugging Face transformers or ONNX Runtime, or as a web page that translates."""
     require_choice("--to", to, FORMATS)
     if quantization is not None and to in WRITTEN_IN:
         raise ConfigError(

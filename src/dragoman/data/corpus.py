@@ -105,14 +105,14 @@ class CorpusReport:
 
 def read_lines(path: Path) -> Iterator[Line]:
     """Yield every line of a file, usable or not, in bounded memory."""
-    with _reading(path) as stream:
+    with reading(path) as stream:
         yield from split_lines(stream, str(path))
 
 
 def count_lines(path: Path) -> int:
     """Count the lines of a file without decoding them."""
     count, last = 0, b"\n"
-    with _reading(path) as stream:
+    with reading(path) as stream:
         while chunk := stream.read(1 << 20):
             count, last = count + chunk.count(b"\n"), chunk[-1:]
     return count + (last != b"\n")
@@ -236,14 +236,14 @@ def content_hash(paths: Sequence[Path]) -> str:
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file's raw bytes, as sha256sum prints it; cached until the file changes."""
-    with _reading(path, raw=True):  # reports any error that prevents reading
+    with reading(path, raw=True):  # reports any error that prevents reading
         status = path.stat()
     return _digest(path, status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=1024)
 def _digest(path: Path, size: int, changed: int) -> str:
-    with _reading(path, raw=True) as stream:
+    with reading(path, raw=True) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -254,7 +254,7 @@ def _refuse_other_formats(name: str, head: bytes) -> None:
 
 
 @contextmanager
-def _reading(path: Path, raw: bool = False) -> Iterator[io.BufferedIOBase]:
+def reading(path: Path, raw: bool = False) -> Iterator[io.BufferedIOBase]:
     """Open a file, decompressed unless `raw`; any error that prevents reading becomes a DataError."""
     opener = None if raw else OPENERS.get(path.suffix.lower())
     try:

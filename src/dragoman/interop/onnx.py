@@ -47,7 +47,7 @@ ENCODER, DECODER = "encoder_model", "decoder_model_merged"
 SUFFIXES = {"float32": "", "int8": "_quantized"}
 KINDS = ("decoder", "encoder")  # of the caches: the target so far, and the source
 PARTS = ("key", "value")
-LARGEST_FILE = 2**31 - 1  # bytes of a protocol buffer
+LARGEST_FILE = 2_000_000_000  # bytes: a protocol buffer has less than 2 GiB
 
 
 def to_onnx(
@@ -102,13 +102,14 @@ def refuse(config: ModelConfig) -> None:
 
 
 def _write_graphs(source: Source, directory: Path, kind: Products) -> None:
-    for name, graph in ((ENCODER, encoder_graph), (DECODER, decoder_graph)):
-        content = graph(source, kind).to_bytes({"source": source.name})
-        if len(content) > LARGEST_FILE:
+    for name, build in ((ENCODER, encoder_graph), (DECODER, decoder_graph)):
+        graph = build(source, kind)
+        if graph.num_bytes > LARGEST_FILE:
             raise ConfigError(
-                f"model: {name} has {len(content):,} bytes, more than an ONNX file can; use a smaller one"
+                f"model: {name}.onnx would have {graph.num_bytes:,} bytes in {kind}, and ONNX has at most "
+                f"{LARGEST_FILE:,}; give --quantization int8, or export to ctranslate2"
             )
-        write_synced(directory / FOLDER / f"{name}{SUFFIXES[kind]}.onnx", content)
+        write_synced(directory / FOLDER / f"{name}{SUFFIXES[kind]}.onnx", graph.to_bytes({"source": source.name}))
 
 
 def encoder_graph(source: Source, products: Products) -> Graph:
@@ -187,11 +188,10 @@ def _files(source: Source, quantization: str | None) -> dict[str, bytes]:
         "model_max_length": source.config.text.max_length,
         "clean_up_tokenization_spaces": False,
     }
-    decode_config = source.config.decode
     generation = {
         **special_ids(source),
         "suppress_tokens": list(ids.never_predicted),
-        "max_new_tokens": source.config.text.max_length + decode_config.max_extra,  # with </s>
+        "max_new_tokens": _longest_target(source),  # with </s>
     }
     files = {
         "config.json": to_json({**model_config(source), "d_model": source.shape.decoder.d_model}),
@@ -203,6 +203,11 @@ def _files(source: Source, quantization: str | None) -> dict[str, bytes]:
     if not joint:
         files["target_tokenizer.json"] = _compact(to_tokenizer_json(tokenizers.target))
     return files
+
+
+def _longest_target(source: Source) -> int:
+    asked = source.config.text.max_length + source.config.decode.max_extra
+    return min(asked, source.num_positions - 1)
 
 
 def _compact(value: Any) -> bytes:
@@ -242,7 +247,8 @@ empty = np.zeros((1, {size.num_heads}, 0, {size.d_k}), np.float32)
 given = {{each.name: empty for each in decoder.get_inputs()}}
 given |= {{"encoder_attention_mask": mask, "encoder_hidden_states": states, "use_cache_branch": np.array([False])}}
 names, output = [each.name for each in decoder.get_outputs()], [{ids.bos}]
-while len(output) <= ids.shape[1] + {decode_config.max_extra} and output[-1] != {ids.eos}:
+limit = min(ids.shape[1] + {decode_config.max_extra}, {source.num_positions - 1})
+while len(output) <= limit and output[-1] != {ids.eos}:
     results = dict(zip(names, decoder.run(None, given | {{"input_ids": np.array([output[-1:]])}})))
     logits = results.pop("logits")[0, -1]
     logits[{list(ids.never_predicted)}] = -np.inf

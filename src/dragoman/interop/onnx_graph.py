@@ -6,6 +6,7 @@ row's products do not depend on the others. Unsigned, because products of signed
 processors without VNNI.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -36,11 +37,16 @@ class WeightFile:
     def place(self, array: Array) -> tuple[int, int]:
         """Where the array's bytes begin, and their number; equal arrays are stored once."""
         raw = array.tobytes()
-        if raw not in self._places:
+        key = _digest(raw)
+        if key not in self._places:
             self.content.extend(bytes(-len(self.content) % ALIGNMENT))
-            self._places[raw] = len(self.content), len(raw)
+            self._places[key] = len(self.content), len(raw)
             self.content.extend(raw)
-        return self._places[raw]
+        return self._places[key]
+
+
+def _digest(raw: bytes) -> bytes:
+    return hashlib.sha256(raw).digest()
 
 
 class Graph:
@@ -66,7 +72,7 @@ class Graph:
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
         """A tensor of the file; equal ones are stored once."""
         array = np.asarray(value, dtype, order="C")
-        key = (array.dtype.name, array.shape, array.tobytes())
+        key = (array.dtype.name, array.shape, _digest(array.tobytes()))
         if key not in self._constants:
             self._constants[key] = self._stored(array, f"constant_{len(self._constants)}")
         return self._constants[key].name
@@ -175,6 +181,11 @@ class Graph:
         if self._weights is None:
             onnx.checker.check_model(model)
         return model.SerializeToString()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its constants, which are nearly all of its file."""
+        return sum(tensor.ByteSize() for tensor in self._constants.values())
 
 
 class Branch:

@@ -1,20 +1,24 @@
 """Writes a model as a folder of static files: a page that translates in the browser, without a server.
 
-Weights are stored as bytes and restored to float32 when the page loads them, so that the page and dragoman choose the
-same tokens; int8 products would round differently on every machine. The page has its own tokenizer and beam search, in
-`web_page/`. The graphs give it only the best candidates of each step and the attention to the source.
+Weights are stored as bytes and restored to float32 when the page loads them. So the page chooses the same tokens as
+dragoman in float32 with the weights of an int8 model; int8 products would round differently on every machine. The page
+has its own tokenizer and beam search, in `web_page/`. The graphs give it only the best candidates of each step and the
+attention to the source.
 """
 
 import hashlib
 import json
 import os
+import sys
+import unicodedata
 from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import sentencepiece
 import sentencepiece.sentencepiece_model_pb2
 
 from dragoman.config import ModelConfig
@@ -22,6 +26,7 @@ from dragoman.errors import ConfigError
 from dragoman.files import write_synced
 from dragoman.int8 import Array
 from dragoman.interop.common import (
+    CHECKED_TOKENS,
     Exported,
     Source,
     check_tokens,
@@ -31,15 +36,22 @@ from dragoman.interop.common import (
     refuse_recurrent,
     source_ids,
 )
-from dragoman.interop.onnx_graph import FLOAT, INT32, Dims, Graph, WeightFile
+from dragoman.interop.onnx_graph import FLOAT, INT32, Dims, Graph, Products, WeightFile
 from dragoman.interop.onnx_layers import Memory, decode, encode, project_to_vocabulary, source_memory
 from dragoman.interop.web_runtime import read_runtime
+from dragoman.text.normalize import SPACE_MARK
 from dragoman.text.tokenizer import Tokenizer
 
 spm: Any = sentencepiece.sentencepiece_model_pb2  # made by protobuf, which mypy cannot see into
 PAGE = files("dragoman.interop") / "web_page"
-WEIGHTS = "weights.bin"
+# Module names end in .js: not every web host knows .mjs.
+RUNTIME = {
+    "ort.wasm.min.mjs": "ort.js",
+    "ort-wasm-simd-threaded.mjs": "ort-threads.js",
+    "ort-wasm-simd-threaded.wasm": "ort.wasm",
+}
 MAX_BEAM = 8
+MOST_KEPT = 100  # characters; sentencepiece's own tables have one
 PARTS = ("key", "value")
 
 
@@ -56,13 +68,13 @@ def to_web(
     check: compare a few sentences in ONNX Runtime, before weights are rounded.
     """
     out = Path(out)
+    found = read_runtime(None if runtime is None else Path(runtime))
     with new_directory(out) as directory:
         source = load_source(model, refuse)
-        _refuse_own_normalization(source)
         checked = None
         if check:
             checked = check_tokens(source, partial(translate, source, graphs(source, "float32")), "onnxruntime", out)
-        for name, content in _files(source, read_runtime(None if runtime is None else Path(runtime))).items():
+        for name, content in _files(source, {RUNTIME[name]: content for name, content in found.items()}).items():
             write_synced(directory / name, content)
     return Exported(out, "onnxruntime", directory_size(out), checked)
 
@@ -71,27 +83,29 @@ def refuse(config: ModelConfig) -> None:
     refuse_recurrent(config, "the web page")
 
 
-def _refuse_own_normalization(source: Source) -> None:
-    for tokenizer in {source.tokenizers.source, source.tokenizers.target}:
-        if spm.ModelProto.FromString(tokenizer.to_bytes()).normalizer_spec.precompiled_charsmap:
-            raise ConfigError(
-                "tokenizer: its sentencepiece model has its own table of characters, which is not possible in the web "
-                "page; export to onnx, which transformers.js runs in browsers"
-            )
-
-
 # Graphs
 
 
-def graphs(source: Source, products: Any = "restored") -> dict[str, bytes]:
+class Graphs(NamedTuple):
     """The files of both graphs and the weights that they share."""
-    weights = WeightFile(WEIGHTS)
-    metadata = {"source": source.name}
-    return {
-        "encoder.onnx": _encoder(source, Graph("encoder", products, weights)).to_bytes(metadata),
-        "decoder.onnx": _decoder(source, Graph("decoder", products, weights)).to_bytes(metadata),
-        WEIGHTS: bytes(weights.content),
-    }
+
+    encoder: bytes
+    decoder: bytes
+    weights_name: str
+    weights: bytes
+
+
+def graphs(source: Source, products: Products = "restored") -> Graphs:
+    # a hash of the weights is in the name, so that no cache mixes those of two exports
+    digest = hashlib.sha256()
+    for weight in source.model.state_dict().values():
+        digest.update(weight.numpy().tobytes())
+    weights = WeightFile(f"weights-{digest.hexdigest()[:12]}.bin")
+    encoder, decoder = (
+        build(source, Graph(name, products, weights)).to_bytes({"source": source.name})
+        for name, build in (("encoder", _encoder), ("decoder", _decoder))
+    )
+    return Graphs(encoder, decoder, weights.name, bytes(weights.content))
 
 
 def _encoder(source: Source, graph: Graph) -> Graph:
@@ -137,8 +151,9 @@ def _dims(source: Source, rows: int | str, length: str) -> tuple[Dims, Dims]:
 
 
 def num_positions(source: Source) -> int:
-    """As many as the page can use: it splits what is longer."""
-    return min(source.num_positions, _longest_source(source) + source.config.decode.max_extra + 1)
+    """As many as the page can use, which splits what is longer, or as the check needs."""
+    used = _longest_source(source) + source.config.decode.max_extra + 1
+    return min(source.num_positions, max(used, CHECKED_TOKENS + 1))
 
 
 def _longest_source(source: Source) -> int:
@@ -154,17 +169,18 @@ def _candidates(source: Source) -> int:
 
 
 def _files(source: Source, runtime: dict[str, bytes]) -> dict[str, bytes]:
-    content = {**graphs(source), **runtime}
+    encoder, decoder, weights_name, weights = graphs(source)
+    content = {"encoder.onnx": encoder, "decoder.onnx": decoder, weights_name: weights, **runtime}
     page = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.name.endswith((".js", ".html", ".css"))}
-    content["model.json"] = _model_json(source, content)
+    content["model.json"] = _model_json(source, content, weights_name)
     version = hashlib.sha256(b"".join(value for _, value in sorted((content | page).items()))).hexdigest()[:16]
-    listed = json.dumps(sorted({*content, *page, "./"} - {"service-worker.js", "index.html"}))
+    listed = json.dumps(sorted({*content, *page} - {"service-worker.js"}))
     for name, text in (("VERSION", version), ("FILES", listed)):
         page["service-worker.js"] = page["service-worker.js"].replace(f"%{name}%".encode(), text.encode())
     return content | page | {"README.md": _readme(source).encode()}
 
 
-def _model_json(source: Source, content: dict[str, bytes]) -> bytes:
+def _model_json(source: Source, content: dict[str, bytes], weights_name: str) -> bytes:
     """What the page needs to know; JSON is text in every browser's cache."""
     tokenizers, decode_config, size = source.tokenizers, source.config.decode, source.shape.decoder
     ids = tokenizers.target.vocabulary
@@ -187,6 +203,7 @@ def _model_json(source: Source, content: dict[str, bytes]) -> bytes:
         "layers": size.num_layers,
         "heads": size.num_heads,
         "widths": [size.d_k, size.d_v],
+        "weights": weights_name,
         "bytes": {name: len(value) for name, value in content.items()},
     }
     return json.dumps(settings, ensure_ascii=False, separators=(",", ":")).encode()
@@ -196,16 +213,58 @@ def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     table = tokenizer.piece_table()
     names = tokenizer.pieces(range(tokenizer.size))
     return {
+        "own": own_normalization(tokenizer),
         "kind": tokenizer.kind,
         "normalization": tokenizer.normalization,
         "unknown": tokenizer.vocabulary.unk,
         "end": tokenizer.vocabulary.eos,
-        "textless": sorted(tokenizer.vocabulary.textless),
+        "textless": sorted({*range(tokenizer.size)} - {*table.ids.values(), *table.byte_ids, tokenizer.vocabulary.unk}),
         "bytes": table.byte_ids,
         "pieces": names,
         # nine digits restore a float32; null: not a piece of text
         "scores": [float(f"{table.scores[name]:.9g}") if name in table.scores else None for name in names],
     }
+
+
+def own_normalization(tokenizer: Tokenizer) -> dict[str, Any] | None:
+    """What an imported sentencepiece model does to text: a Unicode form, then other single characters. Ours do nothing.
+
+    Its table is compiled and has some 200,000 entries; nearly all of them are the form. Every character is compared;
+    `kept` are those that the form must not change.
+    """
+    model = spm.ModelProto.FromString(tokenizer.to_bytes())
+    spec = model.normalizer_spec
+    unusual = any(piece.type == piece.USER_DEFINED for piece in model.pieces)
+    if unusual or not spec.add_dummy_prefix or model.trainer_spec.treat_whitespace_as_suffix:
+        raise ConfigError(
+            "tokenizer: it has symbols of its own or other marks of spaces, which the web page does not have; "
+            "export to onnx"
+        )
+    if not spec.precompiled_charsmap:
+        return None
+    processor: Any = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(tokenizer.to_bytes())
+    codes = map(chr, range(sys.maxunicode + 1))
+    in_use = (each for each in codes if unicodedata.category(each) not in ("Cn", "Co", "Cs"))
+    characters = [each for each in in_use if each != SPACE_MARK]  # no text has it
+    texts = processor.normalize([f"({each})" for each in characters])  # parentheses compose with nothing
+    becomes = {
+        each: text.removeprefix(SPACE_MARK)[1:-1].replace(SPACE_MARK, " ")
+        for each, text in zip(characters, texts, strict=True)
+    }
+    for form in ("NFKC", "NFC"):
+        composed = {each: unicodedata.normalize(form, each) for each in characters}
+        others = {each: becomes[each] for each in characters if composed[each] == each != becomes[each]}
+        kept = [
+            each for each in characters if "".join(others.get(part, part) for part in composed[each]) != becomes[each]
+        ]
+        if len(kept) <= MOST_KEPT:
+            others |= {each: becomes[each] for each in kept}
+            return {"form": form, "others": others, "kept": "".join(kept), "trims": spec.remove_extra_whitespaces}
+    raise ConfigError(
+        "tokenizer: its table of characters is neither NFC nor NFKC with other single characters, and the web page has "
+        "no other; export to onnx, where the whole table is kept"
+    )
 
 
 def _readme(source: Source) -> str:
@@ -214,7 +273,7 @@ def _readme(source: Source) -> str:
 
 Exported from a dragoman model by `dragoman export --to web`. Put this folder on any web host, or try it here:
 
-    python -m http.server
+    python -m http.server --bind localhost
 
 and open http://localhost:8000. Nothing that is typed leaves the browser. After the first visit the page works offline,
 on https and localhost.
@@ -227,7 +286,7 @@ The model card follows.
 # The check
 
 
-def translate(source: Source, content: dict[str, bytes], texts: Sequence[str], limit: int) -> list[list[int]]:
+def translate(source: Source, content: Graphs, texts: Sequence[str], limit: int) -> list[list[int]]:
     """Greedy search in ONNX Runtime with the graphs of the page."""
     ids = source.tokenizers.target.vocabulary
     run = _Search(source, content)
@@ -235,15 +294,16 @@ def translate(source: Source, content: dict[str, bytes], texts: Sequence[str], l
 
 
 class _Search:
-    def __init__(self, source: Source, content: dict[str, bytes]) -> None:
+    def __init__(self, source: Source, content: Graphs) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        options.add_external_initializers_from_files_in_memory([WEIGHTS], [content[WEIGHTS]], [len(content[WEIGHTS])])
+        weights = content.weights
+        options.add_external_initializers_from_files_in_memory([content.weights_name], [weights], [len(weights)])
         self._encoder, self._decoder = (
-            onnxruntime.InferenceSession(content[f"{name}.onnx"], options, providers=["CPUExecutionProvider"])
-            for name in ("encoder", "decoder")
+            onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+            for graph in (content.encoder, content.decoder)
         )
         self._never = source.tokenizers.target.vocabulary.never_predicted
         inputs = [each for each in self._decoder.get_inputs() if each.name.startswith("past")]

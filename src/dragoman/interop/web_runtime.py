@@ -7,6 +7,7 @@ import os
 import sys
 import tarfile
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from dragoman.errors import ConfigError
@@ -20,7 +21,7 @@ FILES = {  # and their SHA-256
     "ort-wasm-simd-threaded.mjs": "e13f7f94fc51b4ca72b12faeb1ee95f4ace6dfbc8939bc718aabdc0a27c4299b",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
 }
-SECONDS = 60  # without any answer
+TIMEOUT_SECONDS = 60
 MAX_BYTES = 200_000_000
 
 
@@ -60,11 +61,11 @@ def _download() -> dict[str, bytes]:
             f"NPM_CONFIG_REGISTRY: {registry} does not begin with https://; give another, or --runtime DIR"
         )
     print(f"downloading {address}", file=sys.stderr)
-    remedy = "check the network, or run `npm install onnxruntime-web` and give its folder by --runtime"
+    remedy = f"check the network, or run `npm install onnxruntime-web@{VERSION}` and give its folder by --runtime"
     try:
-        with urllib.request.urlopen(address, timeout=SECONDS) as response:
+        with urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS) as response:
             content = response.read(MAX_BYTES)
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         raise ConfigError(f"{address}: cannot be downloaded ({error}); {remedy}") from None
     if base64.b64encode(hashlib.sha512(content).digest()).decode() != INTEGRITY:
         raise ConfigError(f"{address}: is not the file that was published; {remedy}")

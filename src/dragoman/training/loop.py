@@ -94,7 +94,8 @@ def _train(
         identity = RunIdentity(run)
         identity.verify(fixed_settings(config))
         check_parts(config)
-        check_word_vectors(config)
+        if not checkpoints(run):
+            check_word_vectors(config)
         check_installed(config.train.trackers)  # before the text, which may take hours, is encoded
         prepared = ranks.main_first(lambda: prepare_data(config, run, reporter, identity.verify, data_folder))
         trainer = Trainer(prepared, run, device, reporter, ranks, signals)

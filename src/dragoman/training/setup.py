@@ -90,7 +90,8 @@ def fixed_settings(config: Config) -> dict[str, Any]:
     for name in ("model.vocab_size", "model.target_vocab_size"):
         del fixed[name]  # from the tokenizer
     data = {f"data.{name}": getattr(config.data, name) for name in ("generated", "generated_size", "on_bad_line")}
-    return {**fixed, **data, "train.seed": config.train.seed}
+    begun = {f"train.{name}": getattr(config.train, name) for name in ("seed", "source_vectors", "target_vectors")}
+    return {**fixed, **data, **begun}
 
 
 def _build(config: Config, device: torch.device) -> Model:
@@ -146,15 +147,17 @@ def set_word_vectors(model: Model, prepared: PreparedData, reporter: Reporter) -
 
 def check_word_vectors(config: Config) -> None:
     """Check the width of word vectors before the text is encoded."""
-    target_width = config.model.decoder.d_model if isinstance(config.model, TransformerConfig) else config.model.d_model
-    widths = {"source": config.model.d_model, "target": target_width}
-    for side, width in widths.items():
+    model = config.model
+    sides = {"source": ("d_model", model.d_model), "target": ("d_model", model.d_model)}
+    if isinstance(model, TransformerConfig) and model.decoder_d_model is not None:
+        sides["target"] = "decoder_d_model", model.decoder.d_model
+    for side, (setting, width) in sides.items():
         path = getattr(config.train, f"{side}_vectors")
         found = read_header(Path(path)).width if path else width
         if found != width:
             raise ConfigError(
                 f"train.{side}_vectors: {path} has vectors of {found:,} numbers, the model is {width:,} wide; "
-                f"set model.d_model={found}"
+                f"set model.{setting}={found}"
             )
 
 

@@ -1,48 +1,53 @@
 // The model in ONNX Runtime Web: download with progress, then one sentence at a time.
 
-import * as ort from "./ort.wasm.min.mjs";
+import * as ort from "./ort.js";
 import { search } from "./search.js";
 import { split } from "./split.js";
 import { Tokenizer } from "./tokenizer.js";
 
-const RUNTIME = "ort-wasm-simd-threaded.wasm";
-const DOWNLOADED = [RUNTIME, "encoder.onnx", "decoder.onnx", "weights.bin"];
+const RUNTIME = "ort.wasm";
+const addressOf = (name) => new URL(name, import.meta.url).href;
 
 export async function loadModel(advance = () => {}) {
-  const settings = await (await fetched("model.json")).json();
-  const total = DOWNLOADED.reduce((sum, name) => sum + settings.bytes[name], 0);
+  const settings = await (await request("model.json")).json();
+  const { weights } = settings;
+  const names = [RUNTIME, "encoder.onnx", "decoder.onnx", weights];
+  const total = names.reduce((sum, name) => sum + settings.bytes[name], 0);
   let done = 0;
   const files = {};
-  for (const name of DOWNLOADED) {
+  for (const name of names) {
     files[name] = await download(name, settings.bytes[name], (bytes) => advance((done += bytes), total));
   }
   ort.env.wasm.wasmBinary = files[RUNTIME].buffer;
-  ort.env.wasm.wasmPaths = new URL("./", import.meta.url).href;
+  ort.env.wasm.wasmPaths = { mjs: addressOf("ort-threads.js"), wasm: addressOf(RUNTIME) };
   ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency) : 1;
-  const options = { externalData: [{ path: "weights.bin", data: files["weights.bin"] }], logSeverityLevel: 3 };
+  const options = { externalData: [{ path: weights, data: files[weights] }], logSeverityLevel: 3 };
   const encoder = await ort.InferenceSession.create(files["encoder.onnx"], options);
   const decoder = await ort.InferenceSession.create(files["decoder.onnx"], options);
   return new Model(settings, encoder, decoder, total);
 }
 
-async function fetched(name) {
-  const response = await fetch(new URL(name, import.meta.url));
-  if (!response.ok) throw new Error(`${name}: ${response.status} ${response.statusText}`);
+async function request(name) {
+  const remedy = "check the network and the folder on the host, then load the page again";
+  // the browser's own cache may hold a file of an older export: ask the host whether it changed
+  const response = await fetch(addressOf(name), { cache: "no-cache" }).catch((error) => {
+    throw new Error(`${name}: ${error.message}; ${remedy}`);
+  });
+  if (!response.ok) throw new Error(`${name}: the host answers ${response.status}; ${remedy}`);
   return response;
 }
 
 async function download(name, size, advance) {
   const content = new Uint8Array(size);
   let place = 0;
-  for (const reader = (await fetched(name)).body.getReader(); ;) {
+  for (const reader = (await request(name)).body.getReader(); ;) {
     const { done, value } = await reader.read();
     if (done) break;
-    if (place + value.length > size) throw new Error(`${name}: is larger than the ${size} bytes that it should have`);
-    content.set(value, place);
+    if (place + value.length <= size) content.set(value, place);
     place += value.length;
     advance(value.length);
   }
-  if (place !== size) throw new Error(`${name}: has ${place} bytes and should have ${size}; load the page again`);
+  if (place !== size) throw new Error(`${name}: has ${place} bytes and should have ${size}; copy the folder again`);
   return content;
 }
 
@@ -53,15 +58,15 @@ class Model {
     this.target = settings.target ? new Tokenizer(settings.target) : this.source;
   }
 
-  // One line of text, split and joined again if the model needs it.
-  async translate(text, { beam = this.settings.beam, language = this.settings.language } = {}) {
+  // One line of text, split and joined again if the model needs it; nothing once `isStale`, which is asked between parts.
+  async translate(text, { beam, language = this.settings.language, isStale = async () => false } = {}) {
     const { languages, longestSource, bySentences, source } = this.settings;
     const tag = language ? [languages[language]] : [];
     const encode = (part) => this.source.encode(part);
     const parts = [];
-    if (!encode(text).length) return { text: "", parts, finished: true };
     for (const { ids, glue } of split(text, { encode, longest: longestSource - tag.length, bySentences })) {
-      parts.push({ ...(await this.translateIds([...tag, ...ids, source.end], beam)), glue });
+      if (await isStale()) return undefined;
+      if (ids.length) parts.push({ ...(await this.translateIds([...tag, ...ids, source.end], beam ?? this.settings.beam)), glue });
     }
     const joined = parts.map((part) => part.glue + part.text).join("").trim();
     return { text: joined, parts, finished: parts.every(({ finished }) => finished) };
@@ -70,7 +75,7 @@ class Model {
   async translateIds(ids, beam) {
     const { settings } = this;
     const encoded = await this.encoder.run({ ids: new ort.Tensor("int32", Int32Array.from(ids), [1, ids.length]) });
-    let past = this.empty();
+    let past = this.emptyPast();
     const step = async (newest, parents) => {
       const given = { ...encoded, ...past };
       for (const [name, values] of [["ids", newest], ["parents", parents]]) {
@@ -81,15 +86,15 @@ class Model {
       for (const [name, tensor] of Object.entries(results)) {
         if (name.startsWith("present")) past[name.replace("present", "past")] = tensor;
       }
-      return newest.map((_, row) => ({ candidates: candidatesOf(results, row), attention: attentionOf(results, row) }));
+      return newest.map((_, row) => ({ candidates: readCandidates(results, row), attention: readAttention(results, row) }));
     };
     const limit = Math.min(ids.length - 1 + settings.maxExtra, settings.longest - 1);
-    const found = await search(step, limit, { ...settings, beam });
-    const tokens = found.finished ? [...found.ids, settings.end] : found.ids;
-    return { ...found, text: this.target.decode(found.ids), ...this.aligned(ids, tokens, found.attention) };
+    const { ids: chosen, finished, attention } = await search(step, limit, { ...settings, beam });
+    const tokens = finished ? [...chosen, settings.end] : chosen;
+    return { text: this.target.decode(chosen), finished, ...this.align(ids, tokens, attention) };
   }
 
-  empty() {
+  emptyPast() {
     const { layers, heads, widths } = this.settings;
     const past = {};
     for (let layer = 0; layer < layers; layer++) {
@@ -101,7 +106,7 @@ class Model {
   }
 
   // Words of both sides, and how much each target word looked at each source word, in the layer whose heads agree most.
-  aligned(ids, tokens, attention) {
+  align(ids, tokens, attention) {
     const sharpness = (layer) => mean(attention.map((rows) => Math.max(...rows[layer].slice(0, -1), 0)));
     const layers = [...Array(this.settings.layers).keys()];
     const best = layers.reduce((a, b) => (sharpness(b) > sharpness(a) ? b : a), 0);
@@ -116,14 +121,14 @@ class Model {
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
 
-function candidatesOf({ values, candidates }, row) {
+function readCandidates({ values, candidates }, row) {
   const count = candidates.dims[1];
   const ids = candidates.data.subarray(row * count, (row + 1) * count);
   return [...ids].map((id, place) => ({ id, value: values.data[row * count + place] }));
 }
 
 // For each layer, the attention to every source id.
-function attentionOf({ attention: { data, dims: [layers, rows, length] } }, row) {
+function readAttention({ attention: { data, dims: [layers, rows, length] } }, row) {
   const start = (layer) => (layer * rows + row) * length;
   return [...Array(layers).keys()].map((layer) => [...data.subarray(start(layer), start(layer) + length)]);
 }

@@ -3,12 +3,9 @@
 const at = (id) => document.getElementById(id);
 const PAUSE = 500; // milliseconds without typing, before a translation begins
 const PROBLEM = "problem";
-const worker = new Worker("worker.js", { type: "module" });
 let number = 0; // of the newest request
 let lines = [];
 let timer;
-
-if ("serviceWorker" in navigator) navigator.serviceWorker.register("service-worker.js").catch(() => {}); // not on http
 
 const handlers = {
   progress({ done, total }) {
@@ -25,6 +22,8 @@ const handlers = {
     say(`Ready: ${megabytes(downloaded)} MB loaded.`);
     document.documentElement.dataset.ready = "true";
     translate();
+    // After the download, which it then finds in the browser's cache. Not every browser has it on http: it is optional.
+    navigator.serviceWorker?.register("service-worker.js").catch((error) => console.warn(`not offline: ${error.message}`));
   },
   failed({ message }) {
     at("loading").hidden = true;
@@ -37,10 +36,10 @@ const handlers = {
     say(`Translating line ${place + 1} of ${of} …`);
   },
   done({ number: which, seconds }) {
-    if (which !== number) return;
-    const words = lines.flatMap(({ parts }) => parts.flatMap(({ targetWords }) => targetWords)).length;
-    const open = lines.filter(({ finished }) => !finished).length;
-    const warning = open ? ` ${open} of ${lines.length} lines have no end and were cut.` : "";
+    if (which !== number || !lines.length) return;
+    const words = lines.flatMap(({ text }) => text.match(/\S+/g) ?? []).length;
+    const cut = lines.filter(({ finished }) => !finished).length;
+    const warning = cut ? ` ${cut} of ${lines.length} lines reached the length limit.` : "";
     say(`${seconds.toFixed(1)} s, ${(words / seconds).toFixed(1)} words per second.${warning}`);
     showWords();
     document.documentElement.dataset.done = which;
@@ -49,6 +48,8 @@ const handlers = {
     if (which === number) say(`Not translated: ${message}`, true);
   },
 };
+if (location.protocol === "file:") say("A browser runs this from a web host only: python -m http.server in this folder", true);
+const worker = new Worker("worker.js", { type: "module" });
 worker.onmessage = ({ data }) => handlers[data.kind](data);
 worker.onerror = ({ message }) => handlers.failed({ message: message ?? "this browser cannot run it" });
 
@@ -70,10 +71,11 @@ function translate() {
   const text = at("source").value;
   showTranslation();
   at("looked").hidden = true;
-  if (!text.trim() || !document.documentElement.dataset.ready) return;
-  say("Translating …");
+  if (!document.documentElement.dataset.ready) return;
+  const isBlank = !text.trim();
+  say(isBlank ? "" : "Translating …");
   const options = { beam: Number(at("beam").value), language: at("language").value || undefined };
-  worker.postMessage({ number, lines: text.split("\n"), options });
+  worker.postMessage({ number, lines: isBlank ? [] : text.split("\n"), options }); // none: only ends what is before it
 }
 
 function showTranslation() {
@@ -122,6 +124,7 @@ at("source").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) translate();
 });
 for (const id of ["beam", "language"]) at(id).addEventListener("change", translate);
+at("copy").hidden = !navigator.clipboard; // only on https and localhost
 at("copy").addEventListener("click", async () => {
   await navigator.clipboard.writeText(at("translation").textContent);
   at("copy").textContent = "Copied";

@@ -17,9 +17,22 @@ export function normalize(text, form) {
   return text.replace(new RegExp(`[${spaces}]+`, "g"), " ").replace(new RegExp(`^${ends}|${ends}$`, "g"), "");
 }
 
+// What a sentencepiece model of others does to text before it is cut.
+function replaced(text, own) {
+  if (!own) return text;
+  const others = (part) => [...part].map((letter) => own.others[letter] ?? letter).join("");
+  const parts = [...text].reduce((runs, letter) => { // runs that the form may change, and letters that it may not
+    if (own.kept.includes(letter)) runs.push(letter, "");
+    else runs[runs.length - 1] += letter;
+    return runs;
+  }, [""]);
+  const changed = parts.map((part) => others(own.kept.includes(part) ? part : part.normalize(own.form))).join("");
+  return own.trims ? changed.replace(/ +/g, " ").replace(/^ | $/g, "") : changed;
+}
+
 export class Tokenizer {
-  constructor({ kind, normalization, unknown, textless, bytes, pieces, scores }) {
-    Object.assign(this, { normalization, unknown, pieces });
+  constructor({ kind, normalization, own, unknown, textless, bytes, pieces, scores }) {
+    Object.assign(this, { normalization, own, unknown, pieces });
     this.textless = new Set(textless);
     this.bytes = bytes;
     this.byteOf = new Map(bytes.map((id, value) => [id, value]));
@@ -39,7 +52,7 @@ export class Tokenizer {
   }
 
   encode(text) {
-    const normalized = normalize(text, this.normalization);
+    const normalized = replaced(normalize(text, this.normalization), this.own);
     if (!normalized) return [];
     const marked = SPACE + normalized.replaceAll(" ", SPACE);
     // no piece crosses a space, so that words can be cut one by one
@@ -58,19 +71,16 @@ export class Tokenizer {
   decode(ids) {
     const chunks = [];
     let bytes = [];
-    const flush = () => {
-      if (bytes.length) chunks.push(new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytes)));
-      bytes = [];
-    };
     for (const id of ids) {
       if (this.textless.has(id)) continue;
-      if (this.byteOf.has(id)) bytes.push(this.byteOf.get(id));
-      else {
-        flush();
-        chunks.push(id === this.unknown ? UNKNOWN_TEXT : this.pieces[id]);
+      if (this.byteOf.has(id)) {
+        bytes.push(this.byteOf.get(id));
+        continue;
       }
+      chunks.push(decodeBytes(bytes), id === this.unknown ? UNKNOWN_TEXT : this.pieces[id]);
+      bytes = [];
     }
-    flush();
+    chunks.push(decodeBytes(bytes));
     return normalize(chunks.join("").replaceAll(SPACE, " "), this.normalization);
   }
 
@@ -86,6 +96,24 @@ export class Tokenizer {
     const named = groups.map((places) => ({ text: this.decode(places.map((place) => ids[place])), places }));
     return named.filter(({ text }) => text);
   }
+}
+
+// UTF-8; every byte that is not part of a character becomes U+FFFD.
+function decodeBytes(bytes) {
+  const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+  let text = "";
+  for (let place = 0; place < bytes.length;) {
+    const lead = bytes[place];
+    const length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    try {
+      text += decoder.decode(new Uint8Array(bytes.slice(place, place + length)));
+      place += length;
+    } catch {
+      text += "\ufffd";
+      place += 1;
+    }
+  }
+  return text;
 }
 
 // The segmentation with the highest sum of scores, added in float32 as sentencepiece does.
@@ -112,14 +140,15 @@ function cutByScore(word) {
 // Merge the pair that spells the best piece, the leftmost of ties, until there is none.
 function mergePairs(word) {
   const pieces = [...word];
+  const scoreAt = (left) => this.scores[this.ids.get(pieces[left] + pieces[left + 1])] ?? -Infinity;
+  const scores = pieces.slice(1).map((_, left) => scoreAt(left)); // of merging each with the next
   for (;;) {
-    let place = -1;
-    let highest = -Infinity;
-    for (let left = 0; left + 1 < pieces.length; left++) {
-      const id = this.ids.get(pieces[left] + pieces[left + 1]);
-      if (id !== undefined && this.scores[id] > highest) [highest, place] = [this.scores[id], left];
-    }
-    if (place < 0) return pieces;
-    pieces.splice(place, 2, pieces[place] + pieces[place + 1]);
+    let best = 0;
+    for (let left = 1; left < scores.length; left++) if (scores[left] > scores[best]) best = left;
+    if (!scores.length || scores[best] === -Infinity) return pieces;
+    pieces.splice(best, 2, pieces[best] + pieces[best + 1]);
+    scores.splice(best, 1);
+    if (best > 0) scores[best - 1] = scoreAt(best - 1);
+    if (best < scores.length) scores[best] = scoreAt(best);
   }
 }

@@ -15,21 +15,25 @@ const loading = loadModel((done, total) => postMessage({ kind: "progress", done,
 
 let queue = loading;
 onmessage = ({ data: { number, lines, options } }) => {
-  queue = queue.then(async () => {
-    if (!model || number < newest) return; // a newer request replaces those that wait
-    const started = performance.now();
-    try {
-      const results = [];
-      for (const line of lines) {
-        if (number < newest) return;
-        results.push(await model.translate(line, options));
-        postMessage({ kind: "line", number, place: results.length - 1, of: lines.length, result: results.at(-1) });
-        await new Promise((resume) => setTimeout(resume)); // lets newer requests arrive
-      }
-      postMessage({ kind: "done", number, seconds: (performance.now() - started) / 1000 });
-    } catch (error) {
-      postMessage({ kind: "error", number, message: String(error.message ?? error) });
-    }
-  });
-  newest = Math.max(newest, number);
+  newest = Math.max(newest, number); // a newer request replaces those before it
+  queue = queue.then(() => translate(number, lines, options));
 };
+
+async function translate(number, lines, options) {
+  if (!model) return;
+  const isStale = async () => {
+    await new Promise((resume) => setTimeout(resume)); // lets newer requests arrive
+    return number < newest;
+  };
+  const started = performance.now();
+  try {
+    for (const [place, line] of lines.entries()) {
+      const result = await model.translate(line, { ...options, isStale });
+      if (!result) return;
+      postMessage({ kind: "line", number, place, of: lines.length, result });
+    }
+    postMessage({ kind: "done", number, seconds: (performance.now() - started) / 1000 });
+  } catch (error) {
+    postMessage({ kind: "error", number, message: String(error.message ?? error) });
+  }
+}
