@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test test-slow triton test-kernels test-gpu test-recipes test-mutants check format bench clean
+.PHONY: setup demo test test-slow triton node test-kernels test-gpu test-recipes test-mutants check format bench clean
 
 setup: .venv/ready
 
@@ -34,6 +34,11 @@ triton: setup
 
 test-kernels: triton
 	PYTHONPATH=.venv/triton $(BIN)/python -m pytest -n 2 tests/unit/test_kernels.py tests/unit/test_decoding_kernels.py
+
+# What runs exports outside Python: transformers.js in Node.
+node: setup
+	@test -d .venv/node/node_modules/@huggingface/transformers \
+	  || npm install --silent --ignore-scripts --no-save --prefix .venv/node @huggingface/transformers@4.3.1
 
 # On a machine with CUDA: kernels, the CUDA graph, compiled packed training, bf16 decoding, deterministic resume.
 GPU_TESTS := tests/gpu $(addprefix tests/unit/test_,kernels.py decoding_kernels.py attention.py loss.py packed.py)

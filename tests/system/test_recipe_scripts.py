@@ -520,3 +520,29 @@ def test_ablations_train_each_row_and_print_scores(folder: Path, tmp_path: Path)
     nowhere = subprocess.run([*command, "--data", "/no/where"], capture_output=True, text=True)
     assert nowhere.stderr == "ablations: --data /no/where: no such folder; it is where the corpora are\n"
     assert nowhere.stdout == ""
+
+
+@pytest.mark.slow
+def test_word_vectors_train_each_kind_and_print_means(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for language in ("en", "de"):  # in place of those that gensim learns
+        rows = [f"{letter} {' '.join([str(place)] * 16)}\n" for place, letter in enumerate("abcdefgh", start=1)]
+        (out / f"{language}.vec").write_text(f"8 16\n{''.join(rows)}")
+    quick = ["text.model=word", "text.vocab_size=300", "train.max_steps=2", "train.save_every=2", "model.d_model=16"]
+    command = [sys.executable, str(RECIPES / "word_vectors.py"), "--data", str(folder), "--out", str(out)]
+    command += ["--pairs", "200", "--seeds", "2", "--jobs", "2", *(word for one in quick for word in ("--set", one))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    random, tuned, frozen = done.stdout.splitlines()[-3:]
+    score = r"[\d.]+ \([\d.]+ to [\d.]+\)"
+    assert re.fullmatch(rf"tuned +tatoeba-en-de-test: BLEU {score}, chrF {score}, 2 seeds", tuned)
+    assert (random.split()[0], frozen.split()[0]) == ("random", "frozen")
+    assert len(lines_of(out / "train.en")) == len(lines_of(out / "train.de")) == 200
+    assert "have vectors" in (out / "frozen-2.log").read_text()
+    assert "have vectors" not in (out / "random-2.log").read_text()
+    assert load_config(out / "frozen-1").train.freeze == ("source_embedding", "target_embedding")
+    nowhere = subprocess.run([*command, "--data", str(tmp_path)], capture_output=True, text=True)
+    assert nowhere.stderr == (
+        f"word_vectors: --data {tmp_path}: does not hold tatoeba-en-de/train.en.bz2; it is where the corpora are\n"
+    )

@@ -30,6 +30,8 @@ from dragoman.interop import (
     to_ctranslate2,
     to_huggingface,
     to_onnx,
+    to_web,
+    web,
 )
 from dragoman.interop.common import Source
 from dragoman.interop.onnx import GreedySearch
@@ -42,8 +44,18 @@ EXPORTS: dict[str, Callable[..., common.Exported]] = {
     "ctranslate2": to_ctranslate2,
     "huggingface": to_huggingface,
     "onnx": to_onnx,
+    "web": to_web,
 }
-LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers", "onnx": "onnxruntime"}
+LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers", "onnx": "onnxruntime", "web": "onnxruntime"}
+STORED = {"onnx": "float32 and int8", "web": "int8"}  # the others: float32
+PROGRAMS = [to for to in EXPORTS if to != "web"]  # those with a program in their README
+
+
+@pytest.fixture(autouse=True)
+def _no_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any bytes serve as ONNX Runtime Web, which no test here runs."""
+    monkeypatch.setattr(web, "read_runtime", lambda _: {name: name.encode() for name in web.RUNTIME})
+
 
 # Shapes that all formats express
 ALL = {
@@ -170,6 +182,25 @@ def test_logits_in_onnx_runtime_are_ours(shape: str, tmp_path: Path) -> None:
         assert (ours - theirs).abs().max() < 1e-4, steps
         ours, theirs = onnx_logits(model, tmp_path / "out", "int8", steps)
         assert 1e-4 < (ours - theirs).abs().max() < 0.1 * ours.abs().max(), steps
+
+
+def test_onnx_files_that_would_be_too_large_are_refused(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.interop.onnx.LARGEST_FILE", 50_000)
+    with pytest.raises(
+        ConfigError, match=r"^model: encoder_model\.onnx would have [\d,]+ bytes in float32, and ONNX has"
+    ):
+        to_onnx(plain, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_onnx_export_does_not_go_past_learned_positions(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "model", "model.positions=learned", "model.max_positions=40")
+    to_onnx(model, tmp_path / "out")
+    generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert generation["max_new_tokens"] == 39
+    assert "limit = min(ids.shape[1] + 8, 39)\n" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_int8_products_in_onnx_do_not_depend_on_other_rows(plain: Path, tmp_path: Path) -> None:
@@ -337,7 +368,8 @@ def test_onnx_refuses_heads_that_transformers_js_cannot_have(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("to", "name"), [("ctranslate2", "CTranslate2"), ("huggingface", "Hugging Face Marian"), ("onnx", "ONNX")]
+    ("to", "name"),
+    [("ctranslate2", "CTranslate2"), ("huggingface", "Hugging Face Marian"), ("onnx", "ONNX"), ("web", "the web page")],
 )
 def test_recurrent_models_are_refused(to: str, name: str, tmp_path: Path) -> None:
     from dragoman.config import Config, RecurrentConfig
@@ -377,6 +409,10 @@ def test_invalid_arguments_are_reported(plain: Path, tmp_path: Path) -> None:
     assert error("--to", "huggingface", "--quantization", "int8", out) == (
         "--quantization: huggingface is written in float32; leave it out, or export to ctranslate2", 2
     )  # fmt: skip
+    assert error("--to", "web", "--quantization", "int8", out) == (
+        "--quantization: web is written in int8; leave it out, or export to ctranslate2", 2
+    )  # fmt: skip
+    assert error("--to", "onnx", "--runtime", out, out) == ("--runtime: is for --to web, not for onnx; leave it out", 2)
     assert error("--to", "onnx", "--quantization", "int4", out) == (
         "quantization: 'int4' is not a choice; did you mean int8?", 2
     )  # fmt: skip
@@ -413,16 +449,20 @@ def size(directory: Path) -> int:
 def test_command_reports_size_and_check(to: str, plain: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()  # an empty directory may exist
     done = invoke("--model", str(plain), "--to", to, str(tmp_path / "out"))
-    stored = "float32 and int8" if to == "onnx" else "float32"
+    rounding = ", before rounding to int8" if to == "web" else ""
+    how = (
+        f"to see it: python -m http.server --bind localhost --directory {tmp_path / 'out'}, then http://localhost:8000"
+    )
     assert done.stdout.splitlines() == [
-        f"{tmp_path / 'out'}: {to}, weights in {stored}, {size(tmp_path / 'out'):,} bytes",
-        f"checked: 5 sentences give the same tokens in {LIBRARIES[to]}",
+        f"{tmp_path / 'out'}: {to}, weights in {STORED.get(to, 'float32')}, {size(tmp_path / 'out'):,} bytes",
+        f"checked: 5 sentences give the same tokens in {LIBRARIES[to]}{rounding}",
+        *([how] if to == "web" else []),
     ]
     done = invoke("--model", str(plain), "--to", to, "--no-check", str(tmp_path / "again"))
-    assert len(done.stdout.splitlines()) == 1
+    assert "checked" not in done.stdout
     for path in written(tmp_path / "out"):
         again = tmp_path / "again" / path.relative_to(tmp_path / "out")
-        assert path.read_bytes() == again.read_bytes().replace(b"again", b"out")
+        assert path.read_bytes() == again.read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"out", "again"}
 
 
@@ -473,7 +513,7 @@ def test_generation_config_has_the_settings_of_the_model(tmp_path: Path) -> None
     assert "divides a score by length ** alpha in beam search, as the model does." in notes
 
 
-@pytest.mark.parametrize("to", EXPORTS)
+@pytest.mark.parametrize("to", PROGRAMS)
 def test_program_of_the_readme_translates_as_we_do(
     to: str, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -564,7 +604,8 @@ def test_table_of_the_page_is_true(row: tuple[str, str, str, str, str], tmp_path
         return  # refused by all: test_recurrent_models_are_refused
     beside = BESIDE.get(setting.removeprefix("model."), [])
     model = random_model(tmp_path / "model", f"{setting}={value.strip(chr(34))}", *beside)
-    for to, cell in zip(EXPORTS, cells, strict=True):
+    to_web(model, tmp_path / "web")  # runs every Transformer
+    for to, cell in zip(PROGRAMS, cells, strict=True):
         if cell.startswith("yes"):
             EXPORTS[to](model, tmp_path / to, check=to != "huggingface")  # Marian: the tests of logits above
         else:
