@@ -94,6 +94,7 @@ def test_batch_size_and_order_do_not_change_a_bit_in_the_cpu_engine(
 
 
 @pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.slow
 def test_without_padding_mask_batch_size_changes_tokens(
     translator: Translator, margin: float, beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_sentence_scores_can_be_gzipped(place: Path) -> None:
         assert [json.loads(line)["line"] for line in stream] == [12, *range(1, 12)]
 
 
+@pytest.mark.slow
 def test_lowercase_ignores_case_in_every_score(place: Path) -> None:
     (place / "shouted").write_text("".join(f"{line.upper()}\n" for line in REFERENCES))
     files = "--hypotheses shouted --reference reference --against ours --sentences all.jsonl"

@@ -197,6 +197,7 @@ def test_divergence_matches_its_formula_and_is_zero_for_equal_passes() -> None:
 
 
 @pytest.mark.parametrize("layout", ["padded", pytest.param("packed", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_r_drop_without_dropout_changes_nothing(tmp_path: Path, layout: str) -> None:
     curves = {}
     for name, settings in {

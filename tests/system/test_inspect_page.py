@@ -355,7 +355,9 @@ def test_a_head_is_chosen_by_click_and_by_keyboard(show: Open) -> None:
     assert map_picture(page) == pictures[1]
 
 
-@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+@pytest.mark.parametrize(
+    "kind", ["cross", *(pytest.param(each, marks=pytest.mark.slow) for each in ("encoder", "decoder"))]
+)
 def test_heat_map_and_table_show_the_weights(show: Open, kind: str) -> None:
     data = sentence()
     page = show(payload(data))
@@ -569,7 +571,7 @@ def test_recurrent_model_with_one_head_is_shown(show: Open) -> None:
     assert page.locator("#lines .looks path").count() > 0
 
 
-@pytest.mark.parametrize("width", [360, 800, 1600])
+@pytest.mark.parametrize("width", [360, *(pytest.param(each, marks=pytest.mark.slow) for each in (800, 1600))])
 def test_any_writing_system_fits_any_width(show: Open, width: int) -> None:
     source = ("▁مرحبا", "▁بالعالم", "▁ภาษาไทยที่ยาวมากโดยไม่มีช่องว่าง", "日本語の文", "▁" + "long" * 20, "</s>")
     page = show(payload(sentence(source, source, text="x" * 300), statistics=statistics()), width=width)

@@ -254,6 +254,7 @@ def test_resumed_run_matches_an_uninterrupted_run_bit_for_bit(
     assert {record["epoch"] for record in comparable_log(whole) if record["kind"] == "step"} != {0}
 
 
+@pytest.mark.slow
 def test_without_the_rng_state_the_resumed_run_differs(
     runs: Runs, uninterrupted_run: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -321,6 +322,7 @@ def check_every_pair_once(batches: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workers", ALL_WORKERS)
+@pytest.mark.slow
 def test_stop_at_an_epoch_boundary_with_workers_loses_no_batch(
     runs: Runs, epochs: Path, tmp_path: Path, workers: int, killed: bool
 ) -> None:
@@ -383,6 +385,7 @@ def copied(run: Path, name: str) -> Path:
     return Path(shutil.copytree(run, run.with_name(name)))
 
 
+@pytest.mark.slow
 def test_every_pair_is_seen_once_if_batch_tokens_change_within_an_epoch(runs: Runs, stopped_mid_epoch: Path) -> None:
     whole, forgetful = copied(stopped_mid_epoch, "whole"), copied(stopped_mid_epoch, "forgetful")
     resumed = runs.finish(whole, *SMALLER, fault=recording(whole))

@@ -229,6 +229,7 @@ def test_second_signal_ends_the_process_at_once(
 @LINUX
 @pytest.mark.parametrize("within", [SOON, NOW])
 @pytest.mark.parametrize(("place", "step", "until"), [("a save", 4, {"times": 2}), ("C++", 2, {"seconds": 2})])
+@pytest.mark.slow
 def test_sigterm_repeated_within_a_moment_counts_once(
     runs: Runs, tmp_path: Path, fifo: Fifo, place: str, step: int, until: dict[str, Any], within: float
 ) -> None:

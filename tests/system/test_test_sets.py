@@ -63,6 +63,7 @@ def test_result_has_scores_and_provenance_of_the_published_model(tmp_path: Path)
     assert result["git_commit"] == source_commit()
 
 
+@pytest.mark.slow
 def test_lowercase_model_is_scored_in_lower_case_and_capitals_give_a_warning(tmp_path: Path) -> None:
     lower = ("text.normalization=nfc-lowercase", "train.max_steps=4", "train.save_every=4")
     train(with_tests(tmp_path / "sets", *lower), tmp_path / "run")

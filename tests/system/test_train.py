@@ -185,6 +185,7 @@ def test_changed_model_vocabulary_or_corpus_is_refused(quick_run: Path, setting:
     assert (quick_run / "weights.safetensors").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_packed_batches_learn_and_resume(tmp_path: Path) -> None:
     for run, stops in (("whole", (12,)), ("parts", (6, 12))):
         for stop in stops:
@@ -231,6 +232,7 @@ def test_bfloat16_is_suggested_on_a_cpu_that_is_faster_in_it(
 
 
 @pytest.mark.parametrize(("slow", "more"), [(True, ("train.precision=bfloat16",)), (True, ()), (False, ())])
+@pytest.mark.slow
 def test_slow_bfloat16_on_a_cpu_is_reported(
     tmp_path: Path, slow: bool, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

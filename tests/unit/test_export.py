@@ -87,6 +87,14 @@ ONLY_CTRANSLATE2 = {
 }
 
 
+FAST = ("paper", "separate and untied", "rotary", "pre-norm", "narrow decoder")
+
+
+def mostly_slow(shapes: dict[str, list[str]]) -> list[Any]:
+    """All of them, some in `make test-slow` only."""
+    return [shape if shape in FAST else pytest.param(shape, marks=pytest.mark.slow) for shape in shapes]
+
+
 def anything(_: Any) -> None:
     """A refusal that never refuses."""
 
@@ -142,7 +150,7 @@ def log_prob_difference(model: Path, exported: Path) -> float:
     return worst
 
 
-@pytest.mark.parametrize("shape", ALL)
+@pytest.mark.parametrize("shape", mostly_slow(ALL))
 def test_logits_in_transformers_are_ours(shape: str, tmp_path: Path) -> None:
     model = random_model(tmp_path / "model", *ALL[shape])
     to_huggingface(model, tmp_path / "out", check=False)
@@ -173,7 +181,7 @@ def onnx_logits(model: Path, exported: Path, kind: str, steps: int) -> tuple[tor
     return ours_BTV, torch.cat(found, dim=1)
 
 
-@pytest.mark.parametrize("shape", ALL | NOT_MARIAN)
+@pytest.mark.parametrize("shape", mostly_slow(ALL | NOT_MARIAN))
 def test_logits_in_onnx_runtime_are_ours(shape: str, tmp_path: Path) -> None:
     model = random_model(tmp_path / "model", *(ALL | NOT_MARIAN)[shape])
     to_onnx(model, tmp_path / "out", check=False)
@@ -598,6 +606,7 @@ def rows() -> list[tuple[str, str, str, str, str]]:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row[0]}={row[1]}")
+@pytest.mark.slow
 def test_table_of_the_page_is_true(row: tuple[str, str, str, str, str], tmp_path: Path) -> None:
     setting, value, *cells = row
     if value == '"rnn"':

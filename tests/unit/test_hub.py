@@ -43,6 +43,7 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_model_is_loaded_by_its_name(tmp_path: Path) -> None:
     cached(tmp_path, "somebody/small", random_model(tmp_path / "model"))
     here = run(tmp_path, "translate", "--model", str(tmp_path / "model"), "the cat sat", "--json")

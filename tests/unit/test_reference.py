@@ -224,6 +224,7 @@ def test_every_function_named_in_the_derivation_exists() -> None:
         assert hasattr(import_module(f"dragoman.reference.{module}"), function), f"{module}.{function}"
 
 
+@pytest.mark.slow
 def test_figures_can_be_reproduced(tmp_path: Path) -> None:
     subprocess.run([sys.executable, PAGE.parent / "figures.py", tmp_path], check=True)
     names = sorted(path.name for path in tmp_path.iterdir())
