@@ -101,7 +101,7 @@ def test_returned_weights_are_before_dropout() -> None:
     assert (out - clean).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_dropout_preserves_the_mean_of_outputs_and_gradients(causal: bool, masked: bool, need_weights: bool) -> None:

@@ -362,6 +362,32 @@ def test_a_pickle_does_not_run(tagged: Path, tmp_path: Path) -> None:
     assert trace.exists(), "the control"
 
 
+@pytest.mark.parametrize(
+    ("files", "library"),
+    [
+        (["onnx/encoder_model.onnx", "onnx/decoder_model_merged.onnx"], "ONNX Runtime"),
+        (["model.onnx"], "ONNX Runtime"),
+        (["model.bin", "shared_vocabulary.json"], "CTranslate2"),
+    ],
+)
+def test_models_for_other_libraries_are_named_and_not_opened(
+    files: list[str], library: str, tagged: Path, tmp_path: Path
+) -> None:
+    """Whatever is in them: here a pickle, and links to a file that never ends."""
+    folder, trace = changed(tagged, tmp_path / "theirs"), tmp_path / "it ran"
+    for name in files:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to("/dev/zero")
+    torch.save({"weight": _Touch(trace)}, folder / "weights.bin")  # noqa: TID251
+    from_huggingface(folder, tmp_path / "both", check=False)  # weights that it can read are beside them
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError) as error:
+        from_huggingface(folder, tmp_path / "ours")
+    assert str(error.value) == (f"{folder}: is for {library} and cannot be read; import the model it was made from")
+    assert not trace.exists()
+    assert not (tmp_path / "ours").exists()
+
+
 def test_an_oversized_checkpoint_is_not_read(tagged: Path, tmp_path: Path) -> None:
     folder = changed(tagged, tmp_path / "theirs")
     with (folder / "model.safetensors").open("r+b") as file:

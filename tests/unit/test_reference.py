@@ -89,7 +89,11 @@ WRONG: list[tuple[Any, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("owner", "name", "wrong"), WRONG, ids=[each[1] for each in WRONG])
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [pytest.param(*each, marks=pytest.mark.slow if number else ()) for number, each in enumerate(WRONG)],
+    ids=[each[1] for each in WRONG],
+)
 def test_central_differences_detect_a_wrong_backward(owner: Any, name: str, wrong: Any) -> None:
     with patch.object(owner, name, wrong):
         functions_apart = dict(check.check_functions(np.random.default_rng(5)))

@@ -97,6 +97,13 @@ def from_huggingface(
     )
 
 
+# Folders of other libraries, by what they hold; their files are not opened.
+OTHER_LIBRARIES: dict[str, Callable[[Path], bool]] = {
+    "ONNX Runtime": lambda folder: any(any(place.glob("*.onnx")) for place in (folder, folder / "onnx")),
+    "CTranslate2": lambda folder: (folder / "model.bin").exists(),
+}
+
+
 class _Marian:
     """A folder as Hugging Face's library writes it."""
 
@@ -104,6 +111,10 @@ class _Marian:
         self.folder, self.name = folder, name or folder.resolve().name
         if not folder.is_dir():
             raise ModelError(f"{folder}: no such folder; give one with {CONFIG}, vocab.json, source.spm and target.spm")
+        has_weights = any((folder / name).exists() for name in (SAFETENSORS, PICKLED))
+        for library, is_there in OTHER_LIBRARIES.items():
+            if not has_weights and is_there(folder):
+                raise ModelError(f"{folder}: is for {library} and cannot be read; import the model it was made from")
         self.settings = self._json(CONFIG)
         kind = self.settings.get("model_type")
         if kind != "marian":
