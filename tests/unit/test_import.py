@@ -383,7 +383,7 @@ def test_models_for_other_libraries_are_named_and_not_opened(
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError) as error:
         from_huggingface(folder, tmp_path / "ours")
-    assert str(error.value) == (f"{folder}: is for {library} and cannot be read; import the model it was made from")
+    assert str(error.value) == (f"{folder}: is for {library} and cannot be read; give the model it was made from")
     assert not trace.exists()
     assert not (tmp_path / "ours").exists()
 

@@ -57,7 +57,8 @@ def test_every_form_gives_the_same_vectors(form: str, suffix: str, tmp_path: Pat
 
 
 REFUSED = {
-    "empty": (b"", "does not begin with a word and its numbers; give a file of word2vec, GloVe or fastText (.vec)"),
+    "empty": (b"", "is empty; give a file of word2vec, GloVe or fastText (.vec)"),
+    "no words": (b"0 64\n", "says that it has no words; give a file of word2vec, GloVe or fastText (.vec)"),
     "no vectors": (b"some text\n", "does not begin with a word and its numbers; give a file of word2vec"),
     "fastText's own": (b"\xba\x16O/\x0c\x00\x00\x00", "is a fastText model, not a file of vectors; give its .vec file"),
     "first vector": (b"2 3\na 1 nan 3\nb 1 2 3\n", ":2: has a number that is not finite or over 10,000; download"),
@@ -185,7 +186,7 @@ def test_a_run_starts_from_the_vectors(tmp_path: Path) -> None:
 def test_sides_that_share_embeddings_share_vectors(tmp_path: Path) -> None:
     paths = [write(tmp_path / "source", {"a": [1.0] * 32}), write(tmp_path / "target", {"b": [-1.0] * 32})]
     _, [note] = start(tmp_path / "run", f"train.source_vectors={paths[0]}", f"train.target_vectors={paths[1]}")
-    assert note.startswith(f"{paths[0]}, {paths[1]}: 2 words; 2 of ")
+    assert note.startswith(f"{paths[0]}, {paths[1]}: 1 and 1 words; 2 of ")
 
 
 def test_each_side_has_its_own_vectors_and_frozen_ones_stay(tmp_path: Path) -> None:
@@ -208,10 +209,14 @@ def test_vectors_that_do_not_fit_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         train(run_config(f"train.target_vectors={path}"), tmp_path / "run")
     assert str(error.value) == (
-        f"train.target_vectors: {path} has vectors of 30 numbers, the model is 32 wide; set model.d_model=30"
+        f"train.target_vectors: {path} has vectors of 30 numbers, the model is 32 wide; "
+        "give others, or set model.d_model=30 and a model.num_heads that divides it"
     )
     with pytest.raises(ConfigError, match=r"train\.source_vectors: x would replace the embeddings of y; leave one"):
         run_config("train.source_vectors=x", "train.start_from=y")
-    strange = write(tmp_path / "strange", {"日本": [1.0] * 32})
-    with pytest.raises(DataError, match=r"strange: no piece of the vocabulary occurs in its words; give vectors of"):
-        train(run_config(f"train.source_vectors={strange}"), tmp_path / "other")
+    for name, vectors in {"strange": {"日本": [1.0] * 32}, "zeros": {"a": [0.0] * 32}}.items():
+        path = write(tmp_path / name, vectors)
+        with pytest.raises(
+            DataError, match=rf"{name}: no piece of the vocabulary has a vector from it; give vectors of"
+        ):
+            train(run_config(f"train.source_vectors={path}"), tmp_path / "other")

@@ -49,7 +49,7 @@ class PieceVectors:
     rows: Array  # [V, M]; zeros for pieces without a vector
     is_word: Array  # [V] bool
     in_words: Array  # [V] bool: not a word itself; the mean over those it occurs in
-    words: int
+    words: list[int]  # of each file
 
     @property
     def covered(self) -> Array:
@@ -57,8 +57,9 @@ class PieceVectors:
 
     def describe(self) -> str:
         """The coverage, in a line."""
+        words = " and ".join(f"{count:,}" for count in self.words)
         return (
-            f"{self.words:,} words; {int(self.covered.sum()):,} of {len(self.covered):,} pieces have vectors, "
+            f"{words} words; {int(self.covered.sum()):,} of {len(self.covered):,} pieces have vectors, "
             f"{int(self.is_word.sum()):,} as words and {int(self.in_words.sum()):,} as means over words; "
             "the others are random"
         )
@@ -80,12 +81,13 @@ def piece_vectors(paths: list[Path], tokenizer: Tokenizer, width: int) -> PieceV
     no_words = {tokenizer.vocabulary.unk, *tokenizer.vocabulary.textless, *table.byte_ids}
     sum_VM, count_V = np.zeros((size, width), np.float32), np.zeros(size)
     is_word_V = np.zeros(size, dtype=bool)
-    words = 0
+    words = []
     for path in paths:
+        words.append(0)
         seen: set[int] = set()  # the first of equal words counts: the most frequent one
         stream = read_vectors(path)
         while batch := list(islice(stream, WORDS_AT_ONCE)):
-            words += len(batch)
+            words[-1] += len(batch)
             texts = [normalize(word, tokenizer.normalization) for word, _ in batch]
             for (_, vector_M), text, ids in zip(batch, texts, tokenizer.encode_batch(texts), strict=True):
                 piece = table.ids.get(SPACE_MARK + text)
@@ -118,6 +120,8 @@ def _read_header(file: BufferedIOBase, path: Path) -> Header:
     first = file.readline(LONGEST_LINE)
     if first.startswith(FASTTEXT_MAGIC):
         raise DataError(f"{path}: is a fastText model, not a file of vectors; give its .vec file")
+    if not first:
+        raise DataError(f"{path}: is empty; {forms}")
     header = HEADER.fullmatch(first)
     if not header:
         # GloVe has words of several parts
@@ -126,6 +130,8 @@ def _read_header(file: BufferedIOBase, path: Path) -> Header:
             raise DataError(f"{path}: does not begin with a word and its numbers; {forms}")
         return Header(path, width, None, binary=False)
     words, width = map(int, header.groups())
+    if not words:
+        raise DataError(f"{path}: says that it has no words; {forms}")
     if not 1 <= width <= MAX_WIDTH:
         raise DataError(f"{path}: has vectors of {width:,} numbers, at most {MAX_WIDTH:,} are possible; {forms}")
     return Header(path, width, words, binary=NOT_IN_TEXT.search(file.read(4 * width)) is not None)

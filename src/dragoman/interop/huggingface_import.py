@@ -114,7 +114,7 @@ class _Marian:
         has_weights = any((folder / name).exists() for name in (SAFETENSORS, PICKLED))
         for library, is_there in OTHER_LIBRARIES.items():
             if not has_weights and is_there(folder):
-                raise ModelError(f"{folder}: is for {library} and cannot be read; import the model it was made from")
+                raise ModelError(f"{folder}: is for {library} and cannot be read; give the model it was made from")
         self.settings = self._json(CONFIG)
         kind = self.settings.get("model_type")
         if kind != "marian":

@@ -50,6 +50,8 @@ def _read_folder(folder: Path) -> dict[str, bytes]:
     for place in (folder, folder / "dist", folder / "onnxruntime-web" / "dist"):
         if all((place / name).is_file() for name in FILES):
             return {name: (place / name).read_bytes() for name in FILES}
+    if not folder.is_dir():
+        raise ConfigError(f"--runtime: {folder}: no such folder; give node_modules/onnxruntime-web")
     raise ConfigError(f"--runtime: {folder} does not hold {', '.join(FILES)}; give node_modules/onnxruntime-web")
 
 

@@ -137,8 +137,10 @@ def set_word_vectors(model: Model, prepared: PreparedData, reporter: Reporter) -
         if not paths:
             continue
         found = piece_vectors(paths, tokenizer, embedding.embedding_dim)
-        if not found.covered.any():
-            raise DataError(f"{paths[0]}: no piece of the vocabulary occurs in its words; give vectors of the language")
+        if not found.rows.any():
+            raise DataError(
+                f"{paths[0]}: no piece of the vocabulary has a vector from it; give vectors of the language"
+            )
         with torch.no_grad():
             covered = torch.from_numpy(found.covered).to(embedding.weight.device)
             embedding.weight[covered] = torch.from_numpy(found.scaled()[found.covered]).to(embedding.weight)
@@ -157,7 +159,7 @@ def check_word_vectors(config: Config) -> None:
         if found != width:
             raise ConfigError(
                 f"train.{side}_vectors: {path} has vectors of {found:,} numbers, the model is {width:,} wide; "
-                f"set model.{setting}={found}"
+                f"give others, or set model.{setting}={found} and a model.num_heads that divides it"
             )
 
 

@@ -51,6 +51,8 @@ async function download(name, size, advance) {
   return content;
 }
 
+class Stale extends Error {}
+
 class Model {
   constructor(settings, encoder, decoder, downloaded) {
     Object.assign(this, { settings, encoder, decoder, downloaded });
@@ -58,25 +60,32 @@ class Model {
     this.target = settings.target ? new Tokenizer(settings.target) : this.source;
   }
 
-  // One line of text, split and joined again if the model needs it; nothing once `isStale`, which is asked between parts.
-  async translate(text, { beam, language = this.settings.language, isStale = async () => false } = {}) {
+  // One line of text, split and joined again if the model needs it. `isStale` is asked at every step: once it says so, the
+  // result is nothing. `advance` gets what is translated after each part, and how many parts there are.
+  async translate(text, { beam, language = this.settings.language, isStale = async () => false, advance = () => {} } = {}) {
     const { languages, longestSource, bySentences, source } = this.settings;
     const tag = language ? [languages[language]] : [];
     const encode = (part) => this.source.encode(part);
-    const parts = [];
-    for (const { ids, glue } of split(text, { encode, longest: longestSource - tag.length, bySentences })) {
-      if (await isStale()) return undefined;
-      if (ids.length) parts.push({ ...(await this.translateIds([...tag, ...ids, source.end], beam ?? this.settings.beam)), glue });
+    const parts = split(text, { encode, longest: longestSource - tag.length, bySentences }).filter(({ ids }) => ids.length);
+    const result = { text: "", parts: [], finished: true };
+    for (const { ids, glue } of parts) {
+      const found = await this.translateIds([...tag, ...ids, source.end], beam ?? this.settings.beam, isStale);
+      if (!found) return undefined;
+      result.parts.push(found);
+      result.text = (result.text + glue + found.text).trimStart();
+      result.finished &&= found.finished;
+      advance({ ...result, text: result.text.trim() }, parts.length);
     }
-    const joined = parts.map((part) => part.glue + part.text).join("").trim();
-    return { text: joined, parts, finished: parts.every(({ finished }) => finished) };
+    if (!parts.length) advance(result, 0);
+    return { ...result, text: result.text.trim() };
   }
 
-  async translateIds(ids, beam) {
+  async translateIds(ids, beam, isStale) {
     const { settings } = this;
     const encoded = await this.encoder.run({ ids: new ort.Tensor("int32", Int32Array.from(ids), [1, ids.length]) });
     let past = this.emptyPast();
     const step = async (newest, parents) => {
+      if (await isStale()) throw new Stale();
       const given = { ...encoded, ...past };
       for (const [name, values] of [["ids", newest], ["parents", parents]]) {
         given[name] = new ort.Tensor("int32", Int32Array.from(values), [values.length]);
@@ -89,7 +98,11 @@ class Model {
       return newest.map((_, row) => ({ candidates: readCandidates(results, row), attention: readAttention(results, row) }));
     };
     const limit = Math.min(ids.length - 1 + settings.maxExtra, settings.longest - 1);
-    const { ids: chosen, finished, attention } = await search(step, limit, { ...settings, beam });
+    const found = await search(step, limit, { ...settings, beam }).catch((error) => {
+      if (!(error instanceof Stale)) throw error;
+    });
+    if (!found) return undefined;
+    const { ids: chosen, finished, attention } = found;
     const tokens = finished ? [...chosen, settings.end] : chosen;
     return { text: this.target.decode(chosen), finished, ...this.align(ids, tokens, attention) };
   }

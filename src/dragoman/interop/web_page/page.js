@@ -29,11 +29,13 @@ const handlers = {
     at("loading").hidden = true;
     say(`The model cannot be loaded: ${message}`, true);
   },
-  line({ number: which, place, of, result }) {
+  // What is translated so far of a line
+  part({ number: which, place, of, result, parts }) {
     if (which !== number) return;
     lines[place] = result;
     showTranslation();
-    say(`Translating line ${place + 1} of ${of} …`);
+    const within = parts > 1 ? `, part ${result.parts.length} of ${parts}` : "";
+    say(`Translating line ${place + 1} of ${of}${within} …`);
   },
   done({ number: which, seconds }) {
     if (which !== number || !lines.length) return;
@@ -48,7 +50,7 @@ const handlers = {
     if (which === number) say(`Not translated: ${message}`, true);
   },
 };
-if (location.protocol === "file:") say("A browser runs this from a web host only: python -m http.server in this folder", true);
+at("hint").hidden = true; // the script runs
 const worker = new Worker("worker.js", { type: "module" });
 worker.onmessage = ({ data }) => handlers[data.kind](data);
 worker.onerror = ({ message }) => handlers.failed({ message: message ?? "this browser cannot run it" });
@@ -69,16 +71,18 @@ function translate() {
   number += 1;
   lines = [];
   const text = at("source").value;
-  showTranslation();
+  const isBlank = !text.trim();
+  if (isBlank) showTranslation();
+  else at("translation").classList.add("old"); // until the first part of the new one
   at("looked").hidden = true;
   if (!document.documentElement.dataset.ready) return;
-  const isBlank = !text.trim();
   say(isBlank ? "" : "Translating …");
   const options = { beam: Number(at("beam").value), language: at("language").value || undefined };
   worker.postMessage({ number, lines: isBlank ? [] : text.split("\n"), options }); // none: only ends what is before it
 }
 
 function showTranslation() {
+  at("translation").classList.remove("old");
   at("translation").textContent = lines.map(({ text }) => text).join("\n");
   at("copy").disabled = !lines.length;
 }
@@ -94,10 +98,12 @@ function card({ sourceWords, targetWords, weights }) {
   const above = sourceWords.map((text) => element("span", "source", text));
   const below = targetWords.map((text, row) => {
     const word = element("span", "target", text);
-    word.tabIndex = 0;
+    word.tabIndex = row ? -1 : 0; // one stop for each sentence; arrow keys move within it
     const most = Math.max(...weights[row]);
     const looked = sourceWords.filter((_, column) => weights[row][column] >= most / 2);
     word.title = `looked at ${looked.join(", ")}`;
+    word.role = "button";
+    word.ariaLabel = `${text}, ${word.title}`;
     const paint = (on) => above.forEach(({ style }, column) => {
       style.background = on ? `rgba(var(--accent), ${(0.85 * weights[row][column]).toFixed(3)})` : "";
     });
@@ -106,6 +112,9 @@ function card({ sourceWords, targetWords, weights }) {
     }
     return word;
   });
+  below.forEach((word, row) => word.addEventListener("keydown", ({ key }) => {
+    below[row + ({ ArrowRight: 1, ArrowLeft: -1 }[key] ?? 0)]?.focus();
+  }));
   return element("div", "pair", element("div", "words", ...above), element("div", "words", ...below));
 }
 

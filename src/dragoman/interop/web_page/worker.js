@@ -4,6 +4,7 @@ import { loadModel } from "./model.js";
 
 let model;
 let newest = 0; // request
+const PAUSE = 50; // milliseconds between looking for newer requests
 const loading = loadModel((done, total) => postMessage({ kind: "progress", done, total })).then(
   (loaded) => {
     model = loaded;
@@ -21,16 +22,19 @@ onmessage = ({ data: { number, lines, options } }) => {
 
 async function translate(number, lines, options) {
   if (!model) return;
+  let asked = performance.now();
   const isStale = async () => {
-    await new Promise((resume) => setTimeout(resume)); // lets newer requests arrive
+    if (performance.now() - asked > PAUSE) {
+      await new Promise((resume) => setTimeout(resume)); // lets newer requests arrive
+      asked = performance.now();
+    }
     return number < newest;
   };
   const started = performance.now();
   try {
     for (const [place, line] of lines.entries()) {
-      const result = await model.translate(line, { ...options, isStale });
-      if (!result) return;
-      postMessage({ kind: "line", number, place, of: lines.length, result });
+      const advance = (result, parts) => postMessage({ kind: "part", number, place, of: lines.length, result, parts });
+      if (!(await model.translate(line, { ...options, isStale, advance }))) return;
     }
     postMessage({ kind: "done", number, seconds: (performance.now() - started) / 1000 });
   } catch (error) {
