@@ -29,7 +29,7 @@ generated.generate = cache(generated.generate)  # a pure function, and dozens of
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Runs compared to the bit need an equal number of threads, whatever a test before them left."""
+    """Runs compared to the bit need an equal number of threads, whatever a test before left."""
     torch.set_num_threads(1)
 
 

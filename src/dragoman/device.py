@@ -82,6 +82,21 @@ def cpu_threads(count: int) -> Iterator[None]:
                 torch.set_num_threads(_ThreadCount.before)
 
 
+@contextmanager
+def keep_onednn() -> Iterator[None]:
+    """Leave oneDNN as it was found.
+
+    PyTorch switches it off for the whole process when a bfloat16 product fails in it, on a CPU without such
+    instructions. Later runs in float32 would then differ in their bits from the same runs in another process.
+    """
+    before = torch.backends.mkldnn.enabled
+    try:
+        yield
+    finally:
+        if torch.backends.mkldnn.enabled != before:
+            torch.backends.mkldnn.enabled = before
+
+
 def is_fast_in_bfloat16(device: torch.device) -> bool:
     """Whether this is a CPU with a matrix unit for bfloat16 (AMX)."""
     tells = hasattr(torch.cpu, "get_capabilities")  # PyTorch 2.11 and older do not have it

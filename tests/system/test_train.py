@@ -214,6 +214,7 @@ def test_packed_layout_is_chosen_automatically_if_faster(tmp_path: Path, setting
     reporter = Notes()
     train(quick_config(*settings, "train.max_steps=2", "train.save_every=2"), tmp_path, reporter)
     assert next(note for note in reporter.notes if "parameters on cpu" in note).endswith(told)
+    assert torch.backends.mkldnn.enabled, "later runs in this process have the bits of those in another"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
-"""Freed memory is kept during a training run and returned after it."""
+"""Freed memory is kept during a training run and returned after it; oneDNN is left as it was found."""
 
 import platform
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import torch
+
+from dragoman.device import keep_onednn
 
 FAULTS = """
 import resource, sys, torch
@@ -47,3 +51,22 @@ def test_freed_memory_is_kept_during_cpu_training_and_returned_after(device: str
     assert kept < before // 10 if device == "cpu" else kept > before // 2
     # smaller ones glibc keeps by itself once it has seen some: before, within and after
     assert max(small, kept_small, small_after) < before // 10
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_onednn_is_left_as_it_was_found(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch switches it off when a bfloat16 product fails."""
+    backend: Any = torch.backends.mkldnn
+    monkeypatch.setattr(backend, "enabled", before)
+
+    @keep_onednn()
+    def switch(fail: bool) -> None:
+        backend.enabled = not before
+        if fail:
+            raise RuntimeError("stop")
+
+    switch(fail=False)
+    assert backend.enabled == before
+    with pytest.raises(RuntimeError, match="stop"):
+        switch(fail=True)
+    assert backend.enabled == before

@@ -300,11 +300,11 @@ class Translator:
         """Context for running the plain engine: no gradients, `threads` CPU threads (None: decode.threads)."""
         import torch
 
-        from dragoman.device import cpu_threads
+        from dragoman.device import cpu_threads, keep_onednn
 
         asked = self.config.decode.threads if threads is None else threads
         count = choose_threads(asked, self.config.model.d_model)
-        with torch.inference_mode(), cpu_threads(count):
+        with torch.inference_mode(), cpu_threads(count), keep_onednn():
             yield
 
     # From pairs to scores

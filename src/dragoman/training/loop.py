@@ -17,7 +17,7 @@ import torch
 from dragoman import bundle, files
 from dragoman.config import Config
 from dragoman.data.prefetch import prefetch
-from dragoman.device import cpu_threads, keep_freed_memory
+from dragoman.device import cpu_threads, keep_freed_memory, keep_onednn
 from dragoman.errors import ModelError, Stopped
 from dragoman.machine import choose_threads
 from dragoman.training.checkpoint import RunIdentity
@@ -72,6 +72,7 @@ def train(
                 join_processes(config.train) as (ranks, device),
                 _deterministic(config.train.deterministic),
                 keep_freed_memory(device),
+                keep_onednn(),
                 cpu_threads(choose_threads(config.train.threads, config.model.d_model)),
             ):
                 watching = reporter if reporter and ranks.is_main else SilentReporter()
