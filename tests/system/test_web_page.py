@@ -254,6 +254,10 @@ def test_both_graphs_share_one_file_of_weights(tmp_path: Path) -> None:
     parameters = sum(weight.numel() for weight in load_bundle(model).model.parameters())
     [weights] = (tmp_path / "out").glob("weights-*.bin")
     assert parameters < weights.stat().st_size < 2.5 * parameters, "bytes, scales, positions"
+    policy = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'"
+    assert (
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}' in (tmp_path / "out" / "index.html").read_text()
+    )
     worker = (tmp_path / "out" / "service-worker.js").read_text()
     assert "%" not in worker
     for name in {path.name for path in (tmp_path / "out").iterdir()} - {"service-worker.js", "README.md"}:
