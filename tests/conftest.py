@@ -1,6 +1,7 @@
 """A real model for behaviour tests, trained in seconds once per session."""
 
 import os
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import settings
 
 from dragoman.config import Config
 from dragoman.data import generated
+from dragoman.device import keep_onednn
 from dragoman.training.loop import train
 from tests.forked import Server, shared_server
 from tests.survival import Runs, write_corpus
@@ -28,9 +30,11 @@ generated.generate = cache(generated.generate)  # a pure function, and dozens of
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """Runs compared to the bit need an equal number of threads, whatever a test before left."""
+def _same_arithmetic() -> Iterator[None]:
+    """Runs compared to the bit need the same threads and the same library, whatever a test before left."""
     torch.set_num_threads(1)
+    with keep_onednn():
+        yield
 
 
 QUICK = [
