@@ -3,9 +3,10 @@
 Shapes: B sentences, S source positions, T target positions.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from dragoman.data.store import Store
 
 Ids = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 PlanParameters = dict[str, int]  # what determines the batches, besides (seed, epoch)
 Part = tuple[PlanParameters, int]  # of an epoch: how its pairs were batched, and how many of those batches were used
@@ -126,15 +128,18 @@ def bucket_by_length(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens
     return groups
 
 
-def split_by_tokens(sources: Sequence[Sequence[int]], limit: int) -> Iterator[Sequence[Sequence[int]]]:
-    """Sentences in order, in parts of at most `limit` tokens or of one sentence."""
-    first = tokens = 0
-    for number, source in enumerate(sources):
-        if number > first and tokens + len(source) > limit:
-            yield sources[first:number]
-            first, tokens = number, 0
-        tokens += len(source)
-    yield sources[first:]
+def split_by_tokens(
+    items: Sequence[T], limit: int, most: int = sys.maxsize, *, size: Callable[[Any], int] = len
+) -> Iterator[Sequence[T]]:
+    """Items in order, in parts of at most `limit` tokens and `most` items; a single item may have more tokens."""
+    first, room = 0, limit
+    for number, item in enumerate(items):
+        if number > first and (size(item) > room or number - first == most):
+            yield items[first:number]
+            first, room = number, limit
+        room -= size(item)
+    if items:
+        yield items[first:]
 
 
 def part_generator(seed: int, epoch: int, part: int) -> np.random.Generator:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.data.batching import part_generator
@@ -149,16 +150,23 @@ def _pack(
     )
 
 
-def pack_sources(sources: Sequence[Sequence[int]], tile: tuple[int, int] | None) -> tuple[Tensor, Segments]:
+def pack_sources(sources: Sequence[Sequence[int]], shape: Shape | None = None) -> tuple[Tensor, Segments]:
     """The ids of sentences end to end, and where each lies.
 
-    `tile`: for the kernels, the longest sentence that they process whole, and the tokens per block of a longer one.
+    With `shape`, as the kernels need it: padded to its source tokens with tokens that belong to no sentence.
     """
     lengths = np.array(list(map(len, sources)), dtype=np.int64)
     tokens = int(lengths.sum())
-    shape = None if tile is None else Shape(tokens, tokens, len(sources), *tile)
-    ids = np.fromiter(itertools.chain.from_iterable(sources), dtype=np.int64, count=tokens)
-    return torch.from_numpy(ids), _segments(lengths, lengths, shape, len(sources))
+    ids = torch.from_numpy(np.fromiter(itertools.chain.from_iterable(sources), dtype=np.int64, count=tokens))
+    segments = _segments(lengths, lengths, shape, len(sources))
+    if shape is None or segments.blocks is None:
+        return ids, segments
+    fill, blocks = shape.source_tokens - tokens, shape.blocks(shape.source_tokens)
+    return F.pad(ids, (0, fill)), Segments(
+        F.pad(segments.positions_N, (0, fill)),
+        segments.starts,
+        F.pad(segments.blocks, (0, 0, 0, blocks - len(segments.blocks)), value=-1),
+    )
 
 
 def _padding_sentences(fills: tuple[int, int], shape: Shape | None, count: int) -> list[Ids]:

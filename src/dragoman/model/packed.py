@@ -96,8 +96,9 @@ class PackedTransformer(nn.Module):
         return decoder.finish(x_NM)
 
     def encode(self, source_ids_N: Tensor, source: Segments) -> Tensor:
-        """The encoder's output for every source token: [N, M]."""
-        return self._encode(source_ids_N, source, _Join(fused=source.blocks is not None, device=source_ids_N.device))
+        """The encoder's output for every source token, without dropout: [N, M]."""
+        join = _Join(fused=source.blocks is not None, device=source_ids_N.device, dropout=False)
+        return self._encode(source_ids_N, source, join)
 
     def _encode(self, source_ids_N: Tensor, source: Segments, join: "_Join") -> Tensor:
         encoder = self.model.encoder
@@ -131,9 +132,13 @@ def _stream(x_NM: Tensor, *, pre_norm: bool) -> Tensor:
 class _Join:
     """Residual.leave for every sub-layer of a forward pass; fused where the kernels run and the model is post-norm."""
 
-    def __init__(self, *, fused: bool, device: torch.device) -> None:
+    def __init__(self, *, fused: bool, device: torch.device, dropout: bool = True) -> None:
         self.fused = fused
-        self.seeds = torch.randint(2**31, (MOST_SUB_LAYERS,), device=device) if fused else None
+        self.seeds: Tensor | None = None
+        if fused and dropout:
+            self.seeds = torch.randint(2**31, (MOST_SUB_LAYERS,), device=device)
+        elif fused:
+            self.seeds = torch.zeros(MOST_SUB_LAYERS, dtype=torch.int64, device=device)
         self.number = 0
 
     def __call__(self, residual: Residual, x_NM: Tensor, out_NM: Tensor) -> Tensor:

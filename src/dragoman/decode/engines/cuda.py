@@ -7,7 +7,6 @@ Shapes: B slots, W hypotheses of each, N = B W rows, M width of a position, S so
 positions, V vocabulary, Q sentences of the queue.
 """
 
-import copy
 import itertools
 import math
 import sys
@@ -26,13 +25,12 @@ from torch import Tensor, nn
 
 from dragoman.config import DecodeConfig
 from dragoman.data.batching import split_by_tokens
-from dragoman.data.packing import pack_sources
-from dragoman.decode.engines.program import Load, Program, Shape, copy_to_device, length_penalties, write
+from dragoman.decode.engines.encoder import Encoder
+from dragoman.decode.engines.program import Load, Program, Shape, length_penalties, write
 from dragoman.decode.search import Hypothesis
 from dragoman.errors import ConfigError
 from dragoman.machine import is_out_of_memory
 from dragoman.model.attention import MultiHeadAttention
-from dragoman.model.packed import PackedTransformer, kernels_fit
 from dragoman.model.positions import rotate, rotation_at
 from dragoman.model.transformer import DecoderLayer, Transformer
 
@@ -40,7 +38,6 @@ MOST_HYPOTHESES = 16
 SOURCE_TOKENS = 1 << 17  # capacity of a queue; more if a single sentence needs it
 SENTENCES_PER_SLOT = 16  # capacity of a queue
 MIN_LOADS = 2  # that fit in a queue together
-ENCODED_TOKENS = 1 << 17  # of a pass of the encoder, at most
 SHORTEST = 128  # target positions of the smallest cache
 KEPT_SHAPES = 4
 CACHE_SHARE = 0.15  # of the device's memory, at most, for the keys and values of one shape
@@ -107,9 +104,8 @@ class CudaSearch:
         self._activation = layers[0].feed_forward.activation
         bias = model.output.bias
         self._output = Linear(model.output.weight.to(precision), None if bias is None else bias.float())
-        self._encoder_model = self._in_precision(model)
-        self._encoder: PackedTransformer | None = None
-        self._longest = 0
+        maps = [layer.cross_memory for layer in self._layers]
+        self._encoder = Encoder(model, lambda memory_SM: [each(memory_SM) for each in maps], device, precision)
         self._programs: dict[Shape, Program] = {}
         self._lock = threading.RLock()  # so that a nested call is an error and not a deadlock
         self._busy = False
@@ -170,17 +166,17 @@ class CudaSearch:
     def add(self, program: Program, jobs: Sequence[Job]) -> Load:
         """Encode the sentences and start to decode them."""
         place = program.next_token
-        for batch in split_by_tokens([job.source for job in jobs], ENCODED_TOKENS):
-            memory_SM = self._encode(batch)
-            for ring, layer in zip(program.sources, self._layers, strict=True):
-                write(ring, place, layer.cross_memory(memory_SM))
-            place += len(memory_SM)
+        for memory in self._encoder([job.source for job in jobs]):
+            for ring, memory_SC in zip(program.sources, memory, strict=True):
+                write(ring, place, memory_SC)
+            place += len(memory[0])
         lengths = np.array([len(job.source) for job in jobs], dtype=np.int64)
         return program.add(lengths, np.array([job.limit for job in jobs], dtype=np.int64))
 
     def free_memory(self) -> None:
         """Drop all programs; one that is in use is freed with its last reference."""
         self._programs.clear()
+        self._encoder.free_memory()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -191,39 +187,6 @@ class CudaSearch:
         each = entries * self._heads * (self._d_k + self._d_v) * len(self._layers) * self._precision.itemsize
         room = CACHE_SHARE * torch.cuda.get_device_properties(self._device).total_memory
         return max(1, _next_power_of_two(int(room / each) + 1) // 2)  # a power of two
-
-    # The encoder
-
-    def _in_precision(self, model: Transformer) -> Transformer:
-        """The model with the encoder's matrices in the precision of the search; norms and embeddings stay float32."""
-        if self._precision == torch.float32:
-            return model
-        shared: dict[int, Any] = {id(part): part for part in (model.decoder, model.output, *model.parameters())}
-        converted = copy.deepcopy(model, shared)
-        for part in converted.encoder.modules():
-            if isinstance(part, nn.Linear):
-                part.weight = nn.Parameter(part.weight.to(self._precision), requires_grad=False)
-                if part.bias is not None:
-                    part.bias = nn.Parameter(part.bias.to(self._precision), requires_grad=False)
-        return converted
-
-    def _encode(self, sources: Sequence[Sequence[int]]) -> Tensor:
-        """[S, M]: the encoder's output, sentences end to end, in the precision of the search."""
-        longest = max(map(len, sources))
-        if self._encoder is None or longest > self._longest:
-            self._longest = _next_power_of_two(longest)
-            self._encoder = PackedTransformer(self._encoder_model, self._longest)
-        half = self._precision != torch.float32
-        tile = None
-        if half and kernels_fit(self._model.config, self._device):
-            from dragoman.model.kernels import BLOCK, LONGEST_WHOLE
-
-            tile = (LONGEST_WHOLE, BLOCK)
-        ids_S, segments = pack_sources(sources, tile)
-        ids_S = copy_to_device(ids_S, self._device)
-        segments = segments.map(lambda part: copy_to_device(part, self._device))
-        with torch.autocast(self._device.type, self._precision, enabled=half):
-            return self._encoder.encode(ids_S, segments).to(self._precision)
 
     # The decoder
 
@@ -367,7 +330,8 @@ class Search:
         order = sorted(range(len(jobs)), key=lambda number: -jobs[number].limit)
         added: list[_Pending] = []
         self._added.append(added)
-        for numbers in _loads(order, jobs, SENTENCES_PER_SLOT * self._slots // MIN_LOADS, SOURCE_TOKENS // MIN_LOADS):
+        tokens, sentences = SOURCE_TOKENS // MIN_LOADS, SENTENCES_PER_SLOT * self._slots // MIN_LOADS
+        for numbers in split_by_tokens(order, tokens, sentences, size=lambda number: len(jobs[number].source)):
             added += self._start([jobs[number] for number in numbers], numbers, self._slots, self._expected)
 
     def is_ready(self) -> bool:
@@ -446,21 +410,6 @@ class _Pending:
 def supports(options: DecodeConfig) -> bool:
     """Whether this search can run with these options; the plain engine runs the others."""
     return not options.sampling and options.beam <= MOST_HYPOTHESES
-
-
-def _loads(order: Sequence[int], jobs: Sequence[Job], sentences: int, tokens: int) -> Iterator[list[int]]:
-    """Cut jobs into loads of at most so many sentences and source tokens; a single sentence may have more."""
-    load: list[int] = []
-    room = tokens
-    for number in order:
-        length = len(jobs[number].source)
-        if load and (length > room or len(load) == sentences):
-            yield load
-            load, room = [], tokens
-        load.append(number)
-        room -= length
-    if load:
-        yield load
 
 
 def _next_power_of_two(number: int) -> int:

@@ -12,9 +12,9 @@ import itertools
 import math
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ MAX_LOADS = 16  # under way
 MAX_POLLS = 64  # under way; more than GRAPHS_AHEAD
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
 _CAPTURE = threading.Lock()
 
 
@@ -140,16 +141,12 @@ class Program:
 
     def _capture(self, stepper: Stepper) -> torch.cuda.CUDAGraph:
         self.slots.sentence.fill_(-1)
-        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(side):  # kernels are compiled before the capture
-            stepper.step(self)
-        torch.cuda.current_stream(self._device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # one capture at a time in a process; other threads may allocate memory meanwhile
-        with _CAPTURE, torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+
+        def steps() -> None:
             for _ in range(STEPS_PER_GRAPH):
                 stepper.step(self)
+
+        graph, _ = capture(steps, self._device)
         return graph
 
     def begin(self, options: DecodeConfig) -> None:
@@ -298,6 +295,20 @@ def write(ring: Tensor, first: int, rows: Tensor) -> None:
     ring[first : first + len(rows)] = rows[:fit]
     if len(rows) > fit:
         ring[: len(rows) - fit] = rows[fit:]
+
+
+def capture(run: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
+    """A graph of what `run` does, and what it returned: tensors that every replay overwrites."""
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):  # kernels are compiled before the capture
+        run()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    # one capture at a time in a process; other threads may allocate memory meanwhile
+    with _CAPTURE, torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+        result = run()
+    return graph, result
 
 
 def copy_to_device(given: Tensor, device: torch.device) -> Tensor:
