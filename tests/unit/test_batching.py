@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data.batching import BatchPlan, bucket_by_length, groups_in, pad_rows, padding_only, teacher_forcing
+from dragoman.data.batching import (
+    BatchPlan,
+    bucket_by_length,
+    groups_in,
+    pad_rows,
+    padding_only,
+    split_by_tokens,
+    teacher_forcing,
+)
 from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 
 PAD, BOS, EOS = VOCABULARY.pad, VOCABULARY.bos, VOCABULARY.eos
@@ -111,3 +119,15 @@ def test_padded_rows_hold_the_ragged_rows(rows: list[list[int]]) -> None:
     ids, allowed = pad_rows(rows)
     assert ids.shape == allowed.shape
     assert [[int(token) for token in row[real]] for row, real in zip(ids, allowed, strict=True)] == rows
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "sizes"),
+    [(9, 99, [[3, 4], [20], [1, 1, 1], [9], [1]]), (99, 2, [[3, 4], [20, 1], [1, 1], [9, 1]]), (99, 99, [[*range(0)]])],
+)
+def test_parts_have_at_most_so_many_tokens_and_items(limit: int, most: int, sizes: list[list[int]]) -> None:
+    items = [[0] * size for part in sizes for size in part]
+    found = [[len(item) for item in part] for part in split_by_tokens(items, limit, most)]
+    assert found == [part for part in sizes if part]
+    by_size = [list(part) for part in split_by_tokens([len(item) for item in items], limit, most, size=int)]
+    assert by_size == found

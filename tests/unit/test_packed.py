@@ -9,7 +9,7 @@ import torch
 
 from dragoman.config import RecurrentConfig, TransformerConfig
 from dragoman.data.batching import collate
-from dragoman.data.packing import PackingPlan, Shape, pack
+from dragoman.data.packing import PackingPlan, Shape, pack, pack_sources
 from dragoman.data.store import Store, build_store
 from dragoman.errors import ConfigError
 from dragoman.model.build import build_model
@@ -281,3 +281,16 @@ def test_batch_has_room_for_the_longest_source(store: Store) -> None:
     message = "train.batch_tokens: 1024 is too small for the longest pair, 1024 pieces plus one; raise it"
     with pytest.raises(ConfigError, match=message):
         layout_for(1_024)
+
+
+def test_sources_are_padded_to_a_shape_with_tokens_of_no_sentence() -> None:
+    shape = Shape(source_tokens=16, target_tokens=16, sentences=5, whole=3, block=2)
+    ids, segments = pack_sources([[7, 8], [5, 6, 7, 8, 9], [4]], shape)
+    assert ids.tolist() == [7, 8, 5, 6, 7, 8, 9, 4, *[0] * 8]
+    assert segments.positions_N.tolist() == [0, 1, 0, 1, 2, 3, 4, 0, *[0] * 8]
+    assert segments.starts.tolist() == [0, 2, 7, 8, 8, 8]
+    assert segments.blocks is not None
+    assert len(segments.blocks) == shape.blocks(16)
+    assert segments.blocks.tolist() == [[1, 0], [1, 1], [1, 2], *[[-1, -1]] * (shape.blocks(16) - 3)]
+    ids, segments = pack_sources([[7, 8], [5]])
+    assert (ids.tolist(), segments.starts.tolist(), segments.blocks) == ([7, 8, 5], [0, 2, 3], None)

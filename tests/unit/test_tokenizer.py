@@ -2,13 +2,14 @@ from functools import cache
 from typing import Literal
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dragoman.config import TextConfig
 from dragoman.errors import ConfigError, DataError, ModelError
 from dragoman.text.normalize import normalize
-from dragoman.text.tokenizer import LONGEST_STRETCH, Tokenizer
+from dragoman.text.spelling import Spelling
+from dragoman.text.tokenizer import LONGEST_STRETCH, TABLE_PAYS_OFF, Tokenizer
 from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
 PAD, UNK, BOS, EOS = VOCABULARY.pad, VOCABULARY.unk, VOCABULARY.bos, VOCABULARY.eos
@@ -104,6 +105,23 @@ def test_encoding_a_batch_equals_encoding_each_text(model: Model) -> None:
     assert rows == [tokenizer(model).encode(text) for text in texts]
     assert rows[0] == rows[-1] == []
     assert tokenizer(model).encode_batch([]) == []
+
+
+@EVERY_MODEL
+@given(rows=st.lists(st.lists(st.integers(0, 320), max_size=6), min_size=TABLE_PAYS_OFF, max_size=TABLE_PAYS_OFF))
+@settings(max_examples=20)
+def test_many_rows_decode_as_each_one_does(model: Model, rows: list[list[int]]) -> None:
+    """Bytes, special ids and unknown pieces among the others."""
+    size = tokenizer(model).size
+    rows = [[piece % size for piece in row] for row in rows]
+    assert tokenizer(model).decode_batch(rows) == [tokenizer(model).decode(row) for row in rows]
+
+
+def test_pieces_without_a_spelling_of_their_own_are_marked() -> None:
+    spelling = Spelling(["a", " b", None, "line\nbreak", "nul\0", "", "é"])
+    rows: list[list[int]] = [[0, 1, 6, 0], [], [2, 0], [3], [4, 0], [5], [6]]
+    assert spelling.texts(rows) == ["a béa", "", "\0a", "\0", "\0a", "", "é"]
+    assert spelling.texts([tuple(row) for row in rows]) == spelling.texts(rows)
 
 
 @EVERY_MODEL

@@ -1,12 +1,15 @@
 """Text to text with a real, barely trained model: order, status, scores, attention."""
 
 import copy
+import functools
 import gc
 import json
 import math
+import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,6 @@ from dragoman.decode.translation import Translation
 from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError
 from dragoman.inspect.capture import inspect_sentence
-from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 
 PAD, UNK, BOS, EOS = VOCABULARY.pad, VOCABULARY.unk, VOCABULARY.bos, VOCABULARY.eos
@@ -98,25 +100,51 @@ def test_n_best_is_sorted_and_distinct(translator: Translator) -> None:
         translator.translate("a", beam=5, n_best=6)
 
 
-def test_tokens_are_looked_up_when_they_are_read(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = translator.translate("a b! C d", beam=2, n_best=2, split="sentences")
+def test_details_are_computed_once_when_one_is_read(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    text: dict[str, Any] = {"text": "a b! C d", "beam": 2, "n_best": 2, "split": "sentences"}
+    expected = translator.translate(**text)
     assert expected.source_tokens.count("</s>") == 2
+    computed: list[int] = []
+    details = Translator._details
 
-    def refuse(self: Any, ids: Any) -> Any:
-        raise AssertionError("looked up")
+    def noted(self: Translator, *arguments: Any) -> Any:
+        computed.append(1)
+        return details(self, *arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Tokenizer, "pieces", refuse)
-        result = translator.translate("a b! C d", beam=2, n_best=2, split="sentences")
-        assert result.to_dict() == expected.to_dict()
-        with pytest.raises(AssertionError, match="looked up"):
-            _ = result.tokens
-    copied = copy.deepcopy(result)
-    assert "</s>" in vars(copied)["tokens"], "a copy holds the tokens and no tokenizer"
-    assert copied == result == expected
-    assert hash(copied) == hash(result) == hash(expected)
-    assert result.tokens is result.tokens
-    assert [other.tokens for other in result.alternatives] == [other.tokens for other in expected.alternatives]
+    monkeypatch.setattr(Translator, "_details", noted)
+    result = translator.translate(**text)
+    assert (result.source, result.text, result.status, result.attention, result.reason) == (
+        expected.source, expected.text, expected.status, None, "",
+    )  # fmt: skip
+    assert not computed
+    assert result.to_dict() == expected.to_dict()
+    assert result == expected
+    assert hash(result) == hash(expected)
+    assert result.alternatives is result.alternatives
+    assert computed == [1]
+    assert vars(result).keys() == vars(expected).keys(), "what computes the details is forgotten"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_copies_hold_the_details_and_no_model(translator: Translator, copied: Callable[[Any], Any]) -> None:
+    result = translator.translate("a b c", beam=2)
+    other = copied(result)
+    assert all(type(value) is not functools.partial for value in vars(other).values())
+    assert vars(other)["tokens"][-1] == "</s>"
+    assert other == result
+
+
+def test_details_may_be_read_by_several_threads(translator: Translator) -> None:
+    results = translator.translate(["a b c"] * 200, beam=1)
+    both = threading.Barrier(2)
+
+    def read() -> list[float]:
+        both.wait()
+        return [result.score for result in results]
+
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda _: read(), range(2))
+    assert one == other
 
 
 def test_a_translation_is_frozen_and_differs_by_its_tokens(translator: Translator) -> None:

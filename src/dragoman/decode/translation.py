@@ -1,18 +1,14 @@
 """What a translation is: text, status, scores, tokens, and attention on request. Knows nothing of models."""
 
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, ParamSpec, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.text.tokenizer import Tokenizer
-
 Status = Literal["translated", "empty", "split", "truncated", "failed"]
 Array = npt.NDArray[np.float32]
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -61,37 +57,26 @@ class Attention:
         )
 
 
-class Ids:
-    """The ids of tokens that have not been read: most callers read the text alone."""
+class _Detail(Generic[T]):
+    """A field that most callers never read: all details of a translation are computed when one is first read."""
 
-    __slots__ = ("rows", "tokenizer")
-
-    def __init__(self, tokenizer: Tokenizer, rows: list[list[int]]) -> None:
-        self.tokenizer, self.rows = tokenizer, rows
-
-    def tokens(self) -> tuple[str, ...]:
-        return tuple(self.tokenizer.pieces(itertools.chain.from_iterable(self.rows)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles hold the tokens, not the tokenizer."""
-        return tuple, (self.tokens(),)
-
-
-class _Tokens:
-    """A field of tokens. Set to ids, it looks up their tokens when it is first read."""
+    def __init__(self, default: T) -> None:
+        self._default = default
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __set__(self, instance: Any, value: tuple[str, ...] | Ids) -> None:
+    def __set__(self, instance: Any, value: T) -> None:
         instance.__dict__[self._name] = value
 
-    def __get__(self, instance: Any, owner: type) -> tuple[str, ...]:
+    def __get__(self, instance: Any, owner: type) -> T:
         if instance is None:
-            return ()  # the default
-        value: tuple[str, ...] | Ids = instance.__dict__.get(self._name, ())
-        if isinstance(value, Ids):
-            value = instance.__dict__[self._name] = value.tokens()
+            return self._default
+        own = instance.__dict__
+        if self._name not in own and (details := own.get("_details")) is not None:
+            own.update(details())
+            own.pop("_details", None)  # another thread may have been here
+        value: T = own[self._name]
         return value
 
 
@@ -102,7 +87,15 @@ class Alternative:
     text: str
     score: float
     normalized_score: float
-    tokens: _Tokens = _Tokens()
+    tokens: tuple[str, ...] = ()
+
+
+class Details(TypedDict):
+    score: float
+    normalized_score: float
+    source_tokens: tuple[str, ...]
+    tokens: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
 
 
 @dataclass(frozen=True)
@@ -112,13 +105,27 @@ class Translation:
     source: str
     text: str
     status: Status
-    score: float = 0.0
-    normalized_score: float = 0.0
-    source_tokens: _Tokens = _Tokens()
-    tokens: _Tokens = _Tokens()
-    alternatives: tuple[Alternative, ...] = ()  # best first, including this one
+    score: _Detail[float] = _Detail(0.0)
+    normalized_score: _Detail[float] = _Detail(0.0)
+    source_tokens: _Detail[tuple[str, ...]] = _Detail(())
+    tokens: _Detail[tuple[str, ...]] = _Detail(())
+    alternatives: _Detail[tuple[Alternative, ...]] = _Detail(())  # best first, including this one
     attention: Attention | None = None  # only on request
     reason: str = ""  # why it failed
+
+    @classmethod
+    def create(
+        cls, source: str, text: str, status: Status, details: Callable[[], Details], attention: Attention | None = None
+    ) -> "Translation":
+        """A translation whose details are computed when they are read."""
+        created = object.__new__(cls)
+        # __init__ of a frozen dataclass makes a call for every field
+        created.__dict__.update(source=source, text=text, status=status, attention=attention, _details=details)
+        return created
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies hold the details, not what computes them."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __repr__(self) -> str:
         """Source, text and status without the tokens, and which other fields are set."""
@@ -162,10 +169,3 @@ class Translation:
             record["tokens"] = self.tokens
             record["alignment"] = self.alignment
         return record
-
-
-def create(kind: Callable[P, T], *_: P.args, **fields: P.kwargs) -> T:
-    """`kind(**fields)` in a third of the time: the __init__ of a frozen dataclass makes a call for each field."""
-    created: T = object.__new__(kind)  # type: ignore[arg-type]
-    created.__dict__.update(fields)
-    return created

@@ -35,7 +35,7 @@ from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.search import Hypothesis
-from dragoman.decode.translation import Alternative, Array, Attention, Ids, Translation, create
+from dragoman.decode.translation import Alternative, Array, Attention, Details, Status, Translation
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.machine import choose_threads, find_device
 from dragoman.model.footprint import parameter_counts
@@ -379,14 +379,15 @@ class Translator:
         sentences_of: dict[int, list[str]] = {}
         for number, given in enumerate(lines):
             line = given if isinstance(given, Line) else text_line(given)
-            window.texts.append(line.text)
+            text = line.text
+            window.texts.append(text)
             if line.problem:
-                source = line.text if isinstance(given, Line) else given
+                source = text if isinstance(given, Line) else given
                 window.results[number] = Translation(source, "", "failed", reason=line.problem)
-            elif is_blank(line.text):
-                window.results[number] = Translation(line.text, "", "empty")
+            elif is_blank(text):
+                window.results[number] = Translation(text, "", "empty")
             else:
-                sentences_of[number] = sentences(line.text) if options.split == "sentences" else [line.text]
+                sentences_of[number] = sentences(text) if options.split == "sentences" else [text]
         ids = iter(self.tokenizers.source.encode_batch([part for parts in sentences_of.values() for part in parts]))
         tag = self.language_tag(options)
         for number, parts in sentences_of.items():
@@ -398,20 +399,28 @@ class Translator:
     ) -> list[Translation]:
         """Put the lines together again, in order."""
         rest = iter(outcomes)
-        found = [
-            self._combinations([*itertools.islice(rest, len(pieces))], options) for pieces in window.pieces_of.values()
-        ]
-        rows = [
-            hypothesis.ids
-            for combinations in found
-            if not isinstance(combinations, str)
-            for combination in combinations
-            for hypothesis in combination
-        ]
+        results, found = window.results, dict[int, list[list[Hypothesis]]]()
+        for number, pieces in window.pieces_of.items():
+            choices: list[list[Hypothesis]] = []
+            for outcome in itertools.islice(rest, len(pieces)):
+                if isinstance(outcome, str):
+                    results[number] = Translation(window.texts[number], "", "failed", reason=outcome)
+                else:
+                    choices.append(outcome)
+            if len(choices) == len(pieces):
+                found[number] = choices
+        rows = [hypotheses[0].ids for choices in found.values() for hypotheses in choices]
         texts = iter(self.tokenizers.target.decode_batch(rows))
-        results = window.results
-        for (number, pieces), combinations in zip(window.pieces_of.items(), found, strict=True):
-            results[number] = self._assemble(window.texts[number], pieces, combinations, texts, attention)
+        for number, choices in found.items():
+            pieces = window.pieces_of[number]
+            best = [hypotheses[0] for hypotheses in choices]
+            results[number] = Translation.create(
+                window.texts[number],
+                _join(pieces, texts),
+                _status(pieces, best),
+                functools.partial(self._details, pieces, choices, options),
+                self._attention_of(pieces, best) if attention else None,
+            )
         return [results[number] for number in range(len(window.texts))]
 
     def _search(
@@ -504,8 +513,13 @@ class Translator:
     def _pieces(self, number: int, sentences: list[str], ids_of: Iterator[list[int]], tag: list[int]) -> list[_Piece]:
         """The model's inputs of a line, given its sentences and their ids; anything too long is cut into parts."""
         pieces: list[_Piece] = []
+        room, end = self._longest_source - len(tag), self.tokenizers.source.vocabulary.eos
         for sentence in sentences:
-            parts = self._split(sentence, tag, next(ids_of))
+            ids = next(ids_of)
+            if len(ids) < room:
+                pieces.append(_Piece(number, len(pieces), [*tag, *ids, end], " ", cut=False))
+                continue
+            parts = self._split(sentence, tag, ids)
             for part, (ids, glue) in enumerate(parts):
                 pieces.append(_Piece(number, len(pieces), ids, glue if part else " ", cut=len(parts) > 1))
         return pieces
@@ -540,63 +554,36 @@ class Translator:
         """Maximum number of tokens in a translation; </s> is counted in the source only."""
         return min(source_length - 1 + options.max_extra, (self.config.model.longest or sys.maxsize) - 1)
 
-    def _combinations(self, outcomes: list[Outcome], options: DecodeConfig) -> list[Combination] | str:
-        """The best translations of a line from the outcomes of its pieces, or why it has none."""
-        choices: list[list[Hypothesis]] = []
-        for outcome in outcomes:
-            if isinstance(outcome, str):
-                return outcome
-            choices.append(outcome)
+    def _details(self, pieces: list[_Piece], choices: list[list[Hypothesis]], options: DecodeConfig) -> Details:
+        """The rest of a line's translation, from the hypotheses of each piece."""
         if options.sampling:
-            return [[*samples] for samples in zip(*choices, strict=True)]
-        return best_combinations(choices, options.n_best)
-
-    def _assemble(
-        self,
-        line: str,
-        pieces: list[_Piece],
-        combinations: list[Combination] | str,
-        texts: Iterator[str],
-        attention: bool,
-    ) -> Translation:
-        """One line from its pieces; `texts` gives the texts of its hypotheses, combination by combination."""
-        if isinstance(combinations, str):
-            return Translation(line, "", "failed", reason=combinations)
-        joined = [self._join(pieces, combination, texts) for combination in combinations]
-        text, score, normalized_score, target = joined[0]
-        source = Ids(self.tokenizers.source, [piece.ids for piece in pieces])
-        alternatives = [
-            create(Alternative, text=text, score=score, normalized_score=normalized_score, tokens=ids)
-            for text, score, normalized_score, ids in joined
-        ]
-        truncated = False in [hypothesis.finished for hypothesis in combinations[0]]
-        cut = len(pieces) > 1 and any(piece.cut for piece in pieces)
-        return create(
-            Translation,
-            source=line,
-            text=text,
-            status="truncated" if truncated else "split" if cut else "translated",
-            score=score,
-            normalized_score=normalized_score,
-            source_tokens=source,
-            tokens=target,
-            alternatives=tuple(alternatives),
-            attention=self.attention(source.rows[0], target.rows[0])
-            if attention and len(pieces) == 1 and target.rows[0]
-            else None,
+            combinations = [[*samples] for samples in zip(*choices, strict=True)]
+        else:
+            combinations = best_combinations(choices, options.n_best)
+        alternatives = tuple([self._alternative(pieces, combination) for combination in combinations])
+        return Details(
+            score=alternatives[0].score,
+            normalized_score=alternatives[0].normalized_score,
+            source_tokens=tuple(self.tokenizers.source.pieces([token for piece in pieces for token in piece.ids])),
+            tokens=alternatives[0].tokens,
+            alternatives=alternatives,
         )
 
-    def _join(
-        self, pieces: list[_Piece], combination: Combination, texts: Iterator[str]
-    ) -> tuple[str, float, float, Ids]:
-        """The text, scores and ids of a line from one hypothesis per piece."""
-        eos = self.tokenizers.target.vocabulary.eos
-        ids = Ids(self.tokenizers.target, [produced(hypothesis, eos) for hypothesis in combination])
-        if len(combination) == 1:
-            return next(texts), combination[0].score, combination[0].normalized_score, ids
-        text = "".join([piece.glue + next(texts) for piece in pieces]).strip()
-        score = sum(hypothesis.score for hypothesis in combination)
-        return text, score, sum(hypothesis.normalized_score for hypothesis in combination) / len(combination), ids
+    def _alternative(self, pieces: list[_Piece], combination: Combination) -> Alternative:
+        """A translation of a line from one hypothesis per piece."""
+        target = self.tokenizers.target
+        ids = [token for hypothesis in combination for token in produced(hypothesis, target.vocabulary.eos)]
+        return Alternative(
+            _join(pieces, iter(target.decode_batch([hypothesis.ids for hypothesis in combination]))),
+            sum([hypothesis.score for hypothesis in combination]),
+            sum([hypothesis.normalized_score for hypothesis in combination]) / len(combination),
+            tuple(target.pieces(ids)),
+        )
+
+    def _attention_of(self, pieces: list[_Piece], best: Combination) -> Attention | None:
+        """Of a line in one piece, if any token was produced."""
+        ids = produced(best[0], self.tokenizers.target.vocabulary.eos)
+        return self.attention(pieces[0].ids, ids) if len(pieces) == 1 and ids else None
 
     def attention(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> Attention:
         """The attention weights of every head, for source ids that end in </s> and the ids produced from them."""
@@ -628,7 +615,7 @@ class Translator:
 def _longest_first(lines: Sequence[str | Line]) -> list[int]:
     """The numbers of lines: slots are idle only briefly at the end of a search if its last sentences are short."""
     lengths = [len(line.text if isinstance(line, Line) else line) for line in lines]
-    return sorted(range(len(lines)), key=lambda number: -lengths[number])
+    return sorted(range(len(lines)), key=lengths.__getitem__, reverse=True)
 
 
 class _Collecting:
@@ -689,6 +676,19 @@ def windows(lines: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(lines)
     while window := list(itertools.islice(rest, size)):
         yield window
+
+
+def _join(pieces: list[_Piece], texts: Iterator[str]) -> str:
+    """A line from the translations of its pieces."""
+    if len(pieces) == 1:
+        return next(texts)
+    return "".join([piece.glue + next(texts) for piece in pieces]).strip()
+
+
+def _status(pieces: list[_Piece], best: Combination) -> Status:
+    if False in [hypothesis.finished for hypothesis in best]:
+        return "truncated"
+    return "split" if len(pieces) > 1 and any(piece.cut for piece in pieces) else "translated"
 
 
 def produced(hypothesis: Hypothesis, eos: int) -> list[int]:

@@ -17,10 +17,12 @@ import sentencepiece
 
 from dragoman.config import TextConfig
 from dragoman.errors import ConfigError, DataError, ModelError
-from dragoman.text.normalize import SPACE_MARK, Normalization, normalize
+from dragoman.text.normalize import SPACE_MARK, Normalization, normalize, normalize_all
+from dragoman.text.spelling import UNSPELLED, Spelling
 from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
 NUM_BYTES = 256
+TABLE_PAYS_OFF = 64  # rows to decode; sentencepiece takes some milliseconds to name all pieces
 # Fixed, not the machine's: unigram sums floats per thread, so a different number gives a different vocabulary.
 TRAINING_THREADS = 8
 # Longer lines are cut for training: sentencepiece silently skips lines over a limit, and its BPE trainer aborts the
@@ -88,7 +90,7 @@ class Tokenizer:
         """Encode each text, on all cores; a single one in this thread, because waking others takes longer."""
         if len(texts) == 1:
             return [self.encode(texts[0])]
-        rows: list[list[int]] = self._processor.encode([normalize(text, self.normalization) for text in texts])
+        rows: list[list[int]] = self._processor.encode(normalize_all(texts, self.normalization))
         return rows
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -96,15 +98,29 @@ class Tokenizer:
         return self.decode_batch([[int(piece) for piece in ids]])[0]
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each row of ids, on all cores."""
-        textless = self.vocabulary.textless
-        plain = [ids if textless.isdisjoint(ids) else [piece for piece in ids if piece not in textless] for ids in rows]
-        if len(plain) == 1:  # in this thread, as above
-            texts = [self._processor.decode(plain[0])]
+        """Decode each row of ids."""
+        if len(rows) < TABLE_PAYS_OFF:
+            texts = [self._decode(ids) for ids in rows]
         else:
-            texts = self._processor.decode(plain) if plain else []
+            texts = self._spelling.texts(rows)
+            texts = [self._decode(ids) if UNSPELLED in text else text for text, ids in zip(texts, rows, strict=True)]
         # A word model spells the mark as bytes, and a model may emit the bytes of a line break.
-        return [normalize(text.replace(SPACE_MARK, " "), self.normalization) for text in texts]
+        return normalize_all([text.replace(SPACE_MARK, " ").strip(" ") for text in texts], self.normalization)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        textless = self.vocabulary.textless
+        return str(self._processor.decode([piece for piece in ids if piece not in textless]))
+
+    @functools.cached_property
+    def _spelling(self) -> Spelling:
+        processor = self._processor
+        odd = (processor.is_byte, processor.is_control, processor.is_unknown)
+        return Spelling(
+            [
+                None if any(is_odd(index) for is_odd in odd) else name.replace(SPACE_MARK, " ")
+                for index, name in enumerate(self._piece_names)
+            ]
+        )
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The pieces as sentencepiece writes them: `▁` for a preceding space, `<0xE2>` for a byte, `</s>` for EOS."""
