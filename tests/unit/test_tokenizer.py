@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from dragoman.config import TextConfig
 from dragoman.errors import ConfigError, DataError, ModelError
 from dragoman.text.normalize import normalize
-from dragoman.text.spelling import Spelling
 from dragoman.text.tokenizer import LONGEST_STRETCH, TABLE_PAYS_OFF, Tokenizer
 from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
@@ -115,13 +114,6 @@ def test_many_rows_decode_as_each_one_does(model: Model, rows: list[list[int]]) 
     size = tokenizer(model).size
     rows = [[piece % size for piece in row] for row in rows]
     assert tokenizer(model).decode_batch(rows) == [tokenizer(model).decode(row) for row in rows]
-
-
-def test_pieces_without_a_spelling_of_their_own_are_marked() -> None:
-    spelling = Spelling(["a", " b", None, "line\nbreak", "nul\0", "", "é"])
-    rows: list[list[int]] = [[0, 1, 6, 0], [], [2, 0], [3], [4, 0], [5], [6]]
-    assert spelling.texts(rows) == ["a béa", "", "\0a", "\0", "\0a", "", "é"]
-    assert spelling.texts([tuple(row) for row in rows]) == spelling.texts(rows)
 
 
 @EVERY_MODEL

@@ -582,13 +582,13 @@ def test_lines_reach_a_gpu_in_parts_the_longest_first(
     monkeypatch.setattr(translator_module, "PART_ON_CUDA", 2)
     monkeypatch.setattr(translator_module, "MAX_PARTS", most)
     options, queued = translator.options(batch_size=1, split="long"), QueuedSearch(translator, ready_after)
-    prepare, parts, steps = translator._prepare, list[Sequence[str | Line]](), list[int]()
+    sort_out, parts, steps = translator._sort_out, list[Sequence[str | Line]](), list[int]()
 
     def noted(lines: Sequence[str | Line], options: DecodeConfig) -> Any:
         parts.append(lines)
-        return prepare(lines, options)
+        return sort_out(lines, options)
 
-    monkeypatch.setattr(translator, "_prepare", noted)
+    monkeypatch.setattr(translator, "_sort_out", noted)
     lines = [*LINES, Line(8, "a b c d"), "\ud800"]
     results = translator._translate_on_cuda(queued, lines, options, False, steps.append)  # type: ignore[arg-type]
     assert parts == [
@@ -599,3 +599,31 @@ def test_lines_reach_a_gpu_in_parts_the_longest_first(
     expected = translator.translate([*LINES, "a b c d", "\ud800"], split="long")
     for own, other in zip(results, expected, strict=True):
         assert (own.source, own.text, own.status, own.tokens) == (other.source, other.text, other.status, other.tokens)
+
+
+def test_collection_pauses_and_what_is_young_becomes_old() -> None:
+    """The results of a window are not searched for garbage the moment it ends, and garbage is still found later."""
+    gc.collect()
+    with translator_module._without_garbage_collection():
+        assert not gc.isenabled()
+        cycle: list[Any] = [Translation("a", "b", "translated")]
+        cycle.append(cycle)
+        found = weakref.ref(cycle[0])
+    assert gc.isenabled()
+    assert not any(each is cycle for each in gc.get_objects(generation=0))
+    del cycle
+    gc.collect(1)
+    assert found() is not None
+    gc.collect()
+    assert found() is None
+
+
+def test_what_a_program_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with translator_module._without_garbage_collection():
+            pass
+        assert gc.get_freeze_count() == count > 0
+    finally:
+        gc.unfreeze()

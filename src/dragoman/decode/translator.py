@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,11 +74,16 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class _Window:
-    """Lines that are translated together. Both dictionaries are by the number of a line."""
+    """Lines that are translated together. All dictionaries are by the number of a line."""
 
     texts: list[str]
     results: dict[int, Translation]  # of lines that need no translation
-    pieces_of: dict[int, list[_Piece]]  # of the others
+    sentences_of: dict[int, list[str]]  # of the others
+    pieces_of: dict[int, list[_Piece]]
+
+    @property
+    def sentences(self) -> list[str]:
+        return list(itertools.chain.from_iterable(self.sentences_of.values()))
 
     @functools.cached_property
     def pieces(self) -> list[_Piece]:
@@ -375,8 +381,28 @@ class Translator:
 
     def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> _Window:
         """Set aside blank and invalid lines; split the others into pieces."""
-        window = _Window([], {}, {})
-        sentences_of: dict[int, list[str]] = {}
+        window = self._sort_out(lines, options)
+        return self._cut(window, self.tokenizers.source.encode_batch(window.sentences), options)
+
+    def _prepare_parts(self, parts: Sequence[Sequence[str | Line]], options: DecodeConfig) -> Iterator[_Window]:
+        """Prepare one part after the other; a thread tokenises the next one meanwhile."""
+        if len(parts) == 1:
+            yield self._prepare(parts[0], options)
+            return
+        with ThreadPoolExecutor(1) as thread:
+            under_way: deque[tuple[_Window, Future[list[list[int]]]]] = deque()
+            for lines in parts:
+                window = self._sort_out(lines, options)
+                under_way.append((window, thread.submit(self.tokenizers.source.encode_batch, window.sentences)))
+                if len(under_way) > 1:
+                    before, ids = under_way.popleft()
+                    yield self._cut(before, ids.result(), options)
+            for window, ids in under_way:
+                yield self._cut(window, ids.result(), options)
+
+    def _sort_out(self, lines: Sequence[str | Line], options: DecodeConfig) -> _Window:
+        """Set aside blank and invalid lines; split the others into sentences."""
+        window = _Window([], {}, {}, {})
         for number, given in enumerate(lines):
             line = given if isinstance(given, Line) else text_line(given)
             text = line.text
@@ -387,11 +413,14 @@ class Translator:
             elif is_blank(text):
                 window.results[number] = Translation(text, "", "empty")
             else:
-                sentences_of[number] = sentences(text) if options.split == "sentences" else [text]
-        ids = iter(self.tokenizers.source.encode_batch([part for parts in sentences_of.values() for part in parts]))
-        tag = self.language_tag(options)
-        for number, parts in sentences_of.items():
-            window.pieces_of[number] = self._pieces(number, parts, ids, tag)
+                window.sentences_of[number] = sentences(text) if options.split == "sentences" else [text]
+        return window
+
+    def _cut(self, window: _Window, ids: list[list[int]], options: DecodeConfig) -> _Window:
+        """Cut lines into pieces, given the ids of all sentences."""
+        tag, rest = self.language_tag(options), iter(ids)
+        for number, parts in window.sentences_of.items():
+            window.pieces_of[number] = self._pieces(number, parts, rest, tag)
         return window
 
     def _assemble_all(
@@ -499,8 +528,9 @@ class Translator:
             outcomes = [hypotheses[number] or out_of_memory(piece.ids) for number, piece in enumerate(window.pieces)]
             results.update(zip(numbers, self._assemble_all(window, outcomes, attention, options), strict=True))
 
-        for numbers in windows(_longest_first(lines), max(PART_ON_CUDA, options.batch_size)):
-            window = self._prepare([lines[number] for number in numbers], options)
+        parts = list(windows(_longest_first(lines), max(PART_ON_CUDA, options.batch_size)))
+        prepared = self._prepare_parts([[lines[number] for number in numbers] for numbers in parts], options)
+        for numbers, window in zip(parts, prepared, strict=True):
             sources = [piece.ids for piece in window.pieces]
             search.add(sources, [self.limit(len(source), options) for source in sources])
             under_way.append((numbers, window))
@@ -640,6 +670,9 @@ def _without_garbage_collection() -> Iterator[None]:
         with _Collecting.lock:
             _Collecting.paused_by -= 1
             if not _Collecting.paused_by and _Collecting.before:
+                if not gc.get_freeze_count():  # nobody else uses this: what is young becomes old, without a look at it
+                    gc.freeze()
+                    gc.unfreeze()
                 gc.enable()
 
 

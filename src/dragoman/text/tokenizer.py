@@ -18,10 +18,10 @@ import sentencepiece
 from dragoman.config import TextConfig
 from dragoman.errors import ConfigError, DataError, ModelError
 from dragoman.text.normalize import SPACE_MARK, Normalization, normalize, normalize_all
-from dragoman.text.spelling import UNSPELLED, Spelling
 from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
 NUM_BYTES = 256
+UNSPELLED = "\0"  # occurs in no piece
 TABLE_PAYS_OFF = 64  # rows to decode; sentencepiece takes some milliseconds to name all pieces
 # Fixed, not the machine's: unigram sums floats per thread, so a different number gives a different vocabulary.
 TRAINING_THREADS = 8
@@ -102,7 +102,8 @@ class Tokenizer:
         if len(rows) < TABLE_PAYS_OFF:
             texts = [self._decode(ids) for ids in rows]
         else:
-            texts = self._spelling.texts(rows)
+            spellings = self._spellings
+            texts = ["".join([spellings[piece] for piece in ids]) for ids in rows]
             texts = [self._decode(ids) if UNSPELLED in text else text for text, ids in zip(texts, rows, strict=True)]
         # A word model spells the mark as bytes, and a model may emit the bytes of a line break.
         return normalize_all([text.replace(SPACE_MARK, " ").strip(" ") for text in texts], self.normalization)
@@ -112,15 +113,14 @@ class Tokenizer:
         return str(self._processor.decode([piece for piece in ids if piece not in textless]))
 
     @functools.cached_property
-    def _spelling(self) -> Spelling:
+    def _spellings(self) -> list[str]:
+        """The text of each piece; UNSPELLED if it depends on other pieces, or is none."""
         processor = self._processor
         odd = (processor.is_byte, processor.is_control, processor.is_unknown)
-        return Spelling(
-            [
-                None if any(is_odd(index) for is_odd in odd) else name.replace(SPACE_MARK, " ")
-                for index, name in enumerate(self._piece_names)
-            ]
-        )
+        return [
+            UNSPELLED if any(is_odd(index) for is_odd in odd) else name.replace(SPACE_MARK, " ")
+            for index, name in enumerate(self._piece_names)
+        ]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The pieces as sentencepiece writes them: `▁` for a preceding space, `<0xE2>` for a byte, `</s>` for EOS."""
