@@ -299,16 +299,22 @@ def write(ring: Tensor, first: int, rows: Tensor) -> None:
 
 def capture(run: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
     """A graph of what `run` does, and what it returned: tensors that every replay overwrites."""
-    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):  # kernels are compiled before the capture
-        run()
-    torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # one capture at a time in a process; other threads may allocate memory meanwhile
-    with _CAPTURE, torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-        result = run()
+    with _CAPTURE:  # one at a time in a process; other threads may allocate memory meanwhile
+        side = _capture_stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):  # kernels are compiled before the capture
+            run()
+        torch.cuda.current_stream(device).wait_stream(side)
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            result = run()
     return graph, result
+
+
+@functools.cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all graphs: cuBLAS keeps some 32 MiB for every stream on which it ever worked."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def copy_to_device(given: Tensor, device: torch.device) -> Tensor:
