@@ -133,6 +133,7 @@ class TransformerConfig:
     norm: Literal["post", "pre"] = "post"  # layer norm after each sub-layer, as in the paper, or before
     positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"  # how positions are encoded
     max_positions: int = 1024  # learned positions only; the others have no limit
+    embedding_norm: bool = False  # a layer norm on embeddings with their positions, as in BART
     activation: Literal["relu", "gelu", "swish"] = "relu"  # of the feed-forward networks
     dropout: float = 0.1  # on embeddings and on the output of every sub-layer
     attention_dropout: float = 0.0  # on attention weights

@@ -55,6 +55,8 @@ VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"beam": 3, "n_best": 2, "length_penalty": 1.0, "length_penalty_form": "power"}, {"activation": "swish"}),
     ({"beam": 2, "n_best": 2}, {"norm": "pre"}),
     ({"beam": 2}, {"positions": "learned", "d_k": 24, "d_v": 8, "activation": "gelu"}),
+    ({"beam": 2}, {"embedding_norm": True, "positions": "learned"}),
+    ({"beam": 2}, {"embedding_norm": True, "norm": "pre", "positions": "none"}),
     ({"beam": 12, "n_best": 12}, {"vocab_size": 8, "attention_bias": False, "positions": "none"}),
     ({"beam": 3, "n_best": 3}, {"decoder_d_model": 48, "decoder_num_heads": 3, "share_source_target": False}),
 ]

@@ -74,6 +74,8 @@ def both(model: Transformer, options: DecodeConfig, count: int = 6, seed: int = 
         ({"beam": 3, "n_best": 2, "batch_size": 8, "length_penalty": 1.0, "length_penalty_form": "power"}, {}),
         ({"beam": 2, "n_best": 2, "batch_size": 4}, {"norm": "pre", "positions": "rotary"}),
         ({"beam": 2, "batch_size": 4}, {"positions": "learned", "d_k": 24, "d_v": 8, "activation": "gelu"}),
+        ({"beam": 2, "batch_size": 4}, {"embedding_norm": True}),
+        ({"beam": 2, "batch_size": 4}, {"embedding_norm": True, "norm": "pre"}),
         ({"beam": 5, "n_best": 5, "batch_size": 4}, {"vocab_size": 8, "attention_bias": False, "positions": "none"}),
     ],
 )

@@ -77,6 +77,8 @@ NOT_MARIAN = {
     "learned": ["model.positions=learned", "model.max_positions=50"],
     "rotary": ["model.positions=rotary"],
     "no positions": ["model.positions=none"],
+    "embedding norm": ["model.embedding_norm=true", "model.positions=learned", "model.max_positions=50"],
+    "embedding norm and pre-norm": ["model.embedding_norm=true", "model.norm=pre"],
     "narrow decoder": ["model.decoder_d_model=24", "model.share_source_target=false"],
 }
 # and those that only CTranslate2 does
@@ -344,6 +346,7 @@ REFUSED = {
     "model.positions=learned": f"model.positions: learned {MARIAN}, which has sinusoidal positions only",
     "model.positions=rotary": f"model.positions: rotary {MARIAN}, which has sinusoidal positions only",
     "model.positions=none": f"model.positions: none {MARIAN}, which has sinusoidal positions only",
+    "model.embedding_norm=true": f"model.embedding_norm: true {MARIAN}, which does not normalize embeddings",
     "model.d_k=12": f"model.d_k: 12 {MARIAN}, where it is d_model / num_heads, here 32 / 4",
     "model.d_v=12": f"model.d_v: 12 {MARIAN}, where it is d_model / num_heads, here 32 / 4",
     "model.decoder_d_model=24 model.share_source_target=false": (

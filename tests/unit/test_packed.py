@@ -39,6 +39,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "pre", "positions": "rotary"},
     {"positions": "learned", "max_positions": 50, "share_target_output": False, "output_bias": True},
     {"d_k": 6, "d_v": 10, "attention_bias": False, "activation": "gelu"},
+    {"embedding_norm": True},
 ]
 
 

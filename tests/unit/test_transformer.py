@@ -22,6 +22,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"positions": "learned"},
     {"positions": "rotary"},
     {"positions": "none", "activation": "gelu"},
+    {"embedding_norm": True, "positions": "learned"},
     {"activation": "swish", "output_bias": True, "attention_bias": False},
     {"d_k": 6, "d_v": 10},
     {"share_source_target": False, "target_vocab_size": 40},

@@ -36,6 +36,7 @@ CONFIGS = [
     transformer(),
     transformer(norm="pre", positions="learned", max_positions=7),
     transformer(positions="rotary", attention_bias=False, output_bias=True),
+    transformer(embedding_norm=True, norm="pre", positions="learned", max_positions=7),
     transformer(share_source_target=False),
     transformer(share_target_output=False),
     transformer(share_source_target=False, share_target_output=False, target_vocab_size=13, output_bias=True),

@@ -135,17 +135,20 @@ def _stack_options(size: StackSize, config: TransformerConfig) -> dict[str, Any]
         "activation": Activation[ACTIVATIONS[config.activation]],
         "head_dim": max(size.d_k, size.d_v),
         "rotary_dim": size.d_k if config.positions == "rotary" else None,
+        "layernorm_embedding": config.embedding_norm,
     }
 
 
 def _set_stack(spec: Any, stack: Stack, source: Source) -> None:
-    """Positions and, in pre-norm, the final norm."""
+    """Positions, the norm of embeddings if there is one and, in pre-norm, the final norm."""
     if source.shape.positions != "rotary":
         positions = torch.arange(source.num_positions)
         table_TM = stack.positions.vectors(positions, torch.float32)
         # none: without a table, CTranslate2 would add its own sinusoids
         zeros_TM = torch.zeros(source.num_positions, stack.size.d_model)
         spec.position_encodings.encodings = _array(zeros_TM if table_TM is None else table_TM)
+    if stack.embedding_norm is not None:
+        _set_norm(spec.layernorm_embedding, stack.embedding_norm)
     if stack.final_norm is not None:
         _set_norm(spec.layer_norm, stack.final_norm)
 

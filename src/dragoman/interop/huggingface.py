@@ -73,6 +73,8 @@ def refuse(config: ModelConfig) -> None:
         found.append(
             f"model.positions: {config.positions} is not possible in {LIBRARY}, which has sinusoidal positions only"
         )
+    if config.embedding_norm:
+        found.append(f"model.embedding_norm: true is not possible in {LIBRARY}, which does not normalize embeddings")
     if config.decoder.d_model != config.encoder.d_model:
         found.append(
             f"model.decoder_d_model: {config.decoder.d_model} is not possible in {LIBRARY}, which has one width, "

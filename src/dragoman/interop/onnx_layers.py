@@ -168,9 +168,9 @@ def _embed(
 ) -> str:
     x_BTM = graph.look_up(_array(embedding.weight), ids_BT, math.sqrt(embedding.embedding_dim))
     vectors_PM = stack.positions.vectors(torch.arange(num_positions), torch.float32)
-    if vectors_PM is None:
-        return x_BTM
-    return graph.add("Add", x_BTM, graph.add("Gather", graph.constant(_array(vectors_PM)), places.position_T))
+    if vectors_PM is not None:
+        x_BTM = graph.add("Add", x_BTM, graph.add("Gather", graph.constant(_array(vectors_PM)), places.position_T))
+    return x_BTM if stack.embedding_norm is None else _norm(graph, stack.embedding_norm, x_BTM)
 
 
 # Layers

@@ -114,7 +114,8 @@ def _place(
     positions_N = segments.positions_N
     added_NM = stack.positions.vectors(positions_N, x_NM.dtype) if table_LM is None else table_LM[positions_N]
     turns = rotation_at(positions_N, stack.size.d_k) if stack.rotary else None
-    x_NM = _drop(stack.dropout, x_NM if added_NM is None else x_NM + added_NM.to(x_NM.dtype))
+    x_NM = x_NM if added_NM is None else x_NM + added_NM.to(x_NM.dtype)
+    x_NM = _drop(stack.dropout, stack.norm_embeddings(x_NM))
     return _stream(x_NM, pre_norm=stack.final_norm is not None), turns
 
 

@@ -31,6 +31,8 @@ def _stack(name: str, size: StackSize, config: TransformerConfig, memories: dict
     width = size.d_model
     if config.positions == "learned":
         yield f"{name}.positions.learned.weight", (config.max_positions, width)
+    if config.embedding_norm:
+        yield from _norm(f"{name}.embedding_norm", width)
     if config.norm == "pre":
         yield from _norm(f"{name}.final_norm", width)
     for number in range(size.num_layers):

@@ -152,7 +152,10 @@ class DecoderLayer(nn.Module):
 
 
 class Stack(nn.Module):
-    """What encoder and decoder share: positions and dropout below the layers, in pre-norm a final norm above them."""
+    """What encoder and decoder share: positions and dropout below the layers, in pre-norm a final norm above them.
+
+    BART has one more norm below the layers, which the paper has not.
+    """
 
     def __init__(self, size: StackSize, config: TransformerConfig) -> None:
         super().__init__()
@@ -160,12 +163,16 @@ class Stack(nn.Module):
         self.rotary = config.positions == "rotary"
         self.positions = Positions(config.positions, size.d_model, config.max_positions)
         self.dropout = nn.Dropout(config.dropout)
+        self.embedding_norm = nn.LayerNorm(size.d_model) if config.embedding_norm else None
         self.final_norm = nn.LayerNorm(size.d_model) if config.norm == "pre" else None
 
     def place(self, x_BTM: Tensor, start: int) -> tuple[Tensor, Tensor | None]:
         """Embeddings with their positions, and the rotations of rotary ones."""
         turns = rotation(start, x_BTM.size(1), self.size.d_k, x_BTM.device) if self.rotary else None
-        return self.dropout(self.positions(x_BTM, start)), turns
+        return self.dropout(self.norm_embeddings(self.positions(x_BTM, start))), turns
+
+    def norm_embeddings(self, x_BTM: Tensor) -> Tensor:
+        return x_BTM if self.embedding_norm is None else self.embedding_norm(x_BTM)
 
     def finish(self, x_BTM: Tensor) -> Tensor:
         return x_BTM if self.final_norm is None else self.final_norm(x_BTM)

@@ -100,6 +100,8 @@ class CudaSearch:
         ]  # fmt: skip
         if model.decoder.final_norm is not None:
             norms.append(model.decoder.final_norm)
+        if model.decoder.embedding_norm is not None:
+            norms.insert(0, model.decoder.embedding_norm)
         self._norms = [Norm(norm.weight.float(), norm.bias.float(), norm.eps) for norm in norms]
         self._activation = layers[0].feed_forward.activation
         bias = model.output.bias
@@ -199,6 +201,8 @@ class CudaSearch:
         stream = torch.float32 if self._pre_norm else precision
         x_NM = kernels.embed(slots, table, program.position_table, math.sqrt(table.size(1)), stream)
         norms = iter(self._norms)
+        if self._model.decoder.embedding_norm is not None:
+            _, x_NM = kernels.add_norm(x_NM, None, *next(norms), stream, keep=False)
         h_NM = x_NM
         if self._pre_norm:
             _, h_NM = kernels.add_norm(x_NM, None, *next(norms), precision, keep=False)

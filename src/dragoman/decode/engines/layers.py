@@ -160,6 +160,8 @@ class Embedding:
         self._factor = np.float32(math.sqrt(self._width))
         self._kind, self._learned = config.positions, weights.get(f"{stack}.positions.learned.weight")
         self._vectors: Array = np.zeros((0, 0), dtype=np.float32)
+        norm = f"{stack}.embedding_norm"
+        self._norm = (weights[f"{norm}.weight"], weights[f"{norm}.bias"]) if config.embedding_norm else None
 
     def __call__(self, id_N: Array, place_N: Array) -> Array:
         """The vectors of these ids at these places: [N, M]."""
@@ -167,7 +169,9 @@ class Embedding:
         if self._scale_V is not None:
             x_NM = x_NM * self._scale_V[id_N][:, np.newaxis]
         x_NM = x_NM * self._factor
-        return x_NM if self._kind == "none" else x_NM + self._position_vectors(int(place_N.max()) + 1)[place_N]
+        if self._kind != "none":
+            x_NM = x_NM + self._position_vectors(int(place_N.max()) + 1)[place_N]
+        return x_NM if self._norm is None else _normalized(x_NM, *self._norm)
 
     def _position_vectors(self, least: int) -> Array:
         if self._learned is not None:
@@ -176,6 +180,13 @@ class Embedding:
         if least > len(vectors):
             vectors = self._vectors = sinusoids(max(INITIAL_POSITIONS, 2 * least), self._width)
         return vectors
+
+
+def _normalized(x_NM: Array, gain_M: Array, bias_M: Array) -> Array:
+    """The layer norm of each row."""
+    centred_NM = x_NM - x_NM.mean(axis=1, keepdims=True)
+    variance_N1 = np.square(centred_NM).mean(axis=1, keepdims=True)
+    return centred_NM / np.sqrt(variance_N1 + EPSILON) * gain_M + bias_M
 
 
 def sinusoids(count: int, width: int) -> Array:
