@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.text.normalize import TOGETHER, Normalization, is_blank, normalize, normalize_all
+from dragoman.text.normalize import GROUP_SIZE, Normalization, is_blank, normalize, normalize_all
 
 FORMS = typing.get_args(Normalization)
 NO_BREAK_SPACES = "\u00a0\u2007\u202f"
@@ -74,14 +74,14 @@ def test_the_shortcut_for_plain_lines_changes_no_result(form: Normalization, tex
 
 
 @pytest.mark.parametrize("form", FORMS)
-@given(texts=st.lists(st.text(st.sampled_from("ab  \u2581\u0308Ä\u00a0\t"), max_size=4), max_size=2 * TOGETHER))
+@given(texts=st.lists(st.text(st.sampled_from("ab  \u2581\u0308Ä\u00a0\t"), max_size=4), max_size=2 * GROUP_SIZE))
 def test_many_texts_are_normalised_as_each_one_is(form: Normalization, texts: list[str]) -> None:
     assert normalize_all(texts, form) == [normalize(text, form) for text in texts]
 
 
 def test_texts_that_need_no_change_are_examined_together() -> None:
     with mock.patch("dragoman.text.normalize.normalize") as one:
-        assert normalize_all(["a b", "Ä"] * TOGETHER) == ["a b", "Ä"] * TOGETHER
+        assert normalize_all(["a b", "Ä"] * GROUP_SIZE) == ["a b", "Ä"] * GROUP_SIZE
     one.assert_not_called()
 
 

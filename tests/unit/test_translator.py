@@ -25,10 +25,11 @@ from dragoman.decode import translator as translator_module
 from dragoman.decode.engines import plain as engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.search import Hypothesis, search
-from dragoman.decode.translation import Translation
+from dragoman.decode.translation import Translation, translated
 from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError
 from dragoman.inspect.capture import inspect_sentence
+from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 
 PAD, UNK, BOS, EOS = VOCABULARY.pad, VOCABULARY.unk, VOCABULARY.bos, VOCABULARY.eos
@@ -105,13 +106,13 @@ def test_details_are_computed_once_when_one_is_read(translator: Translator, monk
     expected = translator.translate(**text)
     assert expected.source_tokens.count("</s>") == 2
     computed: list[int] = []
-    details = Translator._details
+    details = translator_module._details
 
-    def noted(self: Translator, *arguments: Any) -> Any:
+    def noted(*arguments: Any) -> Any:
         computed.append(1)
-        return details(self, *arguments)
+        return details(*arguments)
 
-    monkeypatch.setattr(Translator, "_details", noted)
+    monkeypatch.setattr(translator_module, "_details", noted)
     result = translator.translate(**text)
     assert (result.source, result.text, result.status, result.attention, result.reason) == (
         expected.source, expected.text, expected.status, None, "",
@@ -134,17 +135,43 @@ def test_copies_hold_the_details_and_no_model(translator: Translator, copied: Ca
     assert other == result
 
 
-def test_details_may_be_read_by_several_threads(translator: Translator) -> None:
-    results = translator.translate(["a b c"] * 200, beam=1)
+def test_details_may_be_read_by_several_threads() -> None:
     both = threading.Barrier(2)
 
-    def read() -> list[float]:
-        both.wait()
-        return [result.score for result in results]
+    def details() -> Any:
+        both.wait()  # until the other thread computes them too
+        return {"score": 1.5}
 
+    result = translated("a", "b", "translated", details)
     with ThreadPoolExecutor(2) as threads:
-        one, other = threads.map(lambda _: read(), range(2))
-    assert one == other
+        assert list(threads.map(lambda _: result.score, range(2))) == [1.5, 1.5]
+    assert result.score == 1.5
+
+
+def test_a_result_does_not_keep_the_model_in_memory(quick_run: Path) -> None:
+    own = dragoman.load(str(quick_run), device="cpu", engine="plain")
+    result, alive = own.translate("a b c", beam=2), weakref.ref(own)
+    del own
+    gc.collect()
+    assert alive() is None
+    assert result.tokens[-1] == "</s>"
+
+
+def test_the_text_of_the_best_alternative_is_not_decoded_again(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [translator.translate("a b c d", beam=3, n_best=count) for count in (1, 3)]
+    decoded: list[int] = []
+    decode = Tokenizer.decode_batch
+
+    def noted(self: Tokenizer, rows: Any) -> Any:
+        decoded.append(len(rows))
+        return decode(self, rows)
+
+    monkeypatch.setattr(Tokenizer, "decode_batch", noted)
+    assert [len(result.alternatives) for result in results] == [1, 3]
+    assert decoded == [0, 2]
+    assert all(result.alternatives[0].text == result.text for result in results)
 
 
 def test_a_translation_is_frozen_and_differs_by_its_tokens(translator: Translator) -> None:
@@ -543,6 +570,28 @@ def test_pieces_are_joined_by_their_original_separators(translator: Translator) 
     assert {glue for _, glue in unspaced} == {""}
 
 
+def test_a_line_fails_for_the_reason_of_its_first_piece(translator: Translator) -> None:
+    options = translator.options(split="sentences")
+    window = translator._prepare(["a b! C d! E f!", "a"], options)
+    found = [Hypothesis((270,), -1.0, -1.0, True)]
+    results = translator._assemble_all(window, [found, "first", "second", found], False, options)
+    assert [(result.status, result.reason) for result in results] == [("failed", "first"), ("translated", "")]
+
+
+def test_a_search_that_fails_leaves_no_thread_behind(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translator_module, "PART_ON_CUDA", 2)
+    queued, before = QueuedSearch(translator, 1), threading.active_count()
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(queued, "add", broken)
+    options = translator.options(batch_size=1)
+    with pytest.raises(RuntimeError, match="broken") as error:
+        translator._translate_on_cuda(queued, LINES, options, False, lambda _: None)  # type: ignore[arg-type]
+    assert threading.active_count() == before, error
+
+
 class QueuedSearch:
     """In place of the search on a GPU: the plain engine, once results are taken."""
 
@@ -586,6 +635,7 @@ def test_lines_reach_a_gpu_in_parts_the_longest_first(
 
     def noted(lines: Sequence[str | Line], options: DecodeConfig) -> Any:
         parts.append(lines)
+        queued.log.append("prepare")
         return sort_out(lines, options)
 
     monkeypatch.setattr(translator, "_sort_out", noted)
@@ -594,7 +644,11 @@ def test_lines_reach_a_gpu_in_parts_the_longest_first(
     assert parts == [
         ["d e f g h i j", "t s r q p o"], [Line(8, "a b c d"), "a b c"], ["   ", "b a"], ["k", "\ud800"], [""],
     ]  # fmt: skip
-    assert queued.log == ["expect 9", "add 2", "add 2", "add 1", "take", "add 1", "take", "add 0", *["take"] * 3]
+    prepared = [event for event in queued.log if event != "prepare"]
+    assert prepared == ["expect 9", "add 2", "add 2", "add 1", "take", "add 1", "take", "add 0", *["take"] * 3]
+    added = [event for event in queued.log if event.startswith(("prepare", "add"))]
+    order = ["prepare", "prepare", "add 2", "prepare", "add 2", "prepare", "add 1", "prepare", "add 1", "add 0"]
+    assert added == order, "one part ahead, and no more"
     assert steps == [2, 2, 2, 2, 1]
     expected = translator.translate([*LINES, "a b c d", "\ud800"], split="long")
     for own, other in zip(results, expected, strict=True):
@@ -604,7 +658,7 @@ def test_lines_reach_a_gpu_in_parts_the_longest_first(
 def test_collection_pauses_and_what_is_young_becomes_old() -> None:
     """The results of a window are not searched for garbage the moment it ends, and garbage is still found later."""
     gc.collect()
-    with translator_module._without_garbage_collection():
+    with translator_module._without_garbage_collection(translator_module.PART_ON_CUDA):
         assert not gc.isenabled()
         cycle: list[Any] = [Translation("a", "b", "translated")]
         cycle.append(cycle)
@@ -618,11 +672,30 @@ def test_collection_pauses_and_what_is_young_becomes_old() -> None:
     assert found() is None
 
 
+@pytest.mark.parametrize("lines", [1, translator_module.PART_ON_CUDA])
+def test_garbage_does_not_pile_up_over_many_windows(lines: int) -> None:
+    class Garbage:
+        alive = 0
+
+        def __init__(self) -> None:
+            self.own, Garbage.alive = self, Garbage.alive + 1
+
+        def __del__(self) -> None:
+            Garbage.alive -= 1
+
+    for _ in range(3 * translator_module.WINDOWS_BEFORE_COLLECTION):
+        for _ in range(50):
+            Garbage()
+        with translator_module._without_garbage_collection(lines):
+            pass
+    assert Garbage.alive <= 50 * (translator_module.WINDOWS_BEFORE_COLLECTION + 1)
+
+
 def test_what_a_program_has_frozen_stays_frozen() -> None:
     gc.freeze()
     try:
         count = gc.get_freeze_count()
-        with translator_module._without_garbage_collection():
+        with translator_module._without_garbage_collection(translator_module.PART_ON_CUDA):
             pass
         assert gc.get_freeze_count() == count > 0
     finally:

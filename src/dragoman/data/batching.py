@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dragoman.data.store import Store
 
 Ids = npt.NDArray[np.int64]
-T = TypeVar("T")
+Item = TypeVar("Item")
 
 PlanParameters = dict[str, int]  # what determines the batches, besides (seed, epoch)
 Part = tuple[PlanParameters, int]  # of an epoch: how its pairs were batched, and how many of those batches were used
@@ -129,14 +129,14 @@ def bucket_by_length(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens
 
 
 def split_by_tokens(
-    items: Sequence[T], limit: int, most: int = sys.maxsize, *, size: Callable[[Any], int] = len
-) -> Iterator[Sequence[T]]:
-    """Items in order, in parts of at most `limit` tokens and `most` items; a single item may have more tokens."""
-    first, room = 0, limit
+    items: Sequence[Item], max_tokens: int, max_items: int = sys.maxsize, *, size: Callable[[Any], int] = len
+) -> Iterator[Sequence[Item]]:
+    """Items in order, in parts of at most so many tokens and items; a single item may have more tokens."""
+    first, room = 0, max_tokens
     for number, item in enumerate(items):
-        if number > first and (size(item) > room or number - first == most):
+        if number > first and (size(item) > room or number - first == max_items):
             yield items[first:number]
-            first, room = number, limit
+            first, room = number, max_tokens
         room -= size(item)
     if items:
         yield items[first:]

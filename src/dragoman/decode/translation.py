@@ -76,7 +76,7 @@ class _Detail(Generic[T]):
         if self._name not in own and (details := own.get("_details")) is not None:
             own.update(details())
             own.pop("_details", None)  # another thread may have been here
-        value: T = own[self._name]
+        value: T = own.get(self._name, self._default)
         return value
 
 
@@ -91,6 +91,8 @@ class Alternative:
 
 
 class Details(TypedDict):
+    """What of a translation is computed when it is first read."""
+
     score: float
     normalized_score: float
     source_tokens: tuple[str, ...]
@@ -100,7 +102,10 @@ class Details(TypedDict):
 
 @dataclass(frozen=True)
 class Translation:
-    """One line's translation. `score` is its total log-probability with </s>; `normalized_score` ranks it."""
+    """One line's translation. `score` is its total log-probability with </s>; `normalized_score` ranks it.
+
+    Details are plain values: numbers and tuples.
+    """
 
     source: str
     text: str
@@ -112,16 +117,6 @@ class Translation:
     alternatives: _Detail[tuple[Alternative, ...]] = _Detail(())  # best first, including this one
     attention: Attention | None = None  # only on request
     reason: str = ""  # why it failed
-
-    @classmethod
-    def create(
-        cls, source: str, text: str, status: Status, details: Callable[[], Details], attention: Attention | None = None
-    ) -> "Translation":
-        """A translation whose details are computed when they are read."""
-        created = object.__new__(cls)
-        # __init__ of a frozen dataclass makes a call for every field
-        created.__dict__.update(source=source, text=text, status=status, attention=attention, _details=details)
-        return created
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies hold the details, not what computes them."""
@@ -169,3 +164,13 @@ class Translation:
             record["tokens"] = self.tokens
             record["alignment"] = self.alignment
         return record
+
+
+def translated(
+    source: str, text: str, status: Status, details: Callable[[], Details], attention: Attention | None = None
+) -> Translation:
+    """A translation whose details are computed when one is read."""
+    created = object.__new__(Translation)
+    # __init__ of a frozen dataclass makes a call for every field
+    created.__dict__.update(source=source, text=text, status=status, attention=attention, _details=details)
+    return created

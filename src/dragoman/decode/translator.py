@@ -8,9 +8,9 @@ import re
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack, overload
@@ -36,7 +36,7 @@ from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.search import Hypothesis
-from dragoman.decode.translation import Alternative, Array, Attention, Details, Status, Translation
+from dragoman.decode.translation import Alternative, Array, Attention, Details, Status, Translation, translated
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.machine import choose_threads, find_device
 from dragoman.model.footprint import parameter_counts
@@ -56,6 +56,7 @@ T = TypeVar("T")
 WINDOW_ON_CUDA = 16_384  # lines
 PART_ON_CUDA = 512  # lines, at least
 MAX_PARTS = 8  # on the device
+WINDOWS_BEFORE_COLLECTION = 64  # of at least PART_ON_CUDA lines
 WIDEST_BEAM_ON_CPU = 100  # it sorts candidates by insertion
 BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
 _ENGINES = threading.Lock()  # held while an engine is created
@@ -372,7 +373,7 @@ class Translator:
         with nullcontext() if without_torch else self.inference(options.threads):
             if self._uses_cuda(options):
                 engine = self._cuda_search()
-                with engine.exclusive(), _without_garbage_collection():
+                with engine.exclusive(), _without_garbage_collection(len(lines)):
                     return self._translate_on_cuda(engine, lines, options, attention, advance)
             window = self._prepare(lines, options)
             advance(len(window.results))
@@ -384,8 +385,8 @@ class Translator:
         window = self._sort_out(lines, options)
         return self._cut(window, self.tokenizers.source.encode_batch(window.sentences), options)
 
-    def _prepare_parts(self, parts: Sequence[Sequence[str | Line]], options: DecodeConfig) -> Iterator[_Window]:
-        """Prepare one part after the other; a thread tokenises the next one meanwhile."""
+    def _prepare_parts(self, parts: Sequence[Sequence[str | Line]], options: DecodeConfig) -> Generator[_Window]:
+        """Prepare one part after the other; a thread tokenizes the next one meanwhile."""
         if len(parts) == 1:
             yield self._prepare(parts[0], options)
             return
@@ -433,7 +434,7 @@ class Translator:
             choices: list[list[Hypothesis]] = []
             for outcome in itertools.islice(rest, len(pieces)):
                 if isinstance(outcome, str):
-                    results[number] = Translation(window.texts[number], "", "failed", reason=outcome)
+                    results.setdefault(number, Translation(window.texts[number], "", "failed", reason=outcome))
                 else:
                     choices.append(outcome)
             if len(choices) == len(pieces):
@@ -443,11 +444,13 @@ class Translator:
         for number, choices in found.items():
             pieces = window.pieces_of[number]
             best = [hypotheses[0] for hypotheses in choices]
-            results[number] = Translation.create(
+            text = _join(pieces, texts)
+            results[number] = translated(
                 window.texts[number],
-                _join(pieces, texts),
+                text,
                 _status(pieces, best),
-                functools.partial(self._details, pieces, choices, options),
+                # of the tokenizers alone: a result must not keep a model in memory
+                functools.partial(_details, self.tokenizers, pieces, choices, text, options),
                 self._attention_of(pieces, best) if attention else None,
             )
         return [results[number] for number in range(len(window.texts))]
@@ -529,13 +532,14 @@ class Translator:
             results.update(zip(numbers, self._assemble_all(window, outcomes, attention, options), strict=True))
 
         parts = list(windows(_longest_first(lines), max(PART_ON_CUDA, options.batch_size)))
-        prepared = self._prepare_parts([[lines[number] for number in numbers] for numbers in parts], options)
-        for numbers, window in zip(parts, prepared, strict=True):
-            sources = [piece.ids for piece in window.pieces]
-            search.add(sources, [self.limit(len(source), options) for source in sources])
-            under_way.append((numbers, window))
-            while under_way and (len(under_way) > MAX_PARTS or search.is_ready()):
-                finish()
+        lines_of_parts = [[lines[number] for number in numbers] for numbers in parts]
+        with closing(self._prepare_parts(lines_of_parts, options)) as prepared:  # ends its thread whatever happens
+            for numbers, window in zip(parts, prepared, strict=True):
+                sources = [piece.ids for piece in window.pieces]
+                search.add(sources, [self.limit(len(source), options) for source in sources])
+                under_way.append((numbers, window))
+                while under_way and (len(under_way) > MAX_PARTS or search.is_ready()):
+                    finish()
         while under_way:
             finish()
         return [results[number] for number in range(len(lines))]
@@ -546,7 +550,7 @@ class Translator:
         room, end = self._longest_source - len(tag), self.tokenizers.source.vocabulary.eos
         for sentence in sentences:
             ids = next(ids_of)
-            if len(ids) < room:
+            if len(ids) < room:  # as `_split` would, but this is the usual case
                 pieces.append(_Piece(number, len(pieces), [*tag, *ids, end], " ", cut=False))
                 continue
             parts = self._split(sentence, tag, ids)
@@ -583,32 +587,6 @@ class Translator:
     def limit(self, source_length: int, options: DecodeConfig) -> int:
         """Maximum number of tokens in a translation; </s> is counted in the source only."""
         return min(source_length - 1 + options.max_extra, (self.config.model.longest or sys.maxsize) - 1)
-
-    def _details(self, pieces: list[_Piece], choices: list[list[Hypothesis]], options: DecodeConfig) -> Details:
-        """The rest of a line's translation, from the hypotheses of each piece."""
-        if options.sampling:
-            combinations = [[*samples] for samples in zip(*choices, strict=True)]
-        else:
-            combinations = best_combinations(choices, options.n_best)
-        alternatives = tuple([self._alternative(pieces, combination) for combination in combinations])
-        return Details(
-            score=alternatives[0].score,
-            normalized_score=alternatives[0].normalized_score,
-            source_tokens=tuple(self.tokenizers.source.pieces([token for piece in pieces for token in piece.ids])),
-            tokens=alternatives[0].tokens,
-            alternatives=alternatives,
-        )
-
-    def _alternative(self, pieces: list[_Piece], combination: Combination) -> Alternative:
-        """A translation of a line from one hypothesis per piece."""
-        target = self.tokenizers.target
-        ids = [token for hypothesis in combination for token in produced(hypothesis, target.vocabulary.eos)]
-        return Alternative(
-            _join(pieces, iter(target.decode_batch([hypothesis.ids for hypothesis in combination]))),
-            sum([hypothesis.score for hypothesis in combination]),
-            sum([hypothesis.normalized_score for hypothesis in combination]) / len(combination),
-            tuple(target.pieces(ids)),
-        )
 
     def _attention_of(self, pieces: list[_Piece], best: Combination) -> Attention | None:
         """Of a line in one piece, if any token was produced."""
@@ -654,11 +632,16 @@ class _Collecting:
     lock = threading.Lock()
     paused_by = 0
     before = False
+    large_windows = 0  # since the last full collection
 
 
 @contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """The results of a window are thousands of objects and no garbage; looking for some takes half the host's time."""
+def _without_garbage_collection(lines: int) -> Iterator[None]:
+    """The results of a window are thousands of objects and no garbage; looking for some takes half the host's time.
+
+    After many lines they are made old before the collector is on again, which would scan them at once. That resets its
+    counters, so it runs in full now and then.
+    """
     with _Collecting.lock:
         if not _Collecting.paused_by:
             _Collecting.before = gc.isenabled()
@@ -670,10 +653,14 @@ def _without_garbage_collection() -> Iterator[None]:
         with _Collecting.lock:
             _Collecting.paused_by -= 1
             if not _Collecting.paused_by and _Collecting.before:
-                if not gc.get_freeze_count():  # nobody else uses this: what is young becomes old, without a look at it
+                if lines >= PART_ON_CUDA and not gc.get_freeze_count():  # it would undo what the program froze itself
                     gc.freeze()
                     gc.unfreeze()
+                    _Collecting.large_windows += 1
                 gc.enable()
+                if _Collecting.large_windows >= WINDOWS_BEFORE_COLLECTION:
+                    _Collecting.large_windows = 0
+                    gc.collect()
 
 
 def _stacked(layers: "Sequence[torch.Tensor]") -> Array:
@@ -709,6 +696,39 @@ def windows(lines: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(lines)
     while window := list(itertools.islice(rest, size)):
         yield window
+
+
+def _details(
+    tokenizers: Tokenizers, pieces: list[_Piece], choices: list[list[Hypothesis]], text: str, options: DecodeConfig
+) -> Details:
+    """The rest of a line's translation, from the hypotheses of each piece and the text of the best."""
+    if options.sampling:
+        combinations = [[*samples] for samples in zip(*choices, strict=True)]
+    else:
+        combinations = best_combinations(choices, options.n_best)
+    rows = [hypothesis.ids for combination in combinations[1:] for hypothesis in combination]
+    decoded = iter(tokenizers.target.decode_batch(rows))
+    texts = [text, *(_join(pieces, decoded) for _ in combinations[1:])]
+    alternatives = tuple([_alternative(tokenizers, *each) for each in zip(combinations, texts, strict=True)])
+    return Details(
+        score=alternatives[0].score,
+        normalized_score=alternatives[0].normalized_score,
+        source_tokens=tuple(tokenizers.source.pieces([token for piece in pieces for token in piece.ids])),
+        tokens=alternatives[0].tokens,
+        alternatives=alternatives,
+    )
+
+
+def _alternative(tokenizers: Tokenizers, combination: Combination, text: str) -> Alternative:
+    """A translation of a line from one hypothesis per piece."""
+    eos = tokenizers.target.vocabulary.eos
+    ids = [token for hypothesis in combination for token in produced(hypothesis, eos)]
+    return Alternative(
+        text,
+        sum([hypothesis.score for hypothesis in combination]),
+        sum([hypothesis.normalized_score for hypothesis in combination]) / len(combination),
+        tuple(tokenizers.target.pieces(ids)),
+    )
 
 
 def _join(pieces: list[_Piece], texts: Iterator[str]) -> str:

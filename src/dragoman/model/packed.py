@@ -45,7 +45,11 @@ class Rows(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """Where sentences lie in a packed row of tokens. Every token belongs to one; the filling of a batch is one more."""
+    """Where sentences lie in a packed row of tokens.
+
+    In training every token belongs to one; the filling of a batch is one more. The kernels leave nothing defined for
+    tokens of none: no sentence attends to them, and everything else works token by token.
+    """
 
     positions_N: Tensor  # of each token within its sentence
     starts: Tensor  # [B + 1]: sentence b is tokens starts[b] to starts[b + 1]
@@ -96,7 +100,8 @@ class PackedTransformer(nn.Module):
         return decoder.finish(x_NM)
 
     def encode(self, source_ids_N: Tensor, source: Segments) -> Tensor:
-        """The encoder's output for every source token, without dropout: [N, M]."""
+        """The encoder's output for every source token, of a model in evaluation: [N, M]."""
+        assert not self.model.training
         join = _Join(fused=source.blocks is not None, device=source_ids_N.device, dropout=False)
         return self._encode(source_ids_N, source, join)
 
@@ -138,7 +143,7 @@ class _Join:
         self.seeds: Tensor | None = None
         if fused and dropout:
             self.seeds = torch.randint(2**31, (MOST_SUB_LAYERS,), device=device)
-        elif fused:
+        elif fused:  # a CUDA graph would draw the same random numbers at every replay
             self.seeds = torch.zeros(MOST_SUB_LAYERS, dtype=torch.int64, device=device)
         self.number = 0
 

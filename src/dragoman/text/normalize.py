@@ -18,7 +18,7 @@ from typing import Literal
 
 Normalization = Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase", "nfc-nbsp", "nfc-nbsp-lowercase"]
 
-TOGETHER = 16  # texts examined at once
+GROUP_SIZE = 16  # texts examined at once
 SPACE_MARK = "\u2581"
 _GAP = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")  # \s is str.isspace; the rest is category Cc
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -44,8 +44,8 @@ def normalize(text: str, form: Normalization = "nfc") -> str:
 def normalize_all(texts: Sequence[str], form: Normalization = "nfc") -> list[str]:
     """Normalise each text. Most need no change, and several are asked at once whether any does."""
     normal: list[str] = []
-    for first in range(0, len(texts), TOGETHER):
-        some = texts[first : first + TOGETHER]
+    for first in range(0, len(texts), GROUP_SIZE):
+        some = texts[first : first + GROUP_SIZE]
         # part of a composed text is composed; a space at the end of one shows as two in a row
         normal += some if _is_normal(" ".join(some), form) else [normalize(text, form) for text in some]
     return normal
@@ -59,11 +59,11 @@ def _is_normal(text: str, form: Normalization) -> bool:
     """Whether it can be seen at once that nothing is to change: true of most lines, much faster than changing them."""
     # the only printable white space is U+0020
     return (
-        text.isprintable()
+        not is_lowercase(form)
+        and text.isprintable()
         and "  " not in text
         and SPACE_MARK not in text
         and text == text.strip(" ")
-        and not is_lowercase(form)
         and unicodedata.is_normalized(_composition(form), text)
     )
 

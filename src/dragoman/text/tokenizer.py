@@ -22,7 +22,7 @@ from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
 NUM_BYTES = 256
 UNSPELLED = "\0"  # occurs in no piece
-TABLE_PAYS_OFF = 64  # rows to decode; sentencepiece takes some milliseconds to name all pieces
+TABLE_PAYS_OFF = 256  # rows to decode; the table of all pieces takes as long as a few hundred of them
 # Fixed, not the machine's: unigram sums floats per thread, so a different number gives a different vocabulary.
 TRAINING_THREADS = 8
 # Longer lines are cut for training: sentencepiece silently skips lines over a limit, and its BPE trainer aborts the
@@ -37,6 +37,7 @@ LANGUAGE_TAG = re.compile(r">>[\w.+@-]{1,64}<<")
 Kind = Literal["unigram", "bpe", "word", "char"]
 # Field numbers and values in sentencepiece's model file, a protocol buffer; the processor does not expose its kind.
 TRAINER_SPEC, MODEL_TYPE = 2, 3
+DENORMALIZER_SPEC, CHARACTER_MAP = 5, 2
 KINDS: dict[int, Kind] = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
@@ -99,7 +100,7 @@ class Tokenizer:
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Decode each row of ids."""
-        if len(rows) < TABLE_PAYS_OFF:
+        if len(rows) < TABLE_PAYS_OFF or self._changes_text:
             texts = [self._decode(ids) for ids in rows]
         else:
             spellings = self._spellings
@@ -115,12 +116,19 @@ class Tokenizer:
     @functools.cached_property
     def _spellings(self) -> list[str]:
         """The text of each piece; UNSPELLED if it depends on other pieces, or is none."""
-        processor = self._processor
-        odd = (processor.is_byte, processor.is_control, processor.is_unknown)
-        return [
-            UNSPELLED if any(is_odd(index) for is_odd in odd) else name.replace(SPACE_MARK, " ")
-            for index, name in enumerate(self._piece_names)
-        ]
+        ids, processor = list(range(self.size)), self._processor
+        spellings = [name.replace(SPACE_MARK, " ") for name in self._piece_names]
+        kinds = zip(processor.is_byte(ids), processor.is_control(ids), processor.is_unknown(ids), strict=True)
+        odd = {index for index, kind in zip(ids, kinds, strict=True) if any(kind)}
+        for index in odd | self.vocabulary.textless:
+            spellings[index] = UNSPELLED
+        return spellings
+
+    @functools.cached_property
+    def _changes_text(self) -> bool:
+        """Whether sentencepiece replaces characters after it has put the pieces together."""
+        spec = _field(self._model, DENORMALIZER_SPEC)
+        return isinstance(spec, bytes) and bool(_field(spec, CHARACTER_MAP))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The pieces as sentencepiece writes them: `▁` for a preceding space, `<0xE2>` for a byte, `</s>` for EOS."""
@@ -128,7 +136,8 @@ class Tokenizer:
 
     @functools.cached_property
     def _piece_names(self) -> list[str]:
-        return [str(self._processor.id_to_piece(index)) for index in range(self.size)]
+        names: list[str] = self._processor.id_to_piece(list(range(self.size)))
+        return names
 
     @functools.cached_property
     def languages(self) -> tuple[str, ...]:

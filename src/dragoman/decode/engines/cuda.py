@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from dragoman.config import DecodeConfig
 from dragoman.data.batching import split_by_tokens
-from dragoman.decode.engines.encoder import Encoder
-from dragoman.decode.engines.program import Load, Program, Shape, length_penalties, write
+from dragoman.decode.engines.encoder import SourceEncoder
+from dragoman.decode.engines.program import Load, Program, Shape, length_penalties, next_power_of_two, write
 from dragoman.decode.search import Hypothesis
 from dragoman.errors import ConfigError
 from dragoman.machine import is_out_of_memory
@@ -107,7 +107,7 @@ class CudaSearch:
         bias = model.output.bias
         self._output = Linear(model.output.weight.to(precision), None if bias is None else bias.float())
         maps = [layer.cross_memory for layer in self._layers]
-        self._encoder = Encoder(model, lambda memory_SM: [each(memory_SM) for each in maps], device, precision)
+        self._encoder = SourceEncoder(model, lambda memory_SM: [each(memory_SM) for each in maps], device, precision)
         self._programs: dict[Shape, Program] = {}
         self._lock = threading.RLock()  # so that a nested call is an error and not a deadlock
         self._busy = False
@@ -140,9 +140,9 @@ class CudaSearch:
     ) -> Shape:
         """The shape for these jobs among the expected ones, with at most `slots` slots."""
         # few shapes: capturing a graph takes longer than using it for a page of text
-        positions = _next_power_of_two(max(SHORTEST, max(job.limit for job in jobs) + 2))
+        positions = next_power_of_two(max(SHORTEST, max(job.limit for job in jobs) + 2))
         expected = max(expected, len(jobs))
-        slots = min(_next_power_of_two(expected), slots, self._most_slots(positions * options.beam))
+        slots = min(next_power_of_two(expected), slots, self._most_slots(positions * options.beam))
         tokens = sum(len(job.source) for job in jobs)
         return Shape(
             slots=slots,
@@ -151,8 +151,8 @@ class CudaSearch:
             positions=positions,
             sentences=slots
             if expected <= slots
-            else max(SENTENCES_PER_SLOT * slots, MIN_LOADS * _next_power_of_two(len(jobs))),
-            source_tokens=_next_power_of_two(
+            else max(SENTENCES_PER_SLOT * slots, MIN_LOADS * next_power_of_two(len(jobs))),
+            source_tokens=next_power_of_two(
                 max(SOURCE_TOKENS if expected > slots else MIN_LOADS * slots * SHORTEST, tokens)
             ),
             special=special,
@@ -188,7 +188,7 @@ class CudaSearch:
             return sys.maxsize
         each = entries * self._heads * (self._d_k + self._d_v) * len(self._layers) * self._precision.itemsize
         room = CACHE_SHARE * torch.cuda.get_device_properties(self._device).total_memory
-        return max(1, _next_power_of_two(int(room / each) + 1) // 2)  # a power of two
+        return max(1, next_power_of_two(int(room / each) + 1) // 2)  # a power of two
 
     # The decoder
 
@@ -414,8 +414,3 @@ class _Pending:
 def supports(options: DecodeConfig) -> bool:
     """Whether this search can run with these options; the plain engine runs the others."""
     return not options.sampling and options.beam <= MOST_HYPOTHESES
-
-
-def _next_power_of_two(number: int) -> int:
-    """The smallest power of two that is not smaller."""
-    return 1 << (number - 1).bit_length()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batching import split_by_tokens
 from dragoman.data.packing import Shape, pack_sources
-from dragoman.decode.engines.program import capture, copy_to_device
+from dragoman.decode.engines.program import capture, copy_to_device, next_power_of_two
 from dragoman.model.packed import PackedTransformer, Segments, kernels_fit
 from dragoman.model.transformer import Transformer
 
@@ -27,7 +27,7 @@ LONGEST = 1_024  # tokens of a sentence that the table of positions has room for
 Memory = list[Tensor]  # [S, C] for each layer of the decoder
 
 
-class Encoder:
+class SourceEncoder:
     """Encodes sentences; `project` computes the keys and values of the decoder's layers from the encoder's output."""
 
     def __init__(
@@ -80,12 +80,13 @@ class Encoder:
         return self._project(memory_SM)
 
     def _make_table(self, longest: int) -> None:
-        """Have the positions of a sentence this long."""
+        """Make sure that the table of positions covers a sentence this long."""
         if self._packed is not None and longest <= self._longest:
             return
-        self._longest = max(self._longest, 1 << (longest - 1).bit_length())
-        self._packed = PackedTransformer(self._model, self._longest)
         self._passes.clear()  # they use the old table
+        longest = max(self._longest, next_power_of_two(longest))
+        self._packed = PackedTransformer(self._model, longest)
+        self._longest = longest  # not before: there may be no memory for the table
 
 
 class _Pass:

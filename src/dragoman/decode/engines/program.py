@@ -30,7 +30,7 @@ MAX_LOADS = 16  # under way
 MAX_POLLS = 64  # under way; more than GRAPHS_AHEAD
 
 Array = npt.NDArray[Any]
-T = TypeVar("T")
+Result = TypeVar("Result")
 _CAPTURE = threading.Lock()
 
 
@@ -297,11 +297,11 @@ def write(ring: Tensor, first: int, rows: Tensor) -> None:
         ring[: len(rows) - fit] = rows[fit:]
 
 
-def capture(run: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
+def capture(run: Callable[[], Result], device: torch.device) -> tuple[torch.cuda.CUDAGraph, Result]:
     """A graph of what `run` does, and what it returned: tensors that every replay overwrites."""
     graph = torch.cuda.CUDAGraph()
     with _CAPTURE:  # one at a time in a process; other threads may allocate memory meanwhile
-        side = _capture_stream(device)
+        side = _capture_stream(torch.cuda.current_device() if device.index is None else device.index)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):  # kernels are compiled before the capture
             run()
@@ -312,9 +312,14 @@ def capture(run: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDA
 
 
 @functools.cache
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all graphs: cuBLAS keeps some 32 MiB for every stream on which it ever worked."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def _capture_stream(index: int) -> torch.cuda.Stream:
+    """One for all graphs of a device: cuBLAS keeps some 32 MiB for every stream on which it ever worked."""
+    return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
+
+
+def next_power_of_two(number: int) -> int:
+    """The smallest power of two that is not smaller."""
+    return 1 << (number - 1).bit_length()
 
 
 def copy_to_device(given: Tensor, device: torch.device) -> Tensor:

@@ -254,7 +254,7 @@ def _backward(d_out_NC, q, k, v, out_NC, lse_NH, d_q, d_k, d_v, q_blocks, k_bloc
 def self_attention_forward(
     qkv: Tensor, blocks: Tensor, starts: Tensor, heads: int, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q k^T scale) v within each sentence. Every token belongs to a sentence."""
+    """softmax(q k^T scale) v within each sentence; undefined for tokens of none."""
     q, k, v = qkv.chunk(3, dim=1)
     return _forward(q, k, v, blocks, starts, starts, heads, scale, causal)
 
