@@ -100,7 +100,7 @@ def marian_folder(
                     weight.add_(0.1 * torch.randn_like(weight))
             model.final_logits_bias.add_(0.5 * torch.randn_like(model.final_logits_bias))
         if steps:
-            _train(model, MarianTokenizer.from_pretrained(folder), steps, TAGS if tags else ("",))
+            train_by_words(model, MarianTokenizer.from_pretrained(folder), steps, TAGS if tags else ("",))
     with torch.no_grad():
         for embedding in {model.model.encoder.embed_tokens, model.model.decoder.embed_tokens}:
             embedding.weight[size - 1] = 0.0
@@ -113,7 +113,7 @@ def marian_folder(
     return folder
 
 
-def _train(model: Any, tokenizer: Any, steps: int, tags: Sequence[str]) -> None:
+def train_by_words(model: Any, tokenizer: Any, steps: int, tags: Sequence[str] = ("",)) -> None:
     """Until it translates word by word, more or less."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     model.train()

@@ -19,7 +19,7 @@ from dragoman.bundle import load_bundle
 from dragoman.cli.app import app
 from dragoman.errors import ConfigError, ModelError
 from dragoman.interop import from_huggingface, to_huggingface
-from dragoman.interop.huggingface_import import NEVER, _Marian
+from dragoman.interop.marian_folder import NEVER, MarianFolder
 from tests.exporting import random_model
 from tests.marian import OTHERS, TRANSLATIONS, WORDS, lines, marian_folder
 
@@ -76,7 +76,7 @@ def library(folder: Path) -> tuple[Any, Any]:
 
 
 def test_every_logit_is_that_of_transformers(folders: tuple[Path, Path]) -> None:
-    theirs, ours = _Marian(folders[0]), load_bundle(folders[1])
+    theirs, ours = MarianFolder(folders[0]), load_bundle(folders[1])
     tokenizer, model = library(folders[0])
     rows = theirs.target.rows
     atol = 1e-3 if "float16" in (folders[0] / "config.json").read_text() else 1e-4  # its positions are rounded there
@@ -210,14 +210,14 @@ def test_command_reports_what_it_imported(tagged: Path, tmp_path: Path) -> None:
 
 
 def test_a_check_that_fails_leaves_nothing(tagged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = _Marian.weights
+    weights = MarianFolder.weights
 
-    def wrong(self: _Marian) -> dict[str, torch.Tensor]:
+    def wrong(self: MarianFolder) -> dict[str, torch.Tensor]:
         found = weights(self)
         found["source_embedding.weight"] = found["source_embedding.weight"].flip(0)
         return found
 
-    monkeypatch.setattr(_Marian, "weights", wrong)
+    monkeypatch.setattr(MarianFolder, "weights", wrong)
     with pytest.raises(ModelError, match="transformers gives other tokens than dragoman"):
         from_huggingface(tagged, tmp_path / "ours")
     assert not list(tmp_path.iterdir())
@@ -246,7 +246,7 @@ def changed(folder: Path, place: Path, **settings: Any) -> Path:
     ("settings", "message"),
     [
         ({"model_type": "t5"}, "model_type 't5' has no counterpart here for its relative position bias and RMS norm"),
-        ({"model_type": "bert"}, "model_type 'bert' cannot be imported; give a Marian model"),
+        ({"model_type": "bert"}, "model_type 'bert' cannot be imported; give a Marian or BART model"),
         ({"activation_function": "tanh"}, "activation_function 'tanh' has no counterpart here; only relu, gelu"),
         ({"d_model": "32"}, "d_model is '32', not a number from 1 to 1,000,000"),
         ({"d_model": 1 << 30}, "d_model is 1073741824, not a number from 1"),
@@ -288,7 +288,9 @@ def test_damaged_files_are_refused(tagged: Path, tmp_path: Path, name: str, cont
 
 
 def test_missing_files_are_named(tagged: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"nowhere: no such folder; give one with config\.json, vocab\.json"):
+    with pytest.raises(
+        ModelError, match=r"nowhere: no such folder; give one with config\.json, a vocabulary and weights"
+    ):
         from_huggingface(tmp_path / "nowhere", tmp_path / "ours")
     folder = changed(tagged, tmp_path / "theirs")
     (folder / "model.safetensors").unlink()
@@ -400,7 +402,7 @@ def test_target_text_is_in_the_language_of_the_target(folders: tuple[Path, Path]
     """Targets are cut into the pieces that transformers cuts them into."""
     tokenizer, _ = library(folders[0])
     ours = load_bundle(folders[1]).tokenizers.target
-    own = _Marian(folders[0]).target.own_ids()
+    own = MarianFolder(folders[0]).target.own_ids()
     for text in lines(OTHERS, 4, 20):
         expected = tokenizer(text_target=text).input_ids[:-1]
         assert ours.encode(text) == [own[index] for index in expected]
@@ -445,7 +447,7 @@ def test_training_continues_from_an_imported_model(tmp_path: Path, tagged: Path)
 def test_pieces_without_an_id_are_unknown(tmp_path: Path) -> None:
     folder = marian_folder(tmp_path / "theirs", left_out=8)
     tokenizer, _ = library(folder)
-    imported = _Marian(folder).source
+    imported = MarianFolder(folder).source
     left_out = [index for index, row in enumerate(imported.rows) if row == tokenizer.unk_token_id]
     assert len(left_out) == 1 + 8
     for text in lines(WORDS, 7, 30):

@@ -27,7 +27,7 @@ def huggingface(
     ] = None,
     check: Annotated[bool, typer.Option(help="Compare a few sentences in transformers.")] = True,
 ) -> None:
-    """Import a Marian model of Hugging Face's library, such as those of OPUS-MT."""
+    """Import a Marian or BART model of Hugging Face's library, such as those of OPUS-MT."""
     from dragoman.interop import from_huggingface
 
     interrupts.check()

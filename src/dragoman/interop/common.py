@@ -22,8 +22,10 @@ from dragoman.decode.translator import produced
 from dragoman.errors import ConfigError, DiskError, ModelError
 from dragoman.files import make_directory, partial_path, sync_directory
 from dragoman.model.transformer import Transformer
+from dragoman.text.byte_level import ByteLevelTokenizer
 from dragoman.text.normalize import Normalization, is_lowercase, keeps_no_break_spaces
 from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.vocabulary import NUM_SPECIAL
 
 MIN_POSITIONS = 1024  # of the position tables, even if the model's own limits are lower
 PACKAGES = {
@@ -65,11 +67,20 @@ class Source:
         return max(MIN_POSITIONS, self.config.text.max_length + self.config.decode.max_extra + 1)
 
 
-def load_source(model: str | os.PathLike[str], refuse: Callable[[ModelConfig], None]) -> Source:
-    """Load a model directory, or a bundled model, unless `refuse` raises an error for its configuration."""
+def load_source(
+    model: str | os.PathLike[str], refuse: Callable[[ModelConfig], None], *, byte_level: bool = False
+) -> Source:
+    """Load a model directory, or a bundled model, unless `refuse` raises an error for its configuration.
+
+    byte_level: whether its vocabulary may be byte-level BPE, which no export can write.
+    """
     directory = resolve_model(Path(model))
     bundle = load_bundle(directory)
     refuse(bundle.config.model)
+    if isinstance(bundle.tokenizers.source, ByteLevelTokenizer) and not byte_level:
+        raise ConfigError(
+            "export: byte-level BPE is not possible in an export; use the model this one was imported from"
+        )
     assert isinstance(bundle.model, Transformer)
     assert isinstance(bundle.config.model, TransformerConfig)
     card = load_card(directory) or "# A dragoman translation model\n"
@@ -211,8 +222,9 @@ def _show(source: Source, ids: Sequence[int]) -> str:
 def sample_texts(source: Source) -> list[str]:
     """Some text in the model's own pieces, the same every time: words at random, in any language."""
     tokenizer, generator = source.tokenizers.source, random.Random(0)
-    table = tokenizer.piece_table().ids
-    usable = [piece for name, piece in table.items() if name.strip("\u2581").isalpha()] or list(table.values())
+    every = range(NUM_SPECIAL, tokenizer.size)
+    names = zip(every, tokenizer.pieces(every), strict=True)
+    usable = [piece for piece, name in names if name.strip("\u2581").isalpha()] or list(every)
     longest = min(12, source.config.text.max_length - 1, source.num_positions - 1)
     texts: list[str] = []
     for _ in range(1_000):  # a strange tokenizer may have no text at all

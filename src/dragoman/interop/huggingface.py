@@ -36,6 +36,9 @@ from dragoman.model.transformer import DecoderLayer, EncoderLayer, FeedForward, 
 from dragoman.tensors import weights_to_bytes
 
 LIBRARY = "Hugging Face Marian"
+MARIAN_CLASSES = ("MarianTokenizer", "MarianMTModel")
+# what a model's own generation_config.json may add to a search, and ours has not
+PLAIN_SEARCH = {"forced_bos_token_id": None, "min_length": 0, "no_repeat_ngram_size": 0}
 CARD_HEAD = """\
 ---
 library_name: transformers
@@ -275,8 +278,17 @@ print(tokenizer.batch_decode(output, skip_special_tokens=True))
 # The check
 
 
-def translate(directory: Path, texts: Sequence[str], limit: int, never: Sequence[int] = ()) -> list[list[int]]:
-    """Greedy search with transformers; `never`: ids that it must not produce, beside those of the folder."""
+def translate(
+    directory: Path,
+    texts: Sequence[str],
+    limit: int,
+    never: Sequence[int] = (),
+    classes: tuple[str, str] = MARIAN_CLASSES,
+) -> list[list[int]]:
+    """Greedy search with transformers, by its classes of tokenizer and model.
+
+    `never`: ids that it must not produce, beside those of the folder.
+    """
     import transformers
     from transformers.utils import logging
 
@@ -284,9 +296,10 @@ def translate(directory: Path, texts: Sequence[str], limit: int, never: Sequence
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        tokenizer = transformers.MarianTokenizer.from_pretrained(directory)
-        model = transformers.MarianMTModel.from_pretrained(directory, dtype=torch.float32).eval()
+        tokenizer = getattr(transformers, classes[0]).from_pretrained(directory)
+        model = getattr(transformers, classes[1]).from_pretrained(directory, dtype=torch.float32).eval()
         options = {"suppress_tokens": list(never)} if never else {}
+        model.generation_config.update(**PLAIN_SEARCH)
         found = []
         for text in texts:
             batch = tokenizer([text], return_tensors="pt")

@@ -1,4 +1,4 @@
-"""The vocabulary of a Hugging Face Marian model as a tokenizer of ours. Knows nothing of weights.
+"""The vocabulary of a Hugging Face model as a tokenizer of ours. Knows nothing of weights.
 
 Marian has a sentencepiece model for each side but not its ids: those are in vocab.json. Ours are those of the
 sentencepiece model, so the rows of embeddings and outputs are put in its order: `rows` gives Marian's id for each of
@@ -6,7 +6,7 @@ ours.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import sentencepiece.sentencepiece_model_pb2
 
 from dragoman.config import LARGEST
 from dragoman.errors import ModelError
+from dragoman.text import byte_level
 from dragoman.text.normalize import Normalization
 from dragoman.text.tokenizer import LANGUAGE_TAG, Tokenizer
 from dragoman.text.vocabulary import VOCABULARY
@@ -26,7 +27,7 @@ NORMALIZATION: Normalization = "nfc"  # before the sentencepiece model's own
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """What Marian's own ids mean."""
+    """What the model's own ids mean."""
 
     pad: int
     unk: int
@@ -36,14 +37,16 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class Imported:
-    """A tokenizer, and for each of its ids the one that Marian has for it."""
+    """A tokenizer, and for each of its ids the one that the model has for it."""
 
     tokenizer: Tokenizer
     rows: list[int]
 
     def own_ids(self) -> dict[int, int]:
-        """Our ids by theirs; the first where several of ours are the same to Marian."""
-        return {theirs: ours for ours, theirs in reversed([*enumerate(self.rows)])}
+        """Our ids by theirs; the first where several of ours are the same there, and the start only for itself."""
+        start = VOCABULARY.bos
+        others = [(ours, theirs) for ours, theirs in enumerate(self.rows) if ours != start]
+        return {theirs: ours for ours, theirs in [(start, self.rows[start]), *reversed(others)]}
 
 
 def read_ids(content: bytes, size: int) -> dict[str, int]:
@@ -90,6 +93,25 @@ def target_tokenizer(model: bytes, ids: Mapping[str, int], special: SpecialIds, 
             pieces.append(_piece(f"<id {index}>", spm.ModelProto.SentencePiece.CONTROL))
         rows.append(index)
     return _imported(proto, pieces, rows, special)
+
+
+def byte_level_tokenizer(
+    ids: Mapping[str, int], merges: Sequence[tuple[str, str]], special: SpecialIds, text_start: int, size: int
+) -> Imported:
+    """Byte-level BPE: the same pieces for both sides. `text_start` is the id with which every text begins."""
+    text = {*byte_level.byte_characters().values(), *(first + second for first, second in merges)}
+    names = {index: name for name, index in ids.items()}
+    known = [special.pad, special.unk, special.start, special.end, text_start]
+    rows = [*known, *(index for index in range(size) if index not in known)]
+    pieces = [*SPECIAL, "<text>"]
+    control = {*range(len(known))}
+    for place, index in enumerate(rows[len(known) :], start=len(known)):
+        name = names.get(index, f"<id {index}>")
+        pieces.append(name)
+        if name not in text:  # such as <mask>
+            control.add(place)
+    content = byte_level.to_bytes(pieces, control, merges)
+    return Imported(byte_level.ByteLevelTokenizer(content, NORMALIZATION), rows)
 
 
 def _parsed(model: bytes) -> Any:

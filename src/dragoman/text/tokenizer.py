@@ -71,7 +71,11 @@ class Tokenizer:
         return cls(_train_model(sample, config, requested), config.normalization, requested)
 
     @classmethod
-    def from_bytes(cls, data: bytes, normalization: Normalization = "nfc") -> Self:
+    def from_bytes(cls, data: bytes, normalization: Normalization = "nfc") -> "Tokenizer":
+        if data.startswith(b"{"):  # no sentencepiece model does
+            from dragoman.text.byte_level import ByteLevelTokenizer
+
+            return ByteLevelTokenizer(data, normalization)
         return cls(data, normalization)
 
     def to_bytes(self) -> bytes:
