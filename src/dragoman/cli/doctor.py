@@ -28,6 +28,7 @@ class Extra:
 EXTRAS = {
     "ctranslate2": Extra("ctranslate2", "export --to ctranslate2"),
     "huggingface": Extra("transformers", "checks of imports and of exports to Hugging Face"),
+    "onnx": Extra("tokenizers", "text for exports to ONNX, and the vocabularies of BART models"),
     "hub": Extra("huggingface_hub", "models by hf://owner/name"),
     "tensorboard": Extra("tensorboard", "training curves in TensorBoard"),
     "wandb": Extra("wandb", "training curves in Weights & Biases"),
