@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 import dragoman
 from dragoman.bundle import load_bundle
 from dragoman.cli.app import app
+from dragoman.config import Config
+from dragoman.decode.associations import require_transformer
 from dragoman.errors import ConfigError, ModelError
 from dragoman.interop import from_huggingface, to_ctranslate2, to_huggingface, to_onnx, to_web
 from dragoman.interop.bart_folder import BartFolder
@@ -24,6 +26,7 @@ from dragoman.interop.marian_folder import NEVER
 from dragoman.text.byte_level import TEXT_START, ByteLevelTokenizer, byte_characters, to_bytes
 from dragoman.text.normalize import normalize
 from dragoman.text.tokenizer import Tokenizer
+from dragoman.training.loop import train
 from tests.bart import bart_folder
 from tests.marian import TRANSLATIONS, WORDS, lines
 
@@ -153,6 +156,9 @@ def test_pieces_are_shown_as_text(plain: Path) -> None:
     assert "".join(others).replace("<0x20>", "▁").replace("<0xC3><0xBC>", "ü") == "the▁cat▁ü"
     assert own.pieces(own.encode("日"))[1:] == ["<0xE6>", "<0x97>", "<0xA5>"]
     assert "▁cat" in others
+    shown = own.pieces(range(own.size))
+    assert all(name.isprintable() for name in shown)
+    assert "<0x1B>" in shown
     assert own.decode([0, 1, 2, 3, TEXT_START, own.size - 1]) == ""
     assert own.languages == ()
 
@@ -177,6 +183,9 @@ NAMES = ["<pad>", "<unk>", "<s>", "</s>", "<text>", *BYTES]
         (b'{"pieces": 1, "control": [], "merges": []}', "not a byte-level vocabulary"),
         (b'{"pieces": ["a"], "control": [[]], "merges": []}', "not a byte-level vocabulary"),
         (b"{" * 100_000, "not a byte-level vocabulary"),
+        (to_bytes(NAMES, range(5), []).replace(b'"<pad>"', b'"\\ud800"'), "not a byte-level vocabulary"),
+        (b'{"pieces": "abcde", "control": [0, 1, 2, 3, 4], "merges": []}', "not a byte-level vocabulary"),
+        (to_bytes(NAMES, range(5), []).replace(b'"merges": []', b'"merges": ["ab"]'), "not a byte-level vocabulary"),
         (to_bytes(NAMES, range(4), []), "not a byte-level vocabulary"),
         (to_bytes(NAMES, [*range(5), 300], []), "not a byte-level vocabulary"),
         (to_bytes(NAMES[:-1], range(5), []), "its pieces do not spell every byte"),
@@ -212,10 +221,21 @@ def changed(folder: Path, place: Path, **settings: Any) -> Path:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"normalize_before": True}, "normalize_before is True, which has no counterpart here; only False has"),
-        ({"normalize_embedding": False}, "normalize_embedding is False, which has no counterpart here; only True has"),
+        (
+            {"normalize_before": True},
+            "config.json: normalize_before is true, and only false has a counterpart here; give",
+        ),
+        ({"normalize_embedding": False}, "normalize_embedding is false, and only true has a counterpart here; give"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is false, and only true has a counterpart here; give"),
+        (
+            {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 5},
+            "share_encoder_decoder_embeddings is false, and only true has a counterpart here; give another model",
+        ),
         ({"max_position_embeddings": 63}, "model.encoder.embed_positions.weight is torch.float32 [66, 32], expected"),
+        ({"max_position_embeddings": 15}, "config.json: max_position_embeddings is below 16; give another model"),
         ({"bos_token_id": -1}, "bos_token_id is -1, not an id from 0 to"),
+        ({"bos_token_id": 2}, "config.json: bos_token_id is 2, and <s> has the id 0; download"),
+        ({"eos_token_id": 0}, "config.json: eos_token_id is 0, and </s> has the id 2; download"),
         ({"model_type": "mbart"}, "model_type 'mbart' cannot be imported; give a Marian or BART model"),
     ],
 )
@@ -232,8 +252,17 @@ def test_settings_without_a_counterpart_are_refused(
     [
         ("vocab.json", b'{"a": 1}', "vocab.json: has no <unk>; download"),
         ("merges.txt", b"a b c\n", "merges.txt: 'a b c' is not a pair of pieces; download"),
-        ("merges.txt", b"\xff \xff\n", "merges.txt: tokenizer: "),
-        ("merges.txt", b"q q\n", "merges.txt: tokenizer: "),
+        (
+            "merges.txt",
+            b"a " + b"b" * 100_000 + b" c\n",
+            f"merges.txt: 'a {'b' * 38}' is not a pair of pieces; download",
+        ),
+        (
+            "merges.txt",
+            b"\xff \xff\n",
+            "merges.txt: Error while initializing BPE: Token `\ufffd` out of vocabulary; download",
+        ),
+        ("merges.txt", b"q q\n", "merges.txt: Error while initializing BPE: Token `qq` out of vocabulary; download"),
     ],
 )
 def test_damaged_files_are_refused(plain: Path, tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -256,6 +285,93 @@ def test_damaged_tokenizers_are_refused(plain: Path, tmp_path: Path, content: st
     (folder / "tokenizer.json").write_text(content)
     with pytest.raises(ModelError, match="^" + re.escape(f"{folder}/tokenizer.json: not ")):
         from_huggingface(folder, tmp_path / "ours")
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bart_folder(tmp_path_factory.mktemp("bart") / "fast", fast=True)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("normalizer",), {"type": "Lowercase"}),
+        (("post_processor", "type"), "TemplateProcessing"),
+        (("pre_tokenizer", "add_prefix_space"), True),
+        (("pre_tokenizer", "use_regex"), False),
+        (("pre_tokenizer", "type"), "Sequence"),
+        (("model", "dropout"), 0.1),
+        (("model", "end_of_word_suffix"), "</w>"),
+        (("model", "ignore_merges"), True),
+    ],
+)
+def test_other_ways_to_prepare_text_are_refused(fast: Path, tmp_path: Path, where: tuple[str, ...], value: Any) -> None:
+    folder = changed(fast, tmp_path / "theirs")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    part = content
+    for name in where[:-1]:
+        part = part[name]
+    part[where[-1]] = value
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(
+        ConfigError, match=r"tokenizer\.json: prepares text in another way than BART; give another model$"
+    ):
+        from_huggingface(folder, tmp_path / "ours")
+    from_huggingface(fast, tmp_path / "control", check=False)
+
+
+def test_added_words_are_refused(plain: Path, fast: Path, tmp_path: Path) -> None:
+    message = r"'COVID' was added to its vocabulary, which has no counterpart here; give another model$"
+    in_json = changed(fast, tmp_path / "json")
+    content = json.loads((in_json / "tokenizer.json").read_text())
+    content["added_tokens"].append({"id": 5, "content": "COVID", "special": False})
+    (in_json / "tokenizer.json").write_text(json.dumps(content))
+    in_config, beside = changed(plain, tmp_path / "config"), changed(plain, tmp_path / "beside")
+    token = {"content": "COVID", "special": False}
+    (in_config / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {"5": token}}))
+    (beside / "added_tokens.json").write_text(json.dumps({"<mask>": 3, "COVID": 5}))
+    for folder in (in_json, in_config, beside):
+        with pytest.raises(ConfigError, match=message):
+            from_huggingface(folder, tmp_path / "ours")
+    spaced = changed(plain, tmp_path / "spaced")
+    (spaced / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json: add_prefix_space has no counterpart here; give"):
+        from_huggingface(spaced, tmp_path / "ours")
+
+
+def test_files_of_windows_and_a_lone_vocabulary_are_read(plain: Path, fast: Path, tmp_path: Path) -> None:
+    windows = changed(plain, tmp_path / "windows")
+    merges = (windows / "merges.txt").read_bytes()
+    (windows / "merges.txt").write_bytes(merges.replace(b"\n", b"\r\n"))
+    assert BartFolder(windows).source.tokenizer.digest == vocabulary(plain).digest
+    lone = changed(fast, tmp_path / "lone")
+    shutil.copy(plain / "vocab.json", lone)
+    assert BartFolder(lone).source.tokenizer.digest == vocabulary(fast).digest
+
+
+def test_special_ids_that_coincide(plain: Path, tmp_path: Path) -> None:
+    """The end can be predicted whatever else it means; so can the start of a text."""
+    same_end = BartFolder(changed(plain, tmp_path / "end", pad_token_id=2))
+    assert same_end.target.own_ids()[2] == 3
+    same_start = changed(plain, tmp_path / "start", decoder_start_token_id=0)
+    (same_start / "generation_config.json").unlink()  # it says something else
+    assert BartFolder(same_start).target.own_ids()[0] == TEXT_START
+    assert from_huggingface(same_start, tmp_path / "ours").checked == 5
+
+
+def test_what_needs_pieces_of_characters_is_refused(plain: Path, tmp_path: Path) -> None:
+    from_huggingface(plain, tmp_path / "ours", check=False)
+    with pytest.raises(ConfigError, match=r"^shortlist: not possible with byte-level BPE; use a model with another"):
+        require_transformer(dragoman.load(tmp_path / "ours", "cpu"))
+    (tmp_path / "text").write_text("a b\n" * 20)
+    names = ("source", "target", "valid_source", "valid_target")
+    data = [f'data.{name}=["{tmp_path / "text"}"]' for name in names]
+    start = [f"train.start_from={tmp_path / 'ours'}", "text.sampling=0.1", "train.max_steps=1"]
+    config = Config.build("tiny", None, [*data, *start])
+    with pytest.raises(
+        ConfigError, match=r"^text\.sampling: not possible with the byte-level BPE of train\.start_from"
+    ):
+        train(config, tmp_path / "run")
 
 
 def test_exports_are_refused(plain: Path, tmp_path: Path) -> None:

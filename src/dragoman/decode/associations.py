@@ -16,6 +16,7 @@ from dragoman.errors import ConfigError
 from dragoman.int8 import Array
 from dragoman.progress import Advance, no_progress
 from dragoman.shortlist import Shortlist
+from dragoman.text.byte_level import ByteLevelTokenizer
 from dragoman.text.normalize import SPACE_MARK
 
 BATCH_TOKENS, BATCHES_AT_ONCE = 2_048, 64  # tokens are on the longer side, including padding
@@ -94,8 +95,11 @@ def _spelling(tokenizers: Tokenizers) -> list[int]:
 
 
 def require_transformer(translator: Translator) -> None:
+    """Whose vocabulary has pieces of characters, all of which a shortlist must allow."""
     if not isinstance(translator.config.model, TransformerConfig):
         raise ConfigError("shortlist: the model is recurrent; a shortlist is learned from a Transformer's attention")
+    if isinstance(translator.tokenizers.target, ByteLevelTokenizer):
+        raise ConfigError("shortlist: not possible with byte-level BPE; use a model with another vocabulary")
 
 
 def learn_shortlist(

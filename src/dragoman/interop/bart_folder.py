@@ -5,9 +5,10 @@ with <s>.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,19 +17,41 @@ from torch import Tensor
 from dragoman.bundle import MAX_TOKENIZER, Tokenizers
 from dragoman.config import Config, TextConfig, TransformerConfig
 from dragoman.errors import ConfigError, ModelError
-from dragoman.interop.marian_folder import MarianFolder, Shapes
-from dragoman.interop.vocabularies import NORMALIZATION, Imported, byte_level_tokenizer, read_ids
+from dragoman.interop.marian_folder import CONFIG, DOWNLOAD, MarianFolder, Shapes
+from dragoman.interop.vocabularies import NORMALIZATION, Imported, SpecialIds, byte_level_tokenizer, read_ids
 
 VOCABULARY_FILE, MERGES, FAST_TOKENIZER = "vocab.json", "merges.txt", "tokenizer.json"
+TOKENIZER_CONFIG, ADDED_TOKENS = "tokenizer_config.json", "added_tokens.json"
+SPECIAL_NAMES = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+ANOTHER = "give another model"
 OFFSET = 2  # rows of the table of positions before the first
-# what old files may say, with the only value that today's library and ours have
-FIXED = {"normalize_before": False, "add_final_layer_norm": False, "normalize_embedding": True,
-         "static_position_embeddings": False}  # fmt: skip
+FEWEST_POSITIONS = 16  # a character may have four tokens, and a text has two of its own
+# what a configuration may say, with the only value that has a counterpart here
+FIXED = {
+    "normalize_before": False, "add_final_layer_norm": False, "normalize_embedding": True,
+    "static_position_embeddings": False, "tie_word_embeddings": True, "share_encoder_decoder_embeddings": True,
+}  # fmt: skip
+# the same for what tokenizer.json says of its model, and of what comes before it
+FIXED_MODEL = {"dropout": None, "continuing_subword_prefix": "", "end_of_word_suffix": "", "ignore_merges": False}
+FIXED_BEFORE = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
 
 class BartFolder(MarianFolder):
     KIND = "BART"
     LIBRARY = ("AutoTokenizer", "BartForConditionalGeneration")
+
+    def __init__(self, folder: Path, name: str = "") -> None:
+        super().__init__(folder, name)
+        for setting, value in FIXED.items():
+            if self.settings.get(setting, value) is not value:
+                raise ConfigError(
+                    f"{folder / CONFIG}: {setting} is {json.dumps(self.settings[setting])[:40]}, and only "
+                    f"{json.dumps(value)} has a counterpart here; give another model"
+                )
+        if self._size("max_position_embeddings", 1024) < FEWEST_POSITIONS:
+            raise ConfigError(
+                f"{folder / CONFIG}: max_position_embeddings is below {FEWEST_POSITIONS}; give another model"
+            )
 
     # Text
 
@@ -40,23 +63,50 @@ class BartFolder(MarianFolder):
             content = self._read(VOCABULARY_FILE, MAX_TOKENIZER)
             with self._naming(VOCABULARY_FILE):
                 ids = read_ids(content, size)
-            lines = self._read(MERGES, MAX_TOKENIZER).decode(errors="replace").split("\n")
+            lines = self._read(MERGES, MAX_TOKENIZER).decode(errors="replace").replace("\r\n", "\n").split("\n")
+            self._refuse_added()
             with self._naming(MERGES):
                 return ids, [_pair(line) for line in lines if line and not line.startswith("#version")]
         found = self._json(FAST_TOKENIZER, MAX_TOKENIZER)
         with self._naming(FAST_TOKENIZER):
             try:
-                model, is_byte_level = found["model"], found["pre_tokenizer"]["type"] == "ByteLevel"
-                added = {token["content"]: token["id"] for token in found["added_tokens"]}
+                model, tokens = found["model"], found.get("added_tokens") or []
+                added = {token["content"]: token["id"] for token in tokens}
+                others = [token["content"] for token in tokens if not token.get("special")]
                 vocabulary, merges = {**added, **model["vocab"]}, [_pair(pair) for pair in model["merges"]]
-            except (TypeError, KeyError):
-                is_byte_level = False
-            if not is_byte_level:
-                raise ModelError("not byte-level BPE")
+                is_plain = (
+                    found.get("normalizer") is None
+                    and found["post_processor"]["type"] == "RobertaProcessing"
+                    and _has(found["pre_tokenizer"], FIXED_BEFORE)
+                    and _has(model, FIXED_MODEL)
+                )
+            except (TypeError, KeyError, AttributeError):
+                raise ModelError("not byte-level BPE") from None
+        if not is_plain:
+            raise ConfigError(f"{self.folder / FAST_TOKENIZER}: prepares text in another way than BART; {ANOTHER}")
+        self._refuse_added(others)
+        with self._naming(FAST_TOKENIZER):
             return read_ids(json.dumps(vocabulary).encode(), size), merges
 
+    def _refuse_added(self, others: Sequence[str] = ()) -> None:
+        """Refuse words that were added to the vocabulary, and another treatment of text."""
+        settings = self._json(TOKENIZER_CONFIG) if (self.folder / TOKENIZER_CONFIG).exists() else {}
+        if settings.get("add_prefix_space"):
+            raise ConfigError(f"{self.folder / TOKENIZER_CONFIG}: add_prefix_space has no counterpart here; {ANOTHER}")
+        decoder = settings.get("added_tokens_decoder")
+        tokens = list(decoder.values()) if isinstance(decoder, dict) else []
+        found = [*others, *(t.get("content") for t in tokens if isinstance(t, dict) and not t.get("special"))]
+        if (self.folder / ADDED_TOKENS).exists():
+            found += [name for name in self._json(ADDED_TOKENS) if name not in SPECIAL_NAMES]
+        if found:
+            raise ConfigError(
+                f"{self.folder}: {str(found[0])[:40]!r} was added to its vocabulary, which has no counterpart here; "
+                f"{ANOTHER}"
+            )
+
     def _vocabulary(self, side: str) -> str:
-        return VOCABULARY_FILE if (self.folder / VOCABULARY_FILE).exists() else FAST_TOKENIZER
+        """vocab.json needs merges.txt beside it."""
+        return VOCABULARY_FILE if (self.folder / MERGES).exists() else FAST_TOKENIZER
 
     def _ids(self, side: str) -> dict[str, int]:
         return self._vocabulary_and_merges[0]
@@ -65,6 +115,10 @@ class BartFolder(MarianFolder):
     def source(self) -> Imported:
         (ids, merges), size = self._vocabulary_and_merges, self._sizes[0]
         special, text_start = self._special(ids, "source"), self._id("bos_token_id", size)
+        for setting, name, index in (("bos_token_id", "<s>", text_start), ("eos_token_id", "</s>", special.end)):
+            if ids.get(name) != index:
+                problem = f"{setting} is {index}, and {name} has the id {ids.get(name)}"
+                raise ModelError(f"{self.folder / CONFIG}: {problem}; {DOWNLOAD}")
         with self._naming(MERGES if self._vocabulary("source") == VOCABULARY_FILE else FAST_TOKENIZER):
             return byte_level_tokenizer(ids, merges, special, text_start, size)
 
@@ -79,9 +133,6 @@ class BartFolder(MarianFolder):
     # Configuration
 
     def _config(self) -> Config:
-        for name, value in FIXED.items():
-            if self.settings.get(name, value) is not value:
-                raise ConfigError(f"{name} is {self.settings[name]!r}, which has no counterpart here; only {value} has")
         config = super()._config()
         assert isinstance(config.model, TransformerConfig)
         model = replace(
@@ -137,9 +188,19 @@ class BartFolder(MarianFolder):
                 found[f"{side}.embedding_norm.{part}"] = take(name, shapes[name])
         return found
 
+    # The check
+
+    def _predicted(self, ids: SpecialIds) -> set[int]:
+        return {ids.end, self._id("bos_token_id", self._sizes[0])}
+
+
+def _has(found: Any, fixed: Mapping[str, Any]) -> bool:
+    """Whether each of these settings is as here, or not there; no text is the same as none."""
+    return all((found.get(name, value) or None) == (value or None) for name, value in fixed.items())
+
 
 def _pair(merge: Any) -> tuple[str, str]:
     parts = merge.split(" ") if isinstance(merge, str) else merge
     if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-        raise ModelError(f"{merge!r} is not a pair of pieces")
+        raise ModelError(f"{str(merge)[:40]!r} is not a pair of pieces")
     return parts[0], parts[1]

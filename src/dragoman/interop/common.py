@@ -77,7 +77,8 @@ def load_source(
     directory = resolve_model(Path(model))
     bundle = load_bundle(directory)
     refuse(bundle.config.model)
-    if isinstance(bundle.tokenizers.source, ByteLevelTokenizer) and not byte_level:
+    both = (bundle.tokenizers.source, bundle.tokenizers.target)
+    if not byte_level and any(isinstance(tokenizer, ByteLevelTokenizer) for tokenizer in both):
         raise ConfigError(
             "export: byte-level BPE is not possible in an export; use the model this one was imported from"
         )

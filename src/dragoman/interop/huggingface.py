@@ -37,7 +37,7 @@ from dragoman.tensors import weights_to_bytes
 
 LIBRARY = "Hugging Face Marian"
 MARIAN_CLASSES = ("MarianTokenizer", "MarianMTModel")
-# what a model's own generation_config.json may add to a search, and ours has not
+# what a model's own generation_config.json may add to a search, and ours does not have
 PLAIN_SEARCH = {"forced_bos_token_id": None, "min_length": 0, "no_repeat_ngram_size": 0}
 CARD_HEAD = """\
 ---

@@ -1,4 +1,4 @@
-"""A folder with a Marian model as Hugging Face's library writes it, and what it is in ours. Knows nothing of its check.
+"""A folder with a Marian model as Hugging Face's library writes it, and what it is in ours.
 
 The folder is untrusted: sizes are checked before anything is read, and nothing in it is executed.
 """
@@ -37,7 +37,7 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 MODEL_FILES = (
     CONFIG, GENERATION, SAFETENSORS, PICKLED, "vocab.json", "target_vocab.json", "source.spm", "target.spm",
-    "merges.txt", "tokenizer.json", "tokenizer_config.json",
+    "merges.txt", "tokenizer.json", "tokenizer_config.json", "added_tokens.json",
 )  # fmt: skip
 NEVER = -1e3  # the bias of an output that Marian does not have: far below all others
 DOWNLOAD = "download the model again"
@@ -345,11 +345,15 @@ class MarianFolder:
 
     # The check
 
+    def _predicted(self, ids: SpecialIds) -> set[int]:
+        """Special ids that are predicted, whatever else they mean."""
+        return {ids.end}
+
     def translate(self, texts: Sequence[str], limit: int) -> list[list[int]]:
         """Greedy search with transformers, as ids of ours."""
         own = self.target.own_ids()
         ids = self._special(self._ids("target"), "target")
-        never = {ids.pad, ids.unk, ids.start} - {ids.end}
+        never = {ids.pad, ids.unk, ids.start} - self._predicted(ids)
         # one more: the last may be forced to be the end
         try:
             found = huggingface.translate(self.folder, texts, limit + 1, never=sorted(never), classes=self.LIBRARY)

@@ -2,7 +2,7 @@
 
 Marian has a sentencepiece model for each side but not its ids: those are in vocab.json. Ours are those of the
 sentencepiece model, so the rows of embeddings and outputs are put in its order: `rows` gives Marian's id for each of
-ours.
+ours. BART has byte-level BPE for both sides; only its special ids move.
 """
 
 import json
@@ -22,7 +22,7 @@ from dragoman.text.vocabulary import VOCABULARY
 spm: Any = sentencepiece.sentencepiece_model_pb2  # made by protobuf, which mypy cannot see into
 LOWEST_SCORE = -1e9  # of pieces that text is never cut into
 SPECIAL = {"<pad>": VOCABULARY.pad, "<unk>": VOCABULARY.unk, "<s>": VOCABULARY.bos, "</s>": VOCABULARY.eos}
-NORMALIZATION: Normalization = "nfc"  # before the sentencepiece model's own
+NORMALIZATION: Normalization = "nfc"  # before the sentencepiece model's own; BART has no other
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,14 @@ class Imported:
     rows: list[int]
 
     def own_ids(self) -> dict[int, int]:
-        """Our ids by theirs; the first where several of ours are the same there, and the start only for itself."""
-        start = VOCABULARY.bos
-        others = [(ours, theirs) for ours, theirs in enumerate(self.rows) if ours != start]
-        return {theirs: ours for ours, theirs in [(start, self.rows[start]), *reversed(others)]}
+        """Our ids by theirs, each of which has one of ours that can be predicted.
+
+        Where several of ours are the same there, it is the end of a text or the first one, and not the start.
+        """
+        start, end = VOCABULARY.bos, VOCABULARY.eos
+        others = [(ours, theirs) for ours, theirs in enumerate(self.rows) if ours not in (start, end)]
+        ordered = [(start, self.rows[start]), *reversed(others), (end, self.rows[end])]
+        return {theirs: ours for ours, theirs in ordered}
 
 
 def read_ids(content: bytes, size: int) -> dict[str, int]:
@@ -111,7 +115,10 @@ def byte_level_tokenizer(
         if name not in text:  # such as <mask>
             control.add(place)
     content = byte_level.to_bytes(pieces, control, merges)
-    return Imported(byte_level.ByteLevelTokenizer(content, NORMALIZATION), rows)
+    try:
+        return Imported(byte_level.ByteLevelTokenizer(content, NORMALIZATION), rows)
+    except ModelError as error:  # its remedy is for a model directory
+        raise ModelError(str(error).removeprefix("tokenizer: ").partition(";")[0]) from None
 
 
 def _parsed(model: bytes) -> Any:

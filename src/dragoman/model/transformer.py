@@ -154,7 +154,7 @@ class DecoderLayer(nn.Module):
 class Stack(nn.Module):
     """What encoder and decoder share: positions and dropout below the layers, in pre-norm a final norm above them.
 
-    BART has one more norm below the layers, which the paper has not.
+    BART has one more norm below the layers, which the paper does not have.
     """
 
     def __init__(self, size: StackSize, config: TransformerConfig) -> None:

@@ -1,8 +1,8 @@
 """Byte-level BPE, as GPT-2 and BART have it, over the package tokenizers. Knows nothing of files or models.
 
-Such a vocabulary comes from an import and is stored as JSON: `pieces`, the name of each id; `control`, the ids that are
-no text; `merges`, pairs of pieces in the order in which they are joined. A name spells bytes, each as one character.
-Every text begins with the id `TEXT_START`, which such models expect on both sides.
+Such a vocabulary comes from an import and is stored as JSON: `pieces`, the name of each id; `control`, the ids that
+stand for no text; `merges`, pairs of pieces in the order in which they are joined. A name spells bytes, each as one
+character. Every text begins with the id `TEXT_START`, which such models expect on both sides.
 """
 
 import functools
@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dragoman.config import LARGEST
 from dragoman.errors import ConfigError, ModelError
 from dragoman.text.normalize import SPACE_MARK, Normalization, normalize, normalize_all
 from dragoman.text.tokenizer import Kind, PieceTable, Tokenizer
@@ -18,11 +19,14 @@ from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
 TEXT_START = NUM_SPECIAL  # the first id after the special ones
 PACKAGE = 'a byte-level vocabulary needs the package tokenizers; pip install "dragoman[huggingface]"'
+NO_PIECES = (
+    "text: not possible with byte-level BPE, whose pieces are not characters; use a model with another vocabulary"
+)
 NOT_OURS = "not a byte-level vocabulary, or damaged; copy it again from a model directory that works"
 
 
 class ByteLevelTokenizer(Tokenizer):
-    """A vocabulary of pieces of bytes: any text has ids, and its words need not be separated."""
+    """A vocabulary of pieces of bytes, in which any text has ids."""
 
     def __init__(self, model: bytes, normalization: Normalization = "nfc") -> None:
         self._model = model
@@ -72,7 +76,7 @@ class ByteLevelTokenizer(Tokenizer):
         return "bpe"
 
     def piece_table(self) -> PieceTable:
-        raise ConfigError("text: a byte-level vocabulary has no pieces of characters; give a model with another one")
+        raise ConfigError(NO_PIECES)
 
 
 def to_bytes(names: Sequence[str], control: Iterable[int], merges: Iterable[tuple[str, str]]) -> bytes:
@@ -95,8 +99,14 @@ def _read(model: bytes) -> tuple[list[str], frozenset[int], list[tuple[str, str]
     try:
         stored: Any = json.loads(model)
         names, control, merges = stored["pieces"], frozenset(stored["control"]), stored["merges"]
-        is_text = all(type(name) is str for name in itertools.chain(names, *merges))
-        is_valid = is_text and all(type(index) is int for index in control) and all(len(pair) == 2 for pair in merges)
+        is_valid = (
+            all(type(part) is list and len(part) <= LARGEST for part in (names, merges))
+            and all(type(pair) is list and len(pair) == 2 for pair in merges)
+            and all(type(name) is str for name in itertools.chain(names, itertools.chain.from_iterable(merges)))
+            and all(type(index) is int for index in control)
+        )
+        if is_valid:
+            "".join(names).encode()  # half of a surrogate pair is not text
     except (ValueError, RecursionError, TypeError, KeyError):
         is_valid = False
     if not is_valid or not control >= {*range(TEXT_START + 1)} or max(control) >= len(names):
@@ -104,7 +114,7 @@ def _read(model: bytes) -> tuple[list[str], frozenset[int], list[tuple[str, str]
     alphabet = {*byte_characters().values()}
     ordinary = [name for index, name in enumerate(names) if index not in control]
     if not alphabet <= {*ordinary} or not {*"".join(ordinary)} <= alphabet or len({*ordinary}) < len(ordinary):
-        raise ModelError(f"tokenizer: its pieces do not spell every byte, or are no bytes; {NOT_OURS}")
+        raise ModelError(f"tokenizer: its pieces do not spell every byte, or spell something else; {NOT_OURS}")
     return names, control, [(first, second) for first, second in merges]
 
 
@@ -124,6 +134,8 @@ def _backend(names: Sequence[str], control: frozenset[int], merges: list[tuple[s
 
 def _show(spelled: bytes) -> str:
     try:
-        return spelled.decode().replace(" ", SPACE_MARK)
+        text = spelled.decode().replace(" ", SPACE_MARK)
     except UnicodeDecodeError:
-        return "".join(f"<0x{value:02X}>" for value in spelled)
+        text = ""
+    # a terminal may obey what cannot be printed
+    return text if text and text.isprintable() else "".join(f"<0x{value:02X}>" for value in spelled)

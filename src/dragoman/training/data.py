@@ -17,6 +17,7 @@ from dragoman.data.corpus import CorpusReport, content_hash, read_pairs
 from dragoman.data.store import Store, build_store
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import make_directory, write_file
+from dragoman.text.byte_level import ByteLevelTokenizer
 from dragoman.text.normalize import normalize
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.training.reports.log import Reporter
@@ -127,6 +128,8 @@ def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter)
                 f"train.start_from: {config.train.start_from} translates into several languages, and training does not "
                 "add their tags to sources; start from a model with one target language"
             )
+        if config.text.sampling and isinstance(tokenizers.source, ByteLevelTokenizer):
+            raise ConfigError("text.sampling: not possible with the byte-level BPE of train.start_from; set it to 0")
         return tokenizers
     kept = run / "data" / f"tokenizer-{_vocabulary_key(config, data)[:16]}"
     names = list(dict.fromkeys(tokenizer_names(config.text.joint)))
