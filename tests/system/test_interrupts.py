@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and internal errors in a command: one line on stderr and the promised exit code, at any moment."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.cli import interrupts, main
+from dragoman.errors import Stopped
 from tests.forked import Ended, default_interrupts, shared_server
 
 BUG = "dragoman: internal error: ZeroDivisionError: division by zero; `dragoman --debug ...` shows the traceback"
@@ -132,3 +135,22 @@ def test_interrupt_while_waiting_for_a_line_raises_keyboard_interrupt() -> None:
     outcomes = done.stdout.split()
     assert outcomes[-1] == "StopIteration", "nothing was left to interrupt"
     assert len(outcomes) > 5
+
+
+@pytest.mark.parametrize(
+    ("processes", "number", "line"),
+    [
+        ("1", signal.SIGTERM, "terminated"),
+        ("2", signal.SIGINT, "interrupted"),
+        ("2", signal.SIGTERM, ""),
+    ],
+)
+def test_torchrun_terminates_the_other_processes_silently(
+    processes: str, number: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has reported the error for which it does so."""
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    monkeypatch.setattr(interrupts, "received", number)
+    monkeypatch.setattr(main, "_discard_output", lambda: None)
+    assert main._outcome(KeyboardInterrupt()) == (128 + number, line)
+    assert main._outcome(Stopped("after step 3", number)) == (128 + number, "after step 3")

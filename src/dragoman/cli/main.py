@@ -6,6 +6,7 @@ It imports next to nothing before `main` handles signals, so that Ctrl-C never s
 import errno
 import io
 import os
+import signal
 import sys
 import warnings
 from typing import Any
@@ -29,7 +30,8 @@ def main() -> None:
 
             traceback.print_exc()
         code, message = _outcome(error)
-        print(f"dragoman: {message}", file=sys.stderr)
+        if message:
+            print(f"dragoman: {message}", file=sys.stderr)
         sys.exit(code)
 
 
@@ -55,14 +57,18 @@ def _run() -> None:
 
 
 def _outcome(error: BaseException) -> tuple[int, str]:
-    """The exit code and the line on stderr."""
+    """The exit code and the line on stderr, if any."""
     from dragoman.errors import DragomanError, Stopped
 
     number = interrupts.received
     if number is not None:
         # whatever the KeyboardInterrupt was turned into: typer's exit, or an error of the code it interrupted
         _discard_output()
-        return 128 + number, str(error) if isinstance(error, Stopped) else interrupts.describe(number)
+        if isinstance(error, Stopped):
+            return 128 + number, str(error)
+        # torchrun terminates the others after an error in one process, which has reported it
+        is_one_of_several = os.environ.get("WORLD_SIZE", "1") != "1" and number == signal.SIGTERM
+        return 128 + number, "" if is_one_of_several else interrupts.describe(number)
     if isinstance(error, DragomanError):
         return error.exit_code, str(error)
     return 1, f"internal error: {type(error).__name__}: {error}; `dragoman --debug ...` shows the traceback"
