@@ -420,6 +420,7 @@ def test_a_better_average_is_not_replaced_by_a_worse_checkpoint(tmp_path: Path) 
     assert published(tmp_path) == told
 
 
+@pytest.mark.slow
 def test_changed_validation_metric_resets_the_best_score(tmp_path: Path) -> None:
     run_steps(tmp_path, 6)
     reporter = Notes()
@@ -436,6 +437,7 @@ def test_finished_run_is_left_unchanged(quick_run: Path) -> None:
     assert (quick_run / "log.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_more_patience_lets_a_stopped_run_resume(tmp_path: Path) -> None:
     settings = ("train.learning_rate=0.0", "train.save_every=2", "train.max_steps=8")
     assert train(quick_config(*settings, "train.patience=1"), tmp_path).steps == 4

@@ -525,6 +525,7 @@ def test_generation_config_has_the_settings_of_the_model(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("to", PROGRAMS)
+@pytest.mark.slow
 def test_program_of_the_readme_translates_as_we_do(
     to: str, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -306,7 +306,9 @@ def test_a_cpu_without_bfloat16_instructions_warns(
     assert [str(warning.message) for warning in recwarn] == [expected] * (slow and precision == "bfloat16")
 
 
-@pytest.mark.parametrize(("precision", "margin"), [("int8", 0.05), ("bfloat16", 0.5)])
+@pytest.mark.parametrize(
+    ("precision", "margin"), [pytest.param("int8", 0.05, marks=pytest.mark.slow), ("bfloat16", 0.5)]
+)
 def test_scores_and_attention_of_translations_match_in_each_precision(
     quick_run: Path, precision: str, margin: float
 ) -> None:
