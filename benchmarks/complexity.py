@@ -30,8 +30,8 @@ from torch.autograd.graph import Node, saved_tensors_hooks
 from dragoman.config import RecurrentConfig, TransformerConfig
 from dragoman.model.attention import MultiHeadAttention, attend
 from dragoman.model.build import Model, build_model
+from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.pictures import svg_plot
-from dragoman.training.loss import smoothed_cross_entropy
 
 KERNEL = 3
 HEADS = 8

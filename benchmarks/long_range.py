@@ -22,9 +22,9 @@ from torch import Tensor
 
 from dragoman.config import ModelConfig, RecurrentConfig, TrainConfig, TransformerConfig
 from dragoman.model.build import Model, build_model
+from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.pictures import svg_plot
 from dragoman.text.vocabulary import VOCABULARY
-from dragoman.training.loss import smoothed_cross_entropy
 from dragoman.training.optimizer import learning_rate
 
 BOS, EOS = VOCABULARY.bos, VOCABULARY.eos

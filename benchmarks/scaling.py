@@ -40,6 +40,7 @@ from dragoman.data.batching import Batch, BatchPlan, teacher_forcing
 from dragoman.data.store import Store
 from dragoman.model.footprint import parameter_counts
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.translation import Translating
 from dragoman.training.distributed import Ranks, gradient_norm, shard
 from dragoman.training.gradients import Padded
 
@@ -68,9 +69,9 @@ def make_batches(options: Options) -> list[Batch]:
     )
     sentences = Sentences(source, target)
     lengths = [np.array(list(map(len, side))) for side in (source, target)]
-    plan = BatchPlan(lengths[0], lengths[1], batch_tokens=TOKENS[options.preset], seed=1)
+    plan = BatchPlan(np.maximum(*lengths) + 1, batch_tokens=TOKENS[options.preset], seed=1)
     batches = [
-        teacher_forcing(rows, [sentences.source[row] for row in rows], [sentences.target[row] for row in rows])
+        teacher_forcing([sentences.source[row] for row in rows], [sentences.target[row] for row in rows])
         for rows in plan.epoch(0)[:50]
     ]
     batches.sort(key=lambda batch: batch.num_tokens)
@@ -95,10 +96,10 @@ class Worker:
         model = Transformer(options.model)
         if system == FSDP:
             shard(model, self.ranks)
-        settings = Config.build(options.preset).train
-        self.layout = Padded(settings, no_store, LONGEST + 1, model, torch.device("cpu"), torch.float32, self.ranks)
+        task, settings, cpu = Translating(), Config.build(options.preset).train, torch.device("cpu")
+        self.layout = Padded(task, settings, no_store, LONGEST + 1, model, cpu, torch.float32, self.ranks)
         # the same weights with no other rank to wait for
-        self.apart = Padded(settings, no_store, LONGEST + 1, model, torch.device("cpu"), torch.float32, Ranks())
+        self.apart = Padded(task, settings, no_store, LONGEST + 1, model, cpu, torch.float32, Ranks())
         self.parameters = list(model.parameters())
         self.message = torch.zeros(sum(parameter.numel() for parameter in self.parameters))
         self.optimizer = torch.optim.Adam(self.parameters, lr=1e-5, betas=(0.9, 0.98), eps=1e-9, fused=True)

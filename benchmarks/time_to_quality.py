@@ -30,14 +30,16 @@ from dragoman.data.packing import Shape, pack
 from dragoman.decode.translator import Translator
 from dragoman.device import choose_device, choose_precision, kernels_run
 from dragoman.errors import DragomanError
+from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
 from dragoman.pictures import svg_plot
+from dragoman.tasks.task import PreparedData
+from dragoman.tasks.translation import Translating
 from dragoman.text.vocabulary import VOCABULARY
 from dragoman.training.cuda_graph import GradientGraph
-from dragoman.training.data import PreparedData, prepare_data
+from dragoman.training.data import prepare_data
 from dragoman.training.gradients import PackedLoss, PaddedLoss
-from dragoman.training.loss import smoothed_cross_entropy
 from dragoman.training.optimizer import learning_rate
 from dragoman.training.reports.log import SilentReporter
 from dragoman.training.reports.provenance import describe
@@ -67,7 +69,7 @@ class Ours:
         config, settings = prepared.config, prepared.config.train
         assert isinstance(config.model, TransformerConfig)
         self.model = Transformer(config.model).to(device)
-        self._padded = PaddedLoss(self.model, precision, settings.label_smoothing)
+        self._padded = PaddedLoss(Translating(), self.model, precision, settings.label_smoothing)
         self._graph: GradientGraph | None = None
         self._shape: Shape | None = None
         if device.type == "cuda" and kernels_run():
@@ -167,7 +169,7 @@ def race(
 def _plan(prepared: PreparedData) -> BatchPlan:
     store, settings = prepared.train, prepared.config.train
     budget, seed = settings.batch_tokens, settings.seed
-    return BatchPlan(store.source_lengths, store.target_lengths, batch_tokens=budget, seed=seed)
+    return BatchPlan(store.sizes, batch_tokens=budget, seed=seed)
 
 
 def _batches(prepared: PreparedData) -> Iterator[Ids]:

@@ -49,9 +49,9 @@ from dragoman.data.batching import teacher_forcing
 from dragoman.data.packing import pack_sentences
 from dragoman.device import keep_freed_memory
 from dragoman.model.footprint import parameter_counts
+from dragoman.model.loss import projected_cross_entropy, smoothed_cross_entropy
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
-from dragoman.training.loss import projected_cross_entropy, smoothed_cross_entropy
 
 MATRIX = "matrix product"
 SENTENCES = 10_000
@@ -181,7 +181,7 @@ def prepare(name: str, options: Options) -> tuple[Callable[[Any], None], list[An
         model: nn.Module = Transformer(config)
     else:
         model = drop_as_the_paper(PEERS[name.rsplit(", ", 1)[0]](config))
-    return padded_step(model, compiled, options), [teacher_forcing(np.arange(len(pair[0])), *pair) for pair in chosen]
+    return padded_step(model, compiled, options), [teacher_forcing(*pair) for pair in chosen]
 
 
 def matrix_rate(dtype: torch.dtype) -> dict[str, float]:

@@ -41,9 +41,9 @@ def make_sentences(count: int) -> Sentences:
 def padded_batches(sentences: Sentences, tokens: int, count: int) -> list[Batch]:
     """Sorted by length, as the peers' own loaders do it; the same average length as above."""
     source_lengths, target_lengths = (np.array(list(map(len, side))) for side in (sentences.source, sentences.target))
-    plan = BatchPlan(source_lengths, target_lengths, batch_tokens=tokens, seed=1)
+    plan = BatchPlan(np.maximum(source_lengths, target_lengths) + 1, batch_tokens=tokens, seed=1)
     return [
-        teacher_forcing(rows, [sentences.source[row] for row in rows], [sentences.target[row] for row in rows])
+        teacher_forcing([sentences.source[row] for row in rows], [sentences.target[row] for row in rows])
         for rows in plan.epoch(0)[:count]
     ]
 
@@ -56,7 +56,7 @@ def uniform_batches(tokens: int, count: int) -> list[Batch]:
         lengths = random.integers(25, 32, size=(2, tokens // 32))
         lengths[:, 0] = 31
         sides = [[random.integers(4, VOCABULARY, size=length).tolist() for length in side] for side in lengths]
-        batches.append(teacher_forcing(np.arange(tokens // 32), sides[0], sides[1]))
+        batches.append(teacher_forcing(sides[0], sides[1]))
     return batches
 
 

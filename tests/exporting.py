@@ -1,6 +1,5 @@
 """Small random models of many shapes, for the tests of exports."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,8 +20,7 @@ def random_model(directory: Path, *settings: str) -> Path:
     config = Config.build("tiny", None, [*SIZES, *settings])
     source = Tokenizer.train(LINES, config.text)
     target = source if config.text.joint else Tokenizer.train([*(line.upper() for line in LINES), "Ä Ö ß"], config.text)
-    target_size = None if config.text.joint else target.size
-    config = replace(config, model=replace(config.model, vocab_size=source.size, target_vocab_size=target_size))
+    config = config.with_vocabulary(source.size, target.size)
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
         model = build_model(config.model)

@@ -24,14 +24,15 @@ import torch
 from dragoman import bundle, files
 from dragoman.cli import progress
 from dragoman.data import store
+from dragoman.data.batching import AnyBatch
 from dragoman.decode import translator
 from dragoman.decode.engines.plain import Engine
 from dragoman.errors import Stopped
 from dragoman.text import tokenizer
 from dragoman.training import checkpoint, distributed, gradients, saving, signals, step, validation
 from dragoman.training.batches import StepPlan
+from dragoman.training.gradients import PaddedLoss
 from dragoman.training.loop import Trainer
-from dragoman.training.loss import smoothed_cross_entropy
 from dragoman.training.signals import Signals
 from dragoman.training.step import Stepper
 
@@ -401,15 +402,15 @@ def record_batches(report: str) -> None:
 
 def nan_losses(steps: list[int]) -> None:
     """NaN at these steps, and when they are diagnosed."""
-    real_step, real_loss = Stepper.step, smoothed_cross_entropy
+    real_step, real_loss = Stepper.step, PaddedLoss.forward
     current = [0]
 
     def step(self: Stepper, plan: StepPlan, batches: list[Any]) -> None:
         current[0] = self.run.progress.step + 1
         real_step(self, plan, batches)
 
-    def loss(logits: torch.Tensor, target: torch.Tensor, smoothing: float, pad: int) -> torch.Tensor:
-        return real_loss(logits, target, smoothing, pad) * (float("nan") if current[0] in steps else 1.0)
+    def loss(self: PaddedLoss, batch: AnyBatch) -> torch.Tensor:
+        return real_loss(self, batch) * (float("nan") if current[0] in steps else 1.0)
 
     _put(Stepper, "step", step)
-    _put(gradients, "smoothed_cross_entropy", loss)
+    _put(PaddedLoss, "forward", loss)

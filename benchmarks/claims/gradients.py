@@ -69,7 +69,7 @@ def gradients(quick: bool) -> dict[str, Any]:
     alike: dict[str, float] = {}
     for name, (variant, left_out) in variants.items():
         torch.manual_seed(0)
-        layers = nn.ModuleList(EncoderLayer(variant) for _ in range(DEPTH)).apply(initialise)
+        layers = nn.ModuleList(EncoderLayer(variant.encoder, variant) for _ in range(DEPTH)).apply(initialise)
         without(layers, left_out).double()  # float32 does not have enough range here
         x_BTM = torch.randn(8, 16, width, dtype=torch.float64, requires_grad=True)
         states = [x_BTM]

@@ -30,7 +30,9 @@ def query_key_value(model: Transformer, valid: Sequence[Ids]) -> dict[str, Any]:
 
     def look(keys: bool = False, values: bool = False, queries: bool = False) -> tuple[Tensor, Tensor]:
         cache = model.start(model.encode(source))
-        k_BHSD, v_BHSE = cache.layers[0].source
+        attended = cache.layers[0].source
+        assert attended is not None
+        k_BHSD, v_BHSE = attended
         cache.layers[0].source = KeysValues(
             k_BHSD.roll(PLACES, dims=2) if keys else k_BHSD, v_BHSE.roll(PLACES, dims=2) if values else v_BHSE
         )

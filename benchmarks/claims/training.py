@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import TrainConfig, TransformerConfig
+from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.text.vocabulary import VOCABULARY
-from dragoman.training.loss import smoothed_cross_entropy
 from dragoman.training.optimizer import learning_rate
 
 PAD, BOS, EOS = VOCABULARY.pad, VOCABULARY.bos, VOCABULARY.eos

@@ -16,22 +16,23 @@ import json
 import math
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dragoman import hub
-from dragoman.config import Config
+from dragoman.config import CLASSIFICATION, LANGUAGE_MODEL, TRANSLATION, Config
 from dragoman.errors import ConfigError, ModelError
 from dragoman.files import RefusedFile, make_directory, partial_path, read_checked, write_file
 from dragoman.model.shapes import weight_shapes
 from dragoman.shortlist import RELEARN, Shortlist, max_bytes, read_shortlist
+from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.weights import MAX_HEADER, RESTORE, Weights, read_weights
 
@@ -40,13 +41,15 @@ if TYPE_CHECKING:
 
     from dragoman.model.build import Model
 
+T = TypeVar("T")
 _BUILDING = threading.Lock()  # held while a module is built
 BUNDLED_MODELS = Path(__file__).parent / "models"
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
 SHORTLIST = "shortlist.safetensors"
 CHECKPOINTS = "checkpoints"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
-MODEL_FILES = (MANIFEST, *TOKENIZERS, CONFIG, WEIGHTS, SHORTLIST, CARD)
+LABELS = "labels.txt"
+MODEL_FILES = (MANIFEST, *TOKENIZERS, LABELS, CONFIG, WEIGHTS, SHORTLIST, CARD)
 
 # In bytes, far above any real file; larger ones are refused before they are read.
 MAX_TEXT = 4_000_000  # config.toml, card.md, manifest.json
@@ -57,12 +60,20 @@ MAX_DOTS = 20  # in a key of config.toml: tomllib takes quadratic time for them
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """One tokenizer per side; the same object twice when joint."""
+    """One tokenizer per side; the same object twice when joint. A classifier has labels instead of a target."""
 
     source: Tokenizer
     target: Tokenizer
+    labels: Labels | None = None
+
+    @property
+    def output(self) -> Tokenizer | Labels:
+        """What the ids that the model chooses from stand for."""
+        return self.labels or self.target
 
     def files(self) -> dict[str, bytes]:
+        if self.labels is not None:
+            return {"tokenizer.model": self.source.to_bytes(), LABELS: self.labels.to_bytes()}
         if self.source is self.target:
             return {"tokenizer.model": self.source.to_bytes()}
         return {"source.model": self.source.to_bytes(), "target.model": self.target.to_bytes()}
@@ -308,32 +319,61 @@ def load_config(directory: Path) -> Config:
         raise ModelError(str(error)) from None
 
 
+COMMANDS = {  # what uses a model of each task
+    TRANSLATION: "dragoman translate",
+    LANGUAGE_MODEL: "dragoman generate",
+    CLASSIFICATION: "dragoman classify",
+}
+NAMES = {TRANSLATION: "a translation model", LANGUAGE_MODEL: "a language model", CLASSIFICATION: "a classifier"}
+
+
+def require_task(config: Config, task: str, model: str | Path) -> None:
+    """Refuse a model of another task, with the command that fits it."""
+    if config.task != task:
+        raise ModelError(
+            f"{model}: is {NAMES[config.task]}, and {NAMES[task]} is needed; "
+            f"use `{COMMANDS[config.task]} --model {model}`"
+        )
+
+
 def tokenizer_names(joint: bool) -> tuple[str, str]:
     """The file names of both sides' tokenizers."""
     joint_name, source_name, target_name = TOKENIZERS
     return (joint_name, joint_name) if joint else (source_name, target_name)
 
 
+def tokenizer_files(config: Config) -> list[str]:
+    """The names of all files with vocabularies."""
+    return [*dict.fromkeys(tokenizer_names(config.text.joint)), *([LABELS] if config.task == CLASSIFICATION else [])]
+
+
 def load_tokenizers(directory: Path, config: Config) -> Tokenizers:
-    names = tokenizer_names(config.text.joint)
-    loaded = {}
-    for name in sorted(set(names)):
+    """The tokenizers of a model directory, and its labels if it is a classifier."""
+
+    def load(name: str, read: Callable[[bytes], T]) -> T:
         with _verified(directory, name, MAX_TOKENIZER) as content:
             try:
-                loaded[name] = Tokenizer.from_bytes(content, config.text.normalization)
+                return read(content)
             except ModelError as error:
                 raise ModelError(f"{directory / name}: {error}") from None
-    return Tokenizers(loaded[names[0]], loaded[names[1]])
+
+    def tokenizer(content: bytes) -> Tokenizer:
+        return Tokenizer.from_bytes(content, config.text.normalization)
+
+    names = tokenizer_names(config.text.joint)
+    loaded = {name: load(name, tokenizer) for name in sorted(set(names))}
+    labels = load(LABELS, Labels.from_bytes) if config.task == CLASSIFICATION else None
+    return Tokenizers(loaded[names[0]], loaded[names[1]], labels)
 
 
 def load_bundle(directory: Path) -> Bundle:
     """Load a model directory and check that its configuration, tokenizers and weights fit together."""
     config = load_config(directory)
     tokenizers = load_tokenizers(directory, config)
-    sizes = (tokenizers.source.size, tokenizers.target.size)
+    sizes = (tokenizers.source.size, tokenizers.output.size)
     if sizes != (config.model.vocab_size, config.model.target_vocabulary):
         raise ModelError(
-            f"{directory}: its tokenizers have {sizes[0]} and {sizes[1]} pieces, its config.toml says "
+            f"{directory}: its vocabularies have {sizes[0]} and {sizes[1]} entries, its config.toml says "
             f"{config.model.vocab_size} and {config.model.target_vocabulary}; restore the files that belong together"
         )
     path = directory / WEIGHTS

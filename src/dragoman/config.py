@@ -113,23 +113,34 @@ class StackSize:
     d_v: int
 
 
-@dataclass(frozen=True)
-class TransformerConfig:
-    """The shape of a Transformer. Defaults are the paper's base model."""
+SIZES = (  # of a model, in the order in which they are checked
+    "vocab_size",
+    "target_vocab_size",
+    "num_labels",
+    "d_model",
+    "d_ff",
+    "num_heads",
+    "d_k",
+    "d_v",
+    "decoder_d_model",
+    "decoder_d_ff",
+    "decoder_num_heads",
+    "max_positions",
+)
 
-    architecture: Literal["transformer"] = "transformer"  # the kind of model
-    vocab_size: int = 37_000  # of the source, and of the target unless target_vocab_size is given
-    target_vocab_size: int | None = None  # of the target, where it has a vocabulary of its own
-    num_layers: int = 6  # layers of the encoder, and of the decoder unless decoder_num_layers is given
+
+@dataclass(frozen=True)
+class LayersConfig:
+    """What every kind of Transformer has: the shape of its layers. Defaults are the paper's base model."""
+
+    architecture: str = ""  # the kind of model
+    vocab_size: int = 37_000  # pieces of the vocabulary
+    num_layers: int = 6  # layers of the stack
     d_model: int = 512  # width of embeddings and layers
     d_ff: int = 2048  # inner width of the feed-forward networks
     num_heads: int = 8  # attention heads per layer
     d_k: int | None = None  # width of a head's queries and keys; None: d_model / num_heads
     d_v: int | None = None  # width of a head's values; None: d_model / num_heads
-    decoder_num_layers: int | None = None  # layers of the decoder; None: as the encoder
-    decoder_d_model: int | None = None  # width of the decoder; None: as the encoder
-    decoder_d_ff: int | None = None  # inner width of the decoder's feed-forward networks; None: as the encoder
-    decoder_num_heads: int | None = None  # heads of the decoder; None: as the encoder
     norm: Literal["post", "pre"] = "post"  # layer norm after each sub-layer, as in the paper, or before
     positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"  # how positions are encoded
     max_positions: int = 1024  # learned positions only; the others have no limit
@@ -138,62 +149,33 @@ class TransformerConfig:
     dropout: float = 0.1  # on embeddings and on the output of every sub-layer
     attention_dropout: float = 0.0  # on attention weights
     attention_bias: bool = True  # biases in the projections of attention
-    output_bias: bool = False  # a bias in the output projection
     init_gain: float = 1.0  # factor on the Xavier uniform initialisation of matrices
-    share_source_target: bool = True  # one embedding for source and target
-    share_target_output: bool = True  # the output projection is the target embedding
 
     def __post_init__(self) -> None:
         check_fields("model", self)
-        for name in (
-            "vocab_size",
-            "target_vocab_size",
-            "d_model",
-            "d_ff",
-            "num_heads",
-            "d_k",
-            "d_v",
-            "decoder_d_model",
-            "decoder_d_ff",
-            "decoder_num_heads",
-            "max_positions",
-        ):
-            _require_range("model", name, getattr(self, name), 1, LARGEST)
-        for name in ("num_layers", "decoder_num_layers"):
-            _require_range("model", name, getattr(self, name), 1, 1000)
+        for name in SIZES:
+            _require_range("model", name, getattr(self, name, None), 1, LARGEST)
+        _require_range("model", "num_layers", self.num_layers, 1, 1000)
         _require_range("model", "dropout", self.dropout, 0.0, 0.999)
         _require_range("model", "attention_dropout", self.attention_dropout, 0.0, 0.999)
         _require_range("model", "init_gain", self.init_gain, 0.001, 1_000.0)
-        if self.share_source_target:
-            require(
-                self.encoder.d_model == self.decoder.d_model,
-                f"model.share_source_target: one embedding cannot have widths {self.encoder.d_model} and "
-                f"{self.decoder.d_model}; make d_model and decoder_d_model equal or set share_source_target = false",
-            )
-        _require_one_vocabulary(self)
+        stacks = self.stacks  # checks that the heads divide the width
         if self.positions == "rotary":
-            for side, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            for side, stack in stacks.items():
                 require(
                     stack.d_k % 2 == 0,
                     f"model.positions: rotary turns pairs, and the {side}'s d_k={stack.d_k} is odd; use an even d_k",
                 )
 
     @property
-    def encoder(self) -> StackSize:
-        return self._stack(self.num_layers, self.d_model, self.d_ff, self.num_heads)
-
-    @property
-    def decoder(self) -> StackSize:
-        return self._stack(
-            self.decoder_num_layers or self.num_layers,
-            self.decoder_d_model or self.d_model,
-            self.decoder_d_ff or self.d_ff,
-            self.decoder_num_heads or self.num_heads,
-        )
+    def stacks(self) -> dict[str, StackSize]:
+        """The stacks of layers by name: encoder, decoder."""
+        raise NotImplementedError
 
     @property
     def target_vocabulary(self) -> int:
-        return self.target_vocab_size or self.vocab_size
+        """How many ids the model chooses from."""
+        return self.vocab_size
 
     @property
     def longest(self) -> int | None:
@@ -235,6 +217,94 @@ class TransformerConfig:
 
 
 @dataclass(frozen=True)
+class TransformerConfig(LayersConfig):
+    """The shape of the Transformer: encoder and decoder. Defaults are the paper's base model."""
+
+    architecture: Literal["transformer"] = "transformer"  # the kind of model
+    vocab_size: int = 37_000  # of the source, and of the target unless target_vocab_size is given
+    num_layers: int = 6  # layers of the encoder, and of the decoder unless decoder_num_layers is given
+    target_vocab_size: int | None = None  # of the target, where it has a vocabulary of its own
+    decoder_num_layers: int | None = None  # layers of the decoder; None: as the encoder
+    decoder_d_model: int | None = None  # width of the decoder; None: as the encoder
+    decoder_d_ff: int | None = None  # inner width of the decoder's feed-forward networks; None: as the encoder
+    decoder_num_heads: int | None = None  # heads of the decoder; None: as the encoder
+    output_bias: bool = False  # a bias in the output projection
+    share_source_target: bool = True  # one embedding for source and target
+    share_target_output: bool = True  # the output projection is the target embedding
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_range("model", "decoder_num_layers", self.decoder_num_layers, 1, 1000)
+        if self.share_source_target:
+            require(
+                self.encoder.d_model == self.decoder.d_model,
+                f"model.share_source_target: one embedding cannot have widths {self.encoder.d_model} and "
+                f"{self.decoder.d_model}; make d_model and decoder_d_model equal or set share_source_target = false",
+            )
+        _require_one_vocabulary(self)
+
+    @property
+    def stacks(self) -> dict[str, StackSize]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    @property
+    def encoder(self) -> StackSize:
+        return self._stack(self.num_layers, self.d_model, self.d_ff, self.num_heads)
+
+    @property
+    def decoder(self) -> StackSize:
+        return self._stack(
+            self.decoder_num_layers or self.num_layers,
+            self.decoder_d_model or self.d_model,
+            self.decoder_d_ff or self.d_ff,
+            self.decoder_num_heads or self.num_heads,
+        )
+
+    @property
+    def target_vocabulary(self) -> int:
+        return self.target_vocab_size or self.vocab_size
+
+    def with_vocabulary(self, source_size: int, target_size: int, *, joint: bool) -> Self:
+        return replace(self, vocab_size=source_size, target_vocab_size=None if joint else target_size)
+
+
+@dataclass(frozen=True)
+class DecoderConfig(LayersConfig):
+    """The shape of a decoder alone, which has no source to attend to: a language model."""
+
+    architecture: Literal["decoder"] = "decoder"  # the kind of model
+    output_bias: bool = False  # a bias in the output projection
+    share_target_output: bool = True  # the output projection is the embedding
+
+    @property
+    def stacks(self) -> dict[str, StackSize]:
+        return {"decoder": self._stack(self.num_layers, self.d_model, self.d_ff, self.num_heads)}
+
+    def with_vocabulary(self, source_size: int, target_size: int, *, joint: bool) -> Self:
+        return replace(self, vocab_size=target_size)
+
+
+@dataclass(frozen=True)
+class EncoderConfig(LayersConfig):
+    """The shape of an encoder alone: a classifier of texts."""
+
+    architecture: Literal["encoder"] = "encoder"  # the kind of model
+    num_labels: int = 2  # labels to choose from
+    pooling: Literal["end", "mean"] = "end"  # what is classified: the state of </s>, or the mean of all states
+
+    @property
+    def stacks(self) -> dict[str, StackSize]:
+        return {"encoder": self._stack(self.num_layers, self.d_model, self.d_ff, self.num_heads)}
+
+    @property
+    def target_vocabulary(self) -> int:
+        return self.num_labels
+
+    def with_vocabulary(self, source_size: int, target_size: int, *, joint: bool) -> Self:
+        return replace(self, vocab_size=source_size, num_labels=target_size)
+
+
+@dataclass(frozen=True)
 class RecurrentConfig:
     """The shape of a recurrent encoder-decoder, the Transformer's ancestor."""
 
@@ -266,12 +336,20 @@ class RecurrentConfig:
     def longest(self) -> int | None:
         return None
 
+    def with_vocabulary(self, source_size: int, target_size: int, *, joint: bool) -> Self:
+        return replace(self, vocab_size=source_size, target_vocab_size=None if joint else target_size)
 
-ModelConfig = TransformerConfig | RecurrentConfig
-ARCHITECTURES: dict[str, type[ModelConfig]] = {"transformer": TransformerConfig, "rnn": RecurrentConfig}
+
+ModelConfig = TransformerConfig | DecoderConfig | EncoderConfig | RecurrentConfig
+ARCHITECTURES: dict[str, type[ModelConfig]] = {
+    "transformer": TransformerConfig,
+    "decoder": DecoderConfig,
+    "encoder": EncoderConfig,
+    "rnn": RecurrentConfig,
+}
 
 
-def _require_one_vocabulary(model: ModelConfig) -> None:
+def _require_one_vocabulary(model: TransformerConfig | RecurrentConfig) -> None:
     require(
         not model.share_source_target or model.target_vocab_size in (None, model.vocab_size),
         f"model.share_source_target: one embedding cannot have {model.vocab_size} and "
@@ -281,7 +359,7 @@ def _require_one_vocabulary(model: ModelConfig) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where parallel text comes from: files, or the name of a corpus the project generates by itself."""
+    """Where text comes from: files, or the name of a corpus the project generates by itself."""
 
     source: tuple[str, ...] = ()  # training text: one or more files, read one after the other
     target: tuple[str, ...] = ()  # its translation, line by line
@@ -289,6 +367,9 @@ class DataConfig:
     valid_target: tuple[str, ...] = ()  # its translation
     test_source: tuple[str, ...] = ()  # test sets, each a file of its own, evaluated once at the end
     test_target: tuple[str, ...] = ()  # their translations
+    text: tuple[str, ...] = ()  # of a language model: training text, one or more files
+    valid_text: tuple[str, ...] = ()  # held-out text for validation
+    test_text: tuple[str, ...] = ()  # test sets, each a file of its own, scored once at the end
     generated: str = ""  # a generated corpus such as "numbers-th", instead of the four files above
     generated_size: int = 30_000  # training pairs; validation and test get 1,000 each
     generated_test: bool = False  # evaluate the test pairs of the generated corpus at the end
@@ -321,10 +402,13 @@ class TextConfig:
     vocab_size: int = 37_000  # pieces at most; it shrinks, with a note, to what the text supports
     joint: bool = True  # one tokenizer for both sides
     byte_fallback: bool = True  # characters never seen become bytes instead of <unk>
-    # Unicode normalisation; -nbsp keeps no-break spaces, which otherwise become plain spaces
-    normalization: Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase", "nfc-nbsp", "nfc-nbsp-lowercase"] = "nfc"
+    # Unicode normalisation; -nbsp keeps no-break spaces, which otherwise become plain spaces; none keeps all characters
+    normalization: Literal[
+        "nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase", "nfc-nbsp", "nfc-nbsp-lowercase", "none"
+    ] = "nfc"
     training_lines: int = 2_000_000  # at most this many lines train the tokenizer
-    max_length: int = 256  # pieces; longer pairs are left out of training, longer input is split
+    # pieces; longer pairs are left out of training, longer input is split; of a language model, how far it looks back
+    max_length: int = 256
     # subword sampling: other pieces for the same text in every epoch; 0: off. For bpe the probability of skipping a
     # merge (0.1 is usual), for unigram the exponent on a segmentation's probability (0.2 is usual)
     sampling: float = 0.0
@@ -369,8 +453,10 @@ class TrainConfig:
     keep_checkpoints: int = 5  # checkpoints on disk, at least as many as average needs
     average: int = 5  # how many of the last checkpoints are averaged at the end
     valid_sentences: int = 1_000  # sentences translated at each validation, at most
-    # what checkpoints are selected by: chrF suits languages without spaces too; exact_match is in per cent of the lines
-    valid_metric: Literal["chrf", "bleu", "loss", "exact_match"] = "chrf"
+    # what checkpoints are selected by: chrF suits languages without spaces too, exact_match counts equal lines; of a
+    # language model loss; of a classifier accuracy, macro_f1 or loss
+    valid_metric: Literal["chrf", "bleu", "loss", "exact_match", "accuracy", "macro_f1"] = "chrf"
+    class_weights: Literal["none", "balanced"] = "none"  # of a classifier; balanced: rare labels count more
     patience: int = 0  # validations without a better metric before stopping; 0: never
     log_every: int = 50  # steps between records in log.jsonl
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
@@ -464,17 +550,28 @@ class Config:
     def __post_init__(self) -> None:
         for section, hint in _type_hints(Config).items():
             value, kinds = getattr(self, section), typing.get_args(hint) or (hint,)
-            wanted = " or a ".join(kind.__name__ for kind in kinds)
-            require(isinstance(value, kinds), f"{section}: {value!r} is not a {wanted}")
+            wanted = ", ".join(kind.__name__ for kind in kinds)
+            require(
+                isinstance(value, kinds), f"{section}: {value!r} is not {'one of' if len(kinds) > 1 else 'a'} {wanted}"
+            )
         require(
             self.model.longest is None or self.model.longest >= self.text.max_length,
             f"model.max_positions: {self.model.longest} learned positions cannot hold text.max_length="
             f"{self.text.max_length} pieces; raise one or lower the other",
         )
         require(
-            not (self.model.share_source_target and not self.text.joint),
+            self.text.normalization != "none" or self.task != TRANSLATION,
+            "text.normalization: none is for language models and classifiers; use nfc or another form",
+        )
+        require(
+            self.text.joint or not getattr(self.model, "share_source_target", False),
             "text.joint: two vocabularies cannot share one embedding; set model.share_source_target = false",
         )
+
+    @property
+    def task(self) -> str:
+        """What the model does: translation, a language model, classification."""
+        return TASKS[self.model.architecture]
 
     @classmethod
     def build(
@@ -526,16 +623,16 @@ class Config:
                 require(isinstance(entries, Mapping), f"{name}: is a section; write {name}.key = value")
                 values[name].update(entries)
         for layer in asked if saved else (file, *asked):
-            for key in ("vocab_size", "target_vocab_size"):
-                require(
-                    key not in layer.get("model", ()),
-                    f"model.{key}: follows from the tokenizer; leave it out and set text.vocab_size",
-                )
+            for key in ("vocab_size", "target_vocab_size", "num_labels"):
+                origin = "labels; leave it out" if key == "num_labels" else FROM_TOKENIZER
+                require(key not in layer.get("model", ()), f"model.{key}: follows from the {origin}")
         kinds = {**_SECTIONS, "model": _architecture(values["model"])}
-        for name, entries in (PRESETS[preset] if preset is not None else {}).items():
-            # drop a preset's fields that do not apply to a recurrent model, such as heads
-            entries = {key: value for key, value in entries.items() if key in kinds[name].__dataclass_fields__}
-            values[name] = {**entries, **values[name]}
+        usual = TASK_DEFAULTS.get(TASKS[kinds["model"].architecture], {})
+        for defaults in (PRESETS[preset] if preset is not None else {}, usual):
+            for name, entries in defaults.items():
+                # drop a preset's fields that do not apply to a recurrent model, such as heads
+                entries = {key: value for key, value in entries.items() if key in kinds[name].__dataclass_fields__}
+                values[name] = {**entries, **values[name]}
         return cls(**{name: _section(name, kinds[name], entries) for name, entries in values.items()})
 
     @classmethod
@@ -549,8 +646,8 @@ class Config:
 
     def with_vocabulary(self, source_size: int, target_size: int) -> Self:
         """Return the configuration with the vocabulary sizes, once the tokenizers exist."""
-        target = None if source_size == target_size and self.text.joint else target_size
-        return replace(self, model=replace(self.model, vocab_size=source_size, target_vocab_size=target))
+        joint = source_size == target_size and self.text.joint
+        return replace(self, model=self.model.with_vocabulary(source_size, target_size, joint=joint))
 
     def to_toml(self) -> str:
         lines: list[str] = []
@@ -566,6 +663,20 @@ class Config:
             lines.append("")
         return "\n".join(lines)
 
+
+FROM_TOKENIZER = "tokenizer; leave it out and set text.vocab_size"
+TRANSLATION, LANGUAGE_MODEL, CLASSIFICATION = "translation", "language model", "classification"
+TASKS = {  # what a model of each architecture does
+    "transformer": TRANSLATION,
+    "rnn": TRANSLATION,
+    "decoder": LANGUAGE_MODEL,
+    "encoder": CLASSIFICATION,
+}
+# Where a task differs from translation. A preset, a file and settings win over these.
+TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
+    LANGUAGE_MODEL: {"text": {"normalization": "none"}, "train": {"valid_metric": "loss", "label_smoothing": 0.0}},
+    CLASSIFICATION: {"train": {"valid_metric": "accuracy"}},
+}
 
 _SECTIONS: dict[str, Any] = {"data": DataConfig, "text": TextConfig, "train": TrainConfig, "decode": DecodeConfig}
 

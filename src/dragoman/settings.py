@@ -15,18 +15,18 @@ from dragoman.config import Config, toml_value
 SECTIONS: dict[str, tuple[type, ...]] = {
     "data": (config.DataConfig,),
     "text": (config.TextConfig,),
-    "model": (config.TransformerConfig, config.RecurrentConfig),
+    "model": (config.TransformerConfig, config.DecoderConfig, config.EncoderConfig, config.RecurrentConfig),
     "train": (config.TrainConfig,),
     "decode": (config.DecodeConfig,),
 }
-NOT_SETTINGS = ("vocab_size", "target_vocab_size")  # of a model: they follow from the tokenizer
+NOT_SETTINGS = ("vocab_size", "target_vocab_size", "num_labels")  # of a model: they follow from the text
 WIDTH = 100  # columns of a comment
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """The comment beside or above every field of a dataclass of config.py."""
+    """The comment beside or above every field of a dataclass of config.py, its own or inherited."""
     source = inspect.getsource(config)
-    node = next(each for each in ast.parse(source).body if isinstance(each, ast.ClassDef) and each.name == cls.__name__)
+    classes = {each.name: each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)}
     comments = {
         token.start[0]: token.string.removeprefix("# ")
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -34,7 +34,8 @@ def meanings(cls: type) -> dict[str, str]:
     }
     code = source.splitlines()
     found = {}
-    for field in node.body:
+    nodes = [classes[each.__name__] for each in reversed(cls.__mro__) if each.__name__ in classes]
+    for field in (field for node in nodes for field in node.body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             above = field.lineno - 1
             while above in comments and code[above - 1].lstrip().startswith("#"):
@@ -52,14 +53,15 @@ def literal_choices(cls: type, name: str) -> tuple[str, ...]:
 
 def every_setting() -> dict[str, tuple[str, ...]]:
     """The name of every setting, and the words that it can be."""
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for section, classes in SECTIONS.items():
         for cls in classes:
             for field in fields(cls):
                 if section == "model" and field.name in NOT_SETTINGS:
                     continue
                 switch = ("true", "false") if get_type_hints(cls)[field.name] is bool else ()
-                found[f"{section}.{field.name}"] = literal_choices(cls, field.name) or switch
+                name, choices = f"{section}.{field.name}", literal_choices(cls, field.name) or switch
+                found[name] = tuple(dict.fromkeys((*found.get(name, ()), *choices)))
     return found
 
 

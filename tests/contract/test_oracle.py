@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dragoman.config import TransformerConfig
+from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.model.transformer import Transformer
 from dragoman.reference import attention, check, functions, training, transformer
 from dragoman.reference.functions import Array, Mask, Saved
 from dragoman.reference.parameters import Config, initialise, shapes
 from dragoman.reference.training import Batch
-from dragoman.training.loss import smoothed_cross_entropy
 
 AGREEMENT = 1e-10
 

@@ -16,8 +16,8 @@ from dragoman.config import Config
 from dragoman.decode.translator import Translator
 from dragoman.evaluate.breakdown import sentence_scores
 from dragoman.evaluate.metrics import evaluate, exact_match, quick_scores
+from dragoman.tasks.translation import Translating
 from dragoman.text.normalize import Normalization, normalize
-from dragoman.training import test_sets
 from dragoman.training.data import prepare_data
 from dragoman.training.reports.log import SilentReporter
 from dragoman.training.validation import Validation
@@ -76,10 +76,11 @@ def test_lines_are_normalised_before_comparison(
 @pytest.mark.slow
 def test_training_and_evaluate_give_the_same_exact_match(place: Path, translator: Translator, quick_run: Path) -> None:
     notes: list[str] = []
-    reporter = SimpleNamespace(note=notes.append, working=lambda *_: None)
-    (place / test_sets.TRANSLATIONS).mkdir()
-    fake: Any = SimpleNamespace(config=translator.config, directory=place, reporter=reporter)
-    trained = test_sets._test(fake, translator, "set", place / "source", place / "reference")
+    prepared: Any = SimpleNamespace(config=translator.config)
+    paths = [place / "source", place / "reference"]
+    bundle = load_bundle(quick_run)
+    tested = Translating().test(bundle, prepared, torch.device("cpu"), paths, lambda *_: None, notes.append)
+    trained = tested.scores
     assert trained["exact_match"] == 75.0
     written = (place / "reference").read_text().splitlines()
     ours = [result.text for result in translator.translate(SOURCES)]

@@ -15,13 +15,14 @@ from dragoman.cli.train import build_config
 from dragoman.config import Config, TrainConfig, TransformerConfig
 from dragoman.data.corpus import file_hash
 from dragoman.errors import ConfigError, ModelError
+from dragoman.model.loss import divergence
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.translation import Translating
 from dragoman.training.checkpoint_files import checkpoint_path, read_checkpoint
 from dragoman.training.data import prepare_data
 from dragoman.training.distributed import Ranks
 from dragoman.training.gradients import Packed
 from dragoman.training.loop import train
-from dragoman.training.loss import divergence
 from dragoman.training.memory import available_memory, measured_peak, predicted_peak
 from dragoman.training.optimizer import MovingAverage
 from dragoman.training.reports.log import SilentReporter, read_log
@@ -257,7 +258,9 @@ def test_saved_activations_stay_within_the_cuda_prediction(tmp_path: Path) -> No
     store = prepare_data(config, tmp_path, SilentReporter()).train
     assert isinstance(config.model, TransformerConfig)
     model = Transformer(config.model)
-    layout = Packed(config.train, lambda _: store, store, 100, model, torch.device("cpu"), torch.bfloat16, Ranks())
+    layout = Packed(
+        Translating(), config.train, lambda _: store, store, 100, model, torch.device("cpu"), torch.bfloat16, Ranks()
+    )
     kept: dict[int, torch.UntypedStorage] = {}
 
     def count(tensor: Tensor) -> Tensor:

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 import dragoman
+from dragoman.markdown import escape
 from dragoman.pictures import svg_heatmap, svg_plot
-from dragoman.training.data import PreparedData, prepare_data
+from dragoman.tasks.task import PreparedData
+from dragoman.training.data import prepare_data
 from dragoman.training.loop import train
 from dragoman.training.reports import curves, summary
 from dragoman.training.reports.log import SilentReporter, read_log
@@ -220,7 +222,7 @@ def test_markup_in_samples_stays_text(tmp_path: Path) -> None:
 @settings(max_examples=300)
 @given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cf")), min_size=1))
 def test_any_text_is_shown_unchanged(text: str) -> None:
-    markdown = f"| a | b |\n| --- | --- |\n| {summary._text(text)} | end |\n"
+    markdown = f"| a | b |\n| --- | --- |\n| {escape(text)} | end |\n"
     shown, end = Cells(markdown).rows[1]
     assert shown.split() == text.split()
     assert end == "end"
@@ -228,7 +230,7 @@ def test_any_text_is_shown_unchanged(text: str) -> None:
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\x00", "\x1b", "\u2028", "\u202e", "\ud800", "\x85"])
 def test_control_characters_are_escaped(character: str) -> None:
-    shown = summary._text(f"a{character}b")
+    shown = escape(f"a{character}b")
     assert character not in shown
     assert re.fullmatch(r"a\\\\[a-z0-9]+b", shown)
     shown.encode("utf-8")

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from dragoman import tensors
+from dragoman.data.batching import AnyBatch
 from dragoman.errors import NonFiniteError
-from dragoman.training import checkpoint, gradients
+from dragoman.training import checkpoint
 from dragoman.training.data import prepare_data
+from dragoman.training.gradients import PaddedLoss
 from dragoman.training.loop import Trainer, train
-from dragoman.training.loss import smoothed_cross_entropy
 from dragoman.training.reports.log import SilentReporter, read_log
 from tests.survival import Runs, state, steps
 
@@ -90,11 +91,13 @@ def check_report(run: Run, lines: list[str], what: str, began: str) -> None:
 
 @VALUES
 def test_non_finite_loss_changes_no_weights(run: Run, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    def broken(logits: Tensor, target: Tensor, smoothing: float, pad: int) -> Tensor:
-        return smoothed_cross_entropy(logits, target, smoothing, pad) * float(value)
+    real = PaddedLoss.forward
+
+    def broken(self: PaddedLoss, batch: AnyBatch) -> Tensor:
+        return real(self, batch) * float(value)
 
     with monkeypatch.context() as patch:
-        patch.setattr(gradients, "smoothed_cross_entropy", broken)
+        patch.setattr(PaddedLoss, "forward", broken)
         lines = run.check_step_changes_nothing()
     check_report(run, lines, f"loss ({value})", "the loss itself: every layer's output is finite")
 
@@ -144,7 +147,8 @@ def test_without_found_inf_a_non_finite_loss_changes_weights(run: Run, monkeypat
         real()
 
     monkeypatch.setattr(optimizer, "step", untold)
-    monkeypatch.setattr(gradients, "smoothed_cross_entropy", lambda *args: smoothed_cross_entropy(*args) * float("nan"))
+    real_loss = PaddedLoss.forward
+    monkeypatch.setattr(PaddedLoss, "forward", lambda *args: real_loss(*args) * float("nan"))
     with pytest.raises(AssertionError):
         run.check_step_changes_nothing()
 
@@ -174,7 +178,8 @@ def test_too_many_non_finite_steps_in_a_row_end_the_run(runs: Runs, tmp_path: Pa
 
 
 def test_non_finite_error_can_be_caught(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "smoothed_cross_entropy", lambda *args: smoothed_cross_entropy(*args) * float("inf"))
+    real_loss = PaddedLoss.forward
+    monkeypatch.setattr(PaddedLoss, "forward", lambda *args: real_loss(*args) * float("inf"))
     with pytest.raises(NonFiniteError, match="2 steps in a row") as caught:
         train(runs.config("train.nonfinite_limit=2"), tmp_path)
     assert caught.value.exit_code == 5

@@ -20,12 +20,13 @@ from torch import Tensor
 import dragoman
 from dragoman import bundle, files, tensors
 from dragoman.config import DataConfig
+from dragoman.data.batching import AnyBatch
 from dragoman.errors import ConfigError, DataError, ModelError, NonFiniteError
-from dragoman.training import gradients, setup
+from dragoman.training import setup
 from dragoman.training.checkpoint_files import checkpoint_path, checkpoints, read_checkpoint
 from dragoman.training.data import prepare_data
+from dragoman.training.gradients import PaddedLoss
 from dragoman.training.loop import Trainer, train
-from dragoman.training.loss import smoothed_cross_entropy
 from dragoman.training.reports import results
 from dragoman.training.reports.log import SilentReporter, read_log
 from dragoman.training.reports.results import PUBLISHED
@@ -264,15 +265,15 @@ def test_run_stops_after_patience_validations_without_improvement(tmp_path: Path
 def broken_loss(real: Any, broken_steps: set[int]) -> Any:
     calls = iter(range(1, 10_000))
 
-    def loss(logits: Tensor, target: Tensor, smoothing: float, pad: int) -> Tensor:
-        total: Tensor = real(logits, target, smoothing, pad)
-        return total * float("nan") if logits.requires_grad and next(calls) in broken_steps else total
+    def loss(self: PaddedLoss, batch: AnyBatch) -> Tensor:
+        total: Tensor = real(self, batch)
+        return total * float("nan") if next(calls) in broken_steps else total
 
     return loss
 
 
 def test_non_finite_step_changes_no_weights_and_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, {2}))
+    monkeypatch.setattr(PaddedLoss, "forward", broken_loss(PaddedLoss.forward, {2}))
     reporter = Notes()
     prepared = prepare_data(quick_config(), tmp_path, reporter)
     trainer = Trainer(prepared, tmp_path, torch.device("cpu"), reporter)
@@ -292,7 +293,7 @@ def test_non_finite_step_changes_no_weights_and_is_reported(tmp_path: Path, monk
 
 
 def test_too_many_non_finite_steps_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "smoothed_cross_entropy", broken_loss(smoothed_cross_entropy, set(range(100))))
+    monkeypatch.setattr(PaddedLoss, "forward", broken_loss(PaddedLoss.forward, set(range(100))))
     with pytest.raises(NonFiniteError, match=r"3 steps in a row: lower train\.learning_rate") as caught:
         train(quick_config("train.nonfinite_limit=3"), tmp_path)
     assert caught.value.exit_code == 5
@@ -477,7 +478,7 @@ def test_out_of_memory_names_the_setting_and_the_lines(tmp_path: Path, monkeypat
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(gradients, "smoothed_cross_entropy", full)
+    monkeypatch.setattr(PaddedLoss, "forward", full)
     with pytest.raises(ConfigError) as caught:
         train(quick_config(), tmp_path)
     assert str(caught.value).startswith("train.batch_tokens: out of memory at step 1 in a batch with ")
@@ -511,7 +512,7 @@ def strict_json(content: bytes) -> Any:
 def test_non_finite_validation_is_reported_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float
 ) -> None:
-    monkeypatch.setattr("dragoman.training.validation.Validation._loss", lambda self, model: loss)
+    monkeypatch.setattr("dragoman.tasks.translation.mean_loss", lambda self, model: loss)
     validated: list[dict[str, Any]] = []
     monkeypatch.setattr(SilentReporter, "validated", lambda self, record: validated.append(record))
     small = ("data.generated_size=200", "train.valid_sentences=2", "decode.max_extra=2", "train.trackers=[]")
@@ -532,7 +533,7 @@ def test_non_finite_validation_is_reported_and_saved(
     train(quick_config(*settings, "train.max_steps=4"), parts)
     assert state(whole, 4) == state(parts, 4)
 
-    monkeypatch.setattr("dragoman.training.validation.Validation._loss", lambda self, model: 7.0)
+    monkeypatch.setattr("dragoman.tasks.translation.mean_loss", lambda self, model: 7.0)
     better = train(quick_config(*settings, "train.max_steps=6"), whole)
     assert better.describe().endswith("kept the weights of step 6, loss 7.00")
 

@@ -13,6 +13,7 @@ import torch
 
 from dragoman.config import TransformerConfig
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.translation import Translating
 from dragoman.training.batches import BatchLoader, EpochStores
 from dragoman.training.checkpoint import Progress
 from dragoman.training.distributed import Ranks
@@ -30,8 +31,12 @@ class Lengths:
 
     def __init__(self, epoch: int) -> None:
         random = np.random.default_rng(epoch)  # as with text.sampling: other lengths in every epoch
-        self.source_lengths = random.integers(1, LONGEST, PAIRS)
-        self.target_lengths = random.integers(1, LONGEST, PAIRS)
+        self.source_sizes = random.integers(1, LONGEST, PAIRS) + 1  # </s>
+        self.target_sizes = random.integers(1, LONGEST, PAIRS) + 1
+        self.sizes = np.maximum(self.source_sizes, self.target_sizes)
+
+    def __len__(self) -> int:
+        return PAIRS
 
 
 def stores(epoch: int) -> Any:
@@ -42,8 +47,8 @@ def make_layout(name: str, batch_tokens: int) -> Layout:
     settings = quick_config(f"train.batch_tokens={batch_tokens}").train
     model, cpu = Transformer(TransformerConfig.tiny(vocab_size=30, d_model=8, d_ff=8)), torch.device("cpu")
     if name == "padded":
-        return Padded(settings, stores, LONGEST, model, cpu, torch.float32, Ranks())
-    return Packed(settings, stores, stores(0), LONGEST, model, cpu, torch.float32, Ranks())
+        return Padded(Translating(), settings, stores, LONGEST, model, cpu, torch.float32, Ranks())
+    return Packed(Translating(), settings, stores, stores(0), LONGEST, model, cpu, torch.float32, Ranks())
 
 
 def resume(progress: Progress, name: str, start: Start) -> tuple[Progress, BatchLoader]:
@@ -130,7 +135,7 @@ def test_a_run_whose_plan_changed_resumes_with_the_same_batches(name: str) -> No
 
 def test_new_batches_have_the_changed_size() -> None:
     batches = trained("packed", [(FIRST, 1), ((300, 1, 1), 1)])
-    tokens = [int(Lengths(epoch).target_lengths[rows].sum()) + len(rows) for epoch, rows in batches]
+    tokens = [int(Lengths(epoch).target_sizes[rows].sum()) for epoch, rows in batches]
     assert max(tokens[:3]) > 1_000
     assert max(tokens[3:]) <= 300
     assert np.mean(tokens[3:-1]) > 250, "and not much smaller"

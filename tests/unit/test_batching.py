@@ -10,7 +10,6 @@ from dragoman.data.batching import (
     bucket_by_length,
     groups_in,
     pad_rows,
-    padding_only,
     split_by_tokens,
     teacher_forcing,
 )
@@ -23,7 +22,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1
 
 def plan_of(lengths: list[tuple[int, int]], budget: int, seed: int = 1, groups: int = 1) -> BatchPlan:
     source, target = np.array(lengths, dtype=np.int64).T
-    return BatchPlan(source, target, batch_tokens=budget, seed=seed, groups=groups)
+    return BatchPlan(np.maximum(source, target) + 1, batch_tokens=budget, seed=seed, groups=groups)  # + 1: </s>
 
 
 @given(LENGTHS, st.integers(10, 500), st.integers(0, 5))
@@ -64,9 +63,9 @@ def test_batches_are_bucketed_by_length() -> None:
 def test_each_group_of_a_batch_fits_its_share(lengths: list[tuple[int, int]], budget: int, groups: int) -> None:
     batches = plan_of(lengths, budget, groups=groups).epoch(0)
     assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
-    source, target = np.array(lengths, dtype=np.int64).T
+    sizes = np.array(lengths, dtype=np.int64).max(axis=1) + 1  # </s>
     for rows in batches:
-        parts = bucket_by_length(rows, source, target, budget // groups)
+        parts = bucket_by_length(rows, sizes, budget // groups)
         assert len(parts) <= groups, "no more than the batch has"
         assert sorted(np.concatenate(parts)) == sorted(rows), "grouping loses no rows"
         for part in parts:
@@ -96,7 +95,7 @@ def test_group_fits_the_longest_pair_and_never_grows_for_smaller_batches() -> No
 
 
 def test_the_target_is_shifted_right() -> None:
-    batch = teacher_forcing(np.array([0, 1]), [[7, 8, 9], [5]], [[4], [5, 6]])
+    batch = teacher_forcing([[7, 8, 9], [5]], [[4], [5, 6]])
     assert batch.source_ids.tolist() == [[7, 8, 9, EOS], [5, EOS, PAD, PAD]]
     assert batch.source_allowed.tolist() == [[True] * 4, [True, True, False, False]]
     assert batch.target_input.tolist() == [[BOS, 4, PAD], [BOS, 5, 6]]
@@ -106,12 +105,12 @@ def test_the_target_is_shifted_right() -> None:
 
 def test_special_ids_come_from_the_vocabularies() -> None:
     source, target = Vocabulary(pad=90, eos=91), Vocabulary(pad=80, bos=81, eos=0)
-    batch = teacher_forcing(np.array([0, 1]), [[7, 8], [5]], [[4], [5, 6]], source, target)
+    batch = teacher_forcing([[7, 8], [5]], [[4], [5, 6]], source, target)
     assert batch.source_ids.tolist() == [[7, 8, 91], [5, 91, 90]]
     assert batch.target_input.tolist() == [[81, 4, 80], [81, 5, 6]]
     assert batch.target_output.tolist() == [[4, 0, 80], [5, 6, 0]]
     assert batch.target_real.tolist() == [[True, True, False], [True, True, True]]
-    assert not padding_only(batch).target_real.any()
+    assert not batch.first_row_without_targets().target_real.any()
 
 
 @pytest.mark.parametrize("rows", [[], [[]], [[], [1, 2]]])

@@ -125,7 +125,9 @@ def test_a_tokenizer_of_another_size_is_refused(copied: Path) -> None:
     model = config.index("[model]")
     other = config[model:].replace(f"vocab_size = {size}", f"vocab_size = {size + 1}", 1)
     (copied / "config.toml").write_text(config[:model] + other)
-    message = rf"its tokenizers have {size} and {size} pieces, its config.toml says {size + 1} and {size + 1}; restore"
+    message = (
+        rf"its vocabularies have {size} and {size} entries, its config.toml says {size + 1} and {size + 1}; restore"
+    )
     with pytest.raises(ModelError, match=message):
         bundle.load_bundle(copied)
 

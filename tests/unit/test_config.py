@@ -162,7 +162,9 @@ def test_values_are_converted_to_the_type_of_their_field() -> None:
 
 def test_section_of_wrong_type_is_refused() -> None:
     assert message_of(Config, train={"max_steps": 5}) == "train: {'max_steps': 5} is not a TrainConfig"
-    assert message_of(Config, model="base") == "model: 'base' is not a TransformerConfig or a RecurrentConfig"
+    assert message_of(Config, model="base") == (
+        "model: 'base' is not one of TransformerConfig, DecoderConfig, EncoderConfig, RecurrentConfig"
+    )
 
 
 @pytest.mark.parametrize("kind", [TransformerConfig, RecurrentConfig])

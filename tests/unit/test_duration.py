@@ -17,7 +17,7 @@ from tests.conftest import quick_config
 from tests.system.test_train import Notes
 
 CPU = torch.device("cpu")
-STORE: Any = SimpleNamespace(source_lengths=np.array([9, 19]), target_lengths=np.array([19, 39]))  # 30 and 60 tokens
+STORE: Any = SimpleNamespace(source_sizes=np.array([10, 20]), target_sizes=np.array([20, 40]))
 
 
 def transformer() -> TransformerConfig:

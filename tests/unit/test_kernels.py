@@ -15,9 +15,9 @@ pytest.importorskip("triton", reason="Triton is not installed: the kernels were 
 from dragoman.config import TransformerConfig
 from dragoman.data.packing import Shape, pack_sentences
 from dragoman.model import kernels
+from dragoman.model.loss import divergence
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
-from dragoman.training.loss import divergence
 
 # Triton's interpreter turns arrays of one element into numbers, which NumPy will forbid one day
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from dragoman.model import loss as losses
+from dragoman.model.loss import divergence, projected_cross_entropy, smoothed_cross_entropy
 from dragoman.text.vocabulary import VOCABULARY
-from dragoman.training import loss as losses
-from dragoman.training.loss import divergence, projected_cross_entropy, smoothed_cross_entropy
 
 PAD = VOCABULARY.pad
 

@@ -14,9 +14,9 @@ from torch.autograd import gradcheck
 from dragoman.config import TransformerConfig
 from dragoman.model import attention
 from dragoman.model.attention import attend, padding_mask
+from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.model.transformer import Transformer
 from dragoman.text.vocabulary import VOCABULARY
-from dragoman.training.loss import smoothed_cross_entropy
 
 PAD = VOCABULARY.pad
 

@@ -13,13 +13,14 @@ from dragoman.data.packing import PackingPlan, Shape, pack, pack_sources
 from dragoman.data.store import Store, build_store
 from dragoman.errors import ConfigError
 from dragoman.model.build import build_model
+from dragoman.model.loss import projected_cross_entropy, smoothed_cross_entropy
 from dragoman.model.packed import PackedTransformer, Rows, Segments, _kept, _PaddedAttention
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.translation import Translating
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 from dragoman.training.distributed import Ranks
 from dragoman.training.gradients import Packed, PackedLoss, Padded, PaddedLoss, packing_pays
-from dragoman.training.loss import projected_cross_entropy, smoothed_cross_entropy
 from tests.conftest import quick_config
 
 
@@ -53,7 +54,7 @@ def gradients(model: Transformer, loss: torch.Tensor) -> dict[str, torch.Tensor]
 def test_loss_and_gradients_match_the_padded_layout(
     store: Store, variant: dict[str, Any], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.training.loss.CHUNK", chunk)
+    monkeypatch.setattr("dragoman.model.loss.CHUNK", chunk)
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=32, d_ff=48, **variant)).double().eval()
     rows = np.arange(7, 27)
@@ -74,12 +75,12 @@ def test_groups_of_a_padded_batch_give_the_gradient_of_one_batch(store: Store) -
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=32, d_ff=48, dropout=0.0)).double()
     cpu = torch.device("cpu")
-    padded = Padded(settings, lambda epoch: store, 100, model, cpu, torch.float32, Ranks())
+    padded = Padded(Translating(), settings, lambda epoch: store, 100, model, cpu, torch.float32, Ranks())
     rows = padded.epoch(0)[0]
     groups = padded.make(0, rows)
     whole = collate(store, rows)
     assert len(groups) > 1
-    assert max(group.source_ids.numel() for group in groups) <= 1_024 < whole.source_ids.numel()
+    assert max(group.inputs[0].numel() for group in groups) <= 1_024 < whole.source_ids.numel()
     loss = padded.gradients([groups], padded.tokens(0, rows))
     found = {name: parameter.grad for name, parameter in model.named_parameters()}
     logits = model(whole.source_ids, whole.target_input, whole.source_allowed)
@@ -93,7 +94,7 @@ def test_group_needs_room_for_the_longest_pair_only(store: Store) -> None:
     settings, model = quick_config("train.batch_tokens=2048").train, Transformer(TransformerConfig.tiny(vocab_size=300))
     sides = (model, torch.device("cpu"), torch.float32, Ranks())
     for longest, groups in ((1_024, 2), (1_025, 1)):
-        assert Padded(settings, lambda epoch: store, longest, *sides)._groups == groups
+        assert Padded(Translating(), settings, lambda epoch: store, longest, *sides)._groups == groups
 
 
 def packed_attention(store: Store, dropout: float, seed: int = 0) -> Any:
@@ -226,7 +227,7 @@ def test_other_special_ids_with_their_embeddings_give_the_same_loss(store: Store
         assert set(filled.source_ids_N[-5:].tolist()) == {of.source_vocabulary.pad}
         batch.target_output[0, 0] = packed.target_output_N[0] = of.target_vocabulary.pad  # nothing to predict there
         fast = PackedLoss(model, PackedTransformer(model, 64), torch.float32, 0.1)
-        return [PaddedLoss(model, torch.float32, 0.1)(batch).item(), fast(packed).item()]
+        return [PaddedLoss(Translating(), model, torch.float32, 0.1)(batch).item(), fast(packed).item()]
 
     before, control = losses(store), losses(other)
     assert abs(control[0] - before[0]) > 1.0, "the control: other embeddings"
@@ -268,13 +269,13 @@ def test_packing_is_chosen_by_device_precision_and_architecture(
 
 def test_batch_has_room_for_the_longest_source(store: Store) -> None:
     class Short:
-        source_lengths, target_lengths = np.full(100, 5), np.full(100, 50)
+        source_sizes, target_sizes = np.full(100, 6), np.full(100, 51)
 
     model = Transformer(TransformerConfig.tiny(vocab_size=300))
     settings, cpu = quick_config("train.batch_tokens=1024").train, torch.device("cpu")
 
     def layout_for(longest: int) -> Packed:
-        return Packed(settings, lambda epoch: store, Short(), longest, model, cpu, torch.float32, Ranks())  # type: ignore[arg-type]
+        return Packed(Translating(), settings, lambda _: store, Short(), longest, model, cpu, torch.float32, Ranks())  # type: ignore[arg-type]
 
     assert layout_for(50).plan["source_tokens"] == 128
     assert layout_for(256).plan["source_tokens"] == 384

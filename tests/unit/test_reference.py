@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from dragoman.config import TrainConfig
+from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.reference import __main__ as command
 from dragoman.reference import attention, check, copying, functions, training, transformer
 from dragoman.reference.functions import Array, Saved
 from dragoman.reference.parameters import Config, initialise
 from dragoman.reference.training import Adam
 from dragoman.training import optimizer
-from dragoman.training.loss import smoothed_cross_entropy
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def test_sampled_store_has_the_interface_of_a_store(tmp_path: Path) -> None:
     ids, lengths = drawn.gather_target(np.array([4, 2]))
     assert ids.tolist() == rows(drawn)[4][1] + rows(drawn)[2][1]
     assert lengths.tolist() == drawn.target_lengths[[4, 2]].tolist()
-    plan = BatchPlan(drawn.source_lengths, drawn.target_lengths, batch_tokens=120, seed=1)
+    plan = BatchPlan(drawn.sizes, batch_tokens=120, seed=1)
     for batch in plan.epoch(0):
         assert max(collate(drawn, batch).source_ids.numel(), collate(drawn, batch).target_input.numel()) <= 120
 

@@ -59,7 +59,7 @@ def some_pairs(count: int = 30, longest: int = 40) -> tuple[list[str], list[str]
 
 def batch_of(sources: Sequence[str], targets: Sequence[str]) -> Batch:
     ids = tokenizer().encode_batch(sources), tokenizer().encode_batch(targets)
-    return teacher_forcing(torch.arange(len(sources)).numpy(), *ids)
+    return teacher_forcing(*ids)
 
 
 def from_all_logits(model: Any, batch: Batch) -> Tensor:
@@ -157,7 +157,7 @@ def test_batch_respects_token_and_pair_limits(monkeypatch: pytest.MonkeyPatch) -
     run = engine.Engine.token_log_probs
 
     def watched(self: engine.Engine, batch: Batch) -> Tensor:
-        sizes.append((len(batch.rows), max(batch.source_ids.shape[1], batch.target_input.shape[1])))
+        sizes.append((len(batch.source_ids), max(batch.source_ids.shape[1], batch.target_input.shape[1])))
         return run(self, batch)
 
     monkeypatch.setattr(engine.Engine, "token_log_probs", watched)

@@ -92,7 +92,7 @@ def test_the_best_pieces_are_kept_without_those_that_are_always_allowed() -> Non
 
 def test_the_layer_whose_heads_agree_is_the_alignment() -> None:
     """The control attends to </s> only."""
-    batch = teacher_forcing(np.arange(2), [[5, 6], [7]], [[8], [9]])
+    batch = teacher_forcing([[5, 6], [7]], [[8], [9]])
     even, sharp, end = np.full((2, 2, 3), 1 / 3), np.zeros((2, 2, 3)), np.zeros((2, 2, 3))
     sharp[:, :, 0] = 1.0
     end[0, :, 2] = end[1, :, 1] = 1.0
@@ -104,7 +104,7 @@ def test_the_layer_whose_heads_agree_is_the_alignment() -> None:
 def test_engines_predict_the_same_and_attend_to_the_same(settings: dict[str, Any]) -> None:
     model = random_model(5, **settings)
     sources = [source[:-1] for source in make_jobs(5, 9)[0]]
-    batch = teacher_forcing(np.arange(9), sources, sources[::-1])
+    batch = teacher_forcing(sources, sources[::-1])
     with torch.inference_mode():
         expected = Engine(model, "cpu").predict(batch, 6)
     found = CpuEngine(model.config, named_arrays(model), "float32").predict(batch, 6)

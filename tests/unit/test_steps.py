@@ -15,10 +15,10 @@ from torch import Tensor
 
 from dragoman.config import Config
 from dragoman.data.batching import collate
+from dragoman.model.loss import divergence, smoothed_cross_entropy
 from dragoman.text.vocabulary import VOCABULARY
 from dragoman.training.data import prepare_data
 from dragoman.training.loop import Trainer, train
-from dragoman.training.loss import divergence, smoothed_cross_entropy
 from dragoman.training.reports.log import SilentReporter, read_log
 from tests.survival import SETTINGS, Corpus, write_corpus
 

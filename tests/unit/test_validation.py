@@ -9,8 +9,9 @@ import torch
 
 from dragoman.config import Config
 from dragoman.model.build import build_model
+from dragoman.tasks.task import PreparedData
 from dragoman.text.vocabulary import VOCABULARY
-from dragoman.training.data import PreparedData, prepare_data
+from dragoman.training.data import prepare_data
 from dragoman.training.reports.log import SilentReporter
 from dragoman.training.validation import Validation
 from tests.survival import SETTINGS, write_corpus

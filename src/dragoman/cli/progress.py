@@ -16,6 +16,17 @@ SECONDS_BETWEEN_LINES = 10.0  # without a terminal to redraw
 SECONDS_BETWEEN_COUNTS = 30.0  # the same, for a job over lines
 
 
+SCORES = {  # how each metric of a validation is printed, in this order
+    "loss": "loss {:.3f}",
+    "perplexity": "perplexity {:.2f}",
+    "bleu": "BLEU {:.1f}",
+    "chrf": "chrF {:.1f}",
+    "exact_match": "exact {:.1f}%",
+    "accuracy": "accuracy {:.1f}%",
+    "macro_f1": "macro F1 {:.1f}%",
+}
+
+
 class TrainingReporter:
     """The training loop's Reporter, on a console."""
 
@@ -64,16 +75,11 @@ class TrainingReporter:
             )
 
     def validated(self, record: Mapping[str, Any]) -> None:
-        scores = [f"loss {record['loss']:.3f}"]
-        scores += [
-            f"{label} {record[name]:.1f}" for name, label in (("bleu", "BLEU"), ("chrf", "chrF")) if name in record
-        ]
-        if "exact_match" in record:
-            scores.append(f"exact {record['exact_match']:.1f}%")
+        scores = [shown.format(record[name]) for name, shown in SCORES.items() if name in record]
         what = f"average of {record['checkpoints']}" if record["kind"] == "average" else f"step {record['step']}"
         self.note(f"valid  {what}: {'  '.join(scores)}{'  (best so far)' if record['best'] else ''}")
-        sample = record["sample"]
-        self.note(f"       {sample['source']} -> {sample['translation']}")
+        given, said = (" ".join(text.split()) for text in record["sample"].values())
+        self.note(f"       {given} -> {said}" if given else f"       {said}")
 
     def _time_left(self, step: int, max_steps: int) -> str:
         assert self._first is not None

@@ -5,8 +5,8 @@ Shapes: B sentences, S source positions, T target positions.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,33 +29,81 @@ MOST_GROUPS = 4  # per batch; more barely improve training
 GROUP_TOKENS = 1_024  # with fewer at once, overhead exceeds the matrix products
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Teacher forcing: the decoder is fed <s> y1 .. yn and must predict y1 .. yn </s>."""
+@dataclass(frozen=True, kw_only=True)
+class AnyBatch:
+    """What every batch has: what is to be predicted. A subclass adds what the model is fed."""
 
-    rows: Ids
-    source_ids: "Tensor"  # [B, S], each sentence ends in </s>
-    source_allowed: "Tensor"  # [B, S], True = real token
-    target_input: "Tensor"  # [B, T]
-    target_output: "Tensor"  # [B, T], `pad` where there is nothing to predict
-    num_tokens: int  # real target tokens, </s> included
+    target_output: "Tensor"  # `pad` where there is nothing to predict
+    num_tokens: int  # to predict
     pad: int = VOCABULARY.pad
 
     @property
+    def inputs(self) -> "tuple[Tensor, ...]":
+        """The arguments of the model's forward, in order."""
+        raise NotImplementedError
+
+    @property
     def target_real(self) -> "Tensor":
-        """[B, T], True where there is a token to predict."""
+        """True where there is something to predict."""
         return self.target_output != self.pad
 
-    def to(self, device: "torch.device") -> "Batch":
-        return Batch(
-            self.rows,
-            self.source_ids.to(device, non_blocking=True),
-            self.source_allowed.to(device, non_blocking=True),
-            self.target_input.to(device, non_blocking=True),
-            self.target_output.to(device, non_blocking=True),
-            self.num_tokens,
-            self.pad,
+    def to(self, device: "torch.device") -> Self:
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def twice(self) -> Self:
+        """Every row two times: first all of them, then all of them again."""
+        return replace(
+            self._map(lambda tensor: tensor.repeat(2, *[1] * (tensor.dim() - 1))), num_tokens=2 * self.num_tokens
         )
+
+    def first_row_without_targets(self) -> Self:
+        """A pass through the model without loss or gradient."""
+        row = self._map(lambda tensor: tensor[:1])
+        return replace(row, target_output=row.target_output.clone().fill_(self.pad), num_tokens=0)
+
+    def _map(self, change: "Callable[[Tensor], Tensor]") -> Self:
+        import torch
+
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        changed: dict[str, Any] = {name: change(value) for name, value in values if isinstance(value, torch.Tensor)}
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(AnyBatch):
+    """Teacher forcing: the decoder is fed <s> y1 .. yn and must predict y1 .. yn </s>."""
+
+    source_ids: "Tensor"  # [B, S], each sentence ends in </s>
+    source_allowed: "Tensor"  # [B, S], True = real token
+    target_input: "Tensor"  # [B, T]
+
+    @property
+    def inputs(self) -> "tuple[Tensor, ...]":
+        return self.source_ids, self.target_input, self.source_allowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextBatch(AnyBatch):
+    """Blocks of a text: at every position the next id is to be predicted."""
+
+    target_input: "Tensor"  # [B, T]
+
+    @property
+    def inputs(self) -> "tuple[Tensor, ...]":
+        return (self.target_input,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelBatch(AnyBatch):
+    """Texts, of each of which the label is to be predicted: `target_output` is [B]."""
+
+    weight: "Tensor"  # [B], how much each counts in the loss
+    source_ids: "Tensor"  # [B, S], each text ends in </s>
+    source_allowed: "Tensor"  # [B, S], True = real token
+
+    @property
+    def inputs(self) -> "tuple[Tensor, ...]":
+        return self.source_ids, self.source_allowed
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int = VOCABULARY.pad) -> "tuple[Tensor, Tensor]":
@@ -70,7 +118,6 @@ def pad_rows(rows: Sequence[Sequence[int]], pad: int = VOCABULARY.pad) -> "tuple
 
 
 def teacher_forcing(
-    rows: Ids,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     source: Vocabulary = VOCABULARY,
@@ -80,27 +127,19 @@ def teacher_forcing(
     source_ids, source_allowed = pad_rows([[*ids, source.eos] for ids in sources], source.pad)
     target_input, _ = pad_rows([[target.bos, *ids] for ids in targets], target.pad)
     target_output, real = pad_rows([[*ids, target.eos] for ids in targets], target.pad)
-    return Batch(rows, source_ids, source_allowed, target_input, target_output, int(real.sum()), target.pad)
+    return Batch(
+        source_ids=source_ids,
+        source_allowed=source_allowed,
+        target_input=target_input,
+        target_output=target_output,
+        num_tokens=int(real.sum()),
+        pad=target.pad,
+    )
 
 
 def collate(store: "Store", rows: Ids) -> Batch:
     sources, targets = ([side(row).tolist() for row in rows] for side in (store.source, store.target))
-    return teacher_forcing(rows, sources, targets, store.source_vocabulary, store.target_vocabulary)
-
-
-def padding_only(batch: Batch) -> Batch:
-    """One of its pairs with nothing to predict: a pass through the model without loss or gradient."""
-    first = slice(0, 1)
-    unasked = batch.target_output[first].clone().fill_(batch.pad)
-    return Batch(
-        batch.rows[first],
-        batch.source_ids[first],
-        batch.source_allowed[first],
-        batch.target_input[first],
-        unasked,
-        0,
-        batch.pad,
-    )
+    return teacher_forcing(sources, targets, store.source_vocabulary, store.target_vocabulary)
 
 
 def groups_in(batch_tokens: int, longest: int) -> int:
@@ -111,9 +150,12 @@ def groups_in(batch_tokens: int, longest: int) -> int:
     return max(1, min(MOST_GROUPS, -(-batch_tokens // GROUP_TOKENS), batch_tokens // longest))
 
 
-def bucket_by_length(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens: int) -> list[Ids]:
-    """Group these pairs, shortest first, into the fullest groups whose padded size is within the budget."""
-    lengths = np.maximum(source_lengths[rows], target_lengths[rows]) + 1  # </s>
+def bucket_by_length(rows: Ids, sizes: Ids, tokens: int) -> list[Ids]:
+    """Group these rows, shortest first, into the fullest groups whose padded size is within the budget.
+
+    `sizes`: the positions that each row of the corpus takes in a batch, special ids included, on its longer side.
+    """
+    lengths = sizes[rows]
     shortest_first = np.argsort(lengths, kind="stable")
     rows, lengths = rows[shortest_first], lengths[shortest_first]
     groups, start = [], 0
@@ -121,7 +163,7 @@ def bucket_by_length(rows: Ids, source_lengths: Ids, target_lengths: Ids, tokens
         most = max(1, tokens // int(lengths[start]))
         ahead = lengths[start : start + most]
         padded_sizes = np.arange(1, len(ahead) + 1) * ahead
-        # a pair longer than the budget is a group of its own
+        # a row longer than the budget is a group of its own
         count = max(1, int(np.searchsorted(padded_sizes, tokens, side="right")))
         groups.append(rows[start : start + count])
         start += count
@@ -148,24 +190,22 @@ def part_generator(seed: int, epoch: int, part: int) -> np.random.Generator:
 
 
 class BatchPlan:
-    """Assigns pairs to batches: one or more groups of similar length, picked and ordered at random."""
+    """Assigns rows to batches: one or more groups of similar length, picked and ordered at random."""
 
-    def __init__(
-        self, source_lengths: Ids, target_lengths: Ids, *, batch_tokens: int, seed: int, groups: int = 1
-    ) -> None:
-        self._lengths = source_lengths, target_lengths
+    def __init__(self, sizes: Ids, *, batch_tokens: int, seed: int, groups: int = 1) -> None:
+        self._sizes = sizes
         self._group_tokens, self._groups = batch_tokens // groups, groups
         self._seed = seed
 
     def epoch(self, epoch: int, rows: Ids | None = None, part: int = 0) -> list[Ids]:
-        """Return every batch of an epoch, as row numbers: each pair exactly once.
+        """Return every batch of an epoch, as row numbers: each exactly once.
 
-        With `rows`, use only these pairs: the rest of an epoch after `part` parts of it were batched differently.
+        With `rows`, use only these: the rest of an epoch after `part` parts of it were batched differently.
         """
-        rows = np.arange(len(self._lengths[0])) if rows is None else rows
+        rows = np.arange(len(self._sizes)) if rows is None else rows
         random = part_generator(self._seed, epoch, part)
         order = rows[random.permutation(len(rows))]
-        groups = bucket_by_length(order, *self._lengths, self._group_tokens)
+        groups = bucket_by_length(order, self._sizes, self._group_tokens)
         drawn = [groups[index] for index in random.permutation(len(groups))]
         starts = range(0, len(drawn), self._groups)
         return [np.concatenate(drawn[start : start + self._groups]) for start in starts]

@@ -48,6 +48,12 @@ class Line(NamedTuple):
     problem: str = ""  # why the line cannot be used; its text is then empty
 
 
+class TextLine(NamedTuple):
+    text: str
+    part: int  # which of several files, from 0
+    line: int  # within that file, from 1
+
+
 class Pair(NamedTuple):
     source: str
     target: str
@@ -70,7 +76,7 @@ class Dropped:
 
 @dataclass
 class CorpusReport:
-    """How many pairs of a corpus were kept or dropped, and why."""
+    """How many pairs of a corpus, or lines of a text, were kept or dropped, and why."""
 
     files: list[str] = field(default_factory=list)  # the source's
     kept: int = 0
@@ -78,6 +84,7 @@ class CorpusReport:
     bad: Dropped = field(default_factory=Dropped)  # not UTF-8, or NUL bytes
     too_long: Dropped = field(default_factory=Dropped)  # over LONGEST_LINE bytes
     too_many_pieces: Dropped = field(default_factory=Dropped)  # over text.max_length, once encoded
+    unit: str = "pair"  # or line
 
     @property
     def lines(self) -> int:
@@ -90,16 +97,17 @@ class CorpusReport:
             if dropped.count:
                 places = [f"{self.files[part]}:{line}" for part, line in dropped.first]
                 more = ["..."] if dropped.count > len(places) else []
-                pairs = "1 pair" if dropped.count == 1 else f"{dropped.count:,} pairs"
-                notes.append(f"{pairs} left out, {reason}: {', '.join(places + more)}")
+                count = f"1 {self.unit}" if dropped.count == 1 else f"{dropped.count:,} {self.unit}s"
+                side = " on a side" if self.unit == "pair" else ""
+                notes.append(f"{count} left out, {reason}{side}: {', '.join(places + more)}")
         return notes
 
     def _reasons(self) -> tuple[tuple[Dropped, str], ...]:
         return (
-            (self.blank, "blank on a side"),
-            (self.bad, "not valid text on a side"),
-            (self.too_long, f"{TOO_LONG} on a side"),
-            (self.too_many_pieces, "more pieces than text.max_length on a side"),
+            (self.blank, "blank"),
+            (self.bad, "not valid text"),
+            (self.too_long, TOO_LONG),
+            (self.too_many_pieces, "more pieces than text.max_length"),
         )
 
 
@@ -224,6 +232,24 @@ def _read_part(part: int, source: Path, target: Path, on_bad_line: OnBadLine, re
         else:
             report.kept += 1
             yield Pair(source_line.text, target_line.text, part, number)
+
+
+def read_text(paths: Sequence[Path], *, on_bad_line: OnBadLine = "fail", report: CorpusReport) -> Iterator[TextLine]:
+    """Yield the usable lines of a text, blank ones too, file by file; `report`, passed in empty, records the others."""
+    report.files, report.unit = [str(path) for path in paths], "line"
+    for part, path in enumerate(paths):
+        for line in read_lines(path):
+            if line.problem == TOO_LONG:
+                report.too_long.add(part, line.number)
+            elif line.problem and on_bad_line == "fail":
+                raise DataError(f"{path}:{line.number}: {line.problem}; fix the line or use --on-bad-line skip")
+            elif line.problem:
+                report.bad.add(part, line.number)
+            else:
+                report.kept += 1
+                yield TextLine(line.text, part, line.number)
+    if not report.kept:
+        raise DataError(f"{paths[0]}: no usable line; give a file with text")
 
 
 def content_hash(paths: Sequence[Path]) -> str:

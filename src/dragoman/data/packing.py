@@ -8,7 +8,8 @@ Shapes: N packed tokens, B sentences, L longest sentence, G blocks, P places of 
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from dragoman.data.batching import part_generator
 from dragoman.data.store import Store
+from dragoman.data.text_store import TextStore
 from dragoman.model.packed import Rows, Segments
 from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 
@@ -42,53 +44,86 @@ class Shape:
         return tokens // self.block + long_sentences
 
 
-@dataclass(frozen=True)
-class PackedBatch:
-    """Teacher forcing, packed: the decoder is fed <s> y1 .. yn and must predict y1 .. yn </s>."""
+@dataclass(frozen=True, kw_only=True)
+class AnyPackedBatch:
+    """What every packed batch has: what is to be predicted. A subclass adds what the model is fed."""
 
-    rows: Ids
-    source_ids_N: Tensor
-    target_input_N: Tensor
     target_output_N: Tensor  # `pad` where there is nothing to predict
-    source: Segments
-    target: Segments
     num_tokens: int
     pad: int
 
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The arguments of the packed model's forward, in order."""
+        raise NotImplementedError
+
     def tensors(self) -> list[Tensor]:
         """All inputs of a CUDA graph, always in the same order."""
-        parts = (self.source_ids_N, self.target_input_N, self.target_output_N, *self.source, *self.target)
+        values = [value for _, value in self._values()]
+        parts = itertools.chain.from_iterable(value if isinstance(value, Segments) else (value,) for value in values)
         return [part for part in parts if isinstance(part, Tensor)]
 
-    def to(self, device: torch.device) -> "PackedBatch":
+    def to(self, device: torch.device) -> Self:
         batch = self.pinned() if device.type == "cuda" else self
         return batch._map(lambda part: part.to(device, non_blocking=True))
 
-    def pinned(self) -> "PackedBatch":
+    def pinned(self) -> Self:
         """A copy in pinned memory, which a GPU can read directly."""
         return self._map(lambda part: part.pin_memory())
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
-        return PackedBatch(
-            self.rows, change(self.source_ids_N), change(self.target_input_N), change(self.target_output_N),
-            self.source.map(change), self.target.map(change), self.num_tokens, self.pad,
-        )  # fmt: skip
+    def _values(self) -> list[tuple[str, Tensor | Segments]]:
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return [(name, value) for name, value in values if isinstance(value, Tensor | Segments)]
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed = {
+            name: value.map(change) if isinstance(value, Segments) else change(value) for name, value in self._values()
+        }
+        return replace(self, **changed)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedBatch(AnyPackedBatch):
+    """Teacher forcing, packed: the decoder is fed <s> y1 .. yn and must predict y1 .. yn </s>."""
+
+    source_ids_N: Tensor
+    target_input_N: Tensor
+    source: Segments
+    target: Segments
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        return self.source_ids_N, self.target_input_N, self.source, self.target
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedText(AnyPackedBatch):
+    """Blocks of a text, packed: at every position the next id is to be predicted."""
+
+    target_input_N: Tensor
+    target: Segments
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        return self.target_input_N, self.target
 
 
 class PackingPlan:
-    """Assigns pairs to batches: in random order, as many as fit. A pure function of (seed, epoch, index)."""
+    """Assigns rows to batches: in random order, as many as fit. A pure function of (seed, epoch, index)."""
 
-    def __init__(self, store: Store, *, source_tokens: int, target_tokens: int, sentences: int, seed: int) -> None:
-        # </s> on either side; one token is reserved for the padding sentence
-        self._sizes = np.stack((store.source_lengths, store.target_lengths), axis=1) + 1
+    def __init__(
+        self, store: Store | TextStore, *, source_tokens: int, target_tokens: int, sentences: int, seed: int
+    ) -> None:
+        # one token is reserved for the padding sentence
+        self._sizes = np.stack((store.source_sizes, store.target_sizes), axis=1)
         self._budget = np.array([source_tokens - 1, target_tokens - 1])
         self._sentences = sentences - 1
         self._seed = seed
 
     def epoch(self, epoch: int, rows: Ids | None = None, part: int = 0) -> list[Ids]:
-        """Return every batch of an epoch, as row numbers: each pair exactly once.
+        """Return every batch of an epoch, as row numbers: each exactly once.
 
-        With `rows`, use only these pairs: the rest of an epoch after `part` parts of it were batched differently.
+        With `rows`, use only these: the rest of an epoch after `part` parts of it were batched differently.
         """
         rows = np.arange(len(self._sizes)) if rows is None else rows
         return self._cut(rows[part_generator(self._seed, epoch, part).permutation(len(rows))])
@@ -110,7 +145,22 @@ class PackingPlan:
 def pack(store: Store, rows: Ids, shape: Shape | None = None) -> PackedBatch:
     """Pack the pairs of one batch; with `shape`, filled up to it and with the kernel's blocks."""
     vocabularies = store.source_vocabulary, store.target_vocabulary
-    return _pack(rows, *store.gather_source(rows), *store.gather_target(rows), shape, *vocabularies)
+    return _pack(*store.gather_source(rows), *store.gather_target(rows), shape, *vocabularies)
+
+
+def pack_text(store: TextStore, rows: Ids, shape: Shape | None = None) -> PackedText:
+    """Pack the blocks of one batch; with `shape`, filled up to it and with the kernel's blocks."""
+    before, ids, sizes = store.gather(rows)
+    fill = 0 if shape is None else shape.target_tokens - len(ids)
+    padding, _ = _padding_sentences((fill, 0), shape, len(rows))
+    lengths, pads = np.concatenate((sizes, padding)), np.full(fill, store.vocabulary.pad, dtype=np.int64)
+    return PackedText(
+        target_input_N=torch.from_numpy(np.concatenate((before, pads))),
+        target_output_N=torch.from_numpy(np.concatenate((ids, pads))),
+        target=_segments(lengths, lengths, shape, len(rows)),
+        num_tokens=len(ids),
+        pad=store.vocabulary.pad,
+    )
 
 
 def pack_sentences(
@@ -119,34 +169,33 @@ def pack_sentences(
     """Like `pack`, from lists of ids of tokenizers trained by dragoman."""
     flat = [np.array([token for ids in side for token in ids], dtype=np.int64) for side in (sources, targets)]
     lengths = [np.array(list(map(len, side)), dtype=np.int64) for side in (sources, targets)]
-    return _pack(np.arange(len(sources)), flat[0], lengths[0], flat[1], lengths[1], shape, VOCABULARY, VOCABULARY)
+    return _pack(flat[0], lengths[0], flat[1], lengths[1], shape, VOCABULARY, VOCABULARY)
 
 
 def _pack(
-    rows: Ids, source: Ids, source_lengths: Ids, target: Ids, target_lengths: Ids, shape: Shape | None,
+    source: Ids, source_lengths: Ids, target: Ids, target_lengths: Ids, shape: Shape | None,
     source_special: Vocabulary, target_special: Vocabulary,
 ) -> PackedBatch:  # fmt: skip
-    fills = (0, 0)
+    fills, count = (0, 0), len(source_lengths)
     if shape is not None:
         fills = (
-            shape.source_tokens - int(source_lengths.sum()) - len(rows),
-            shape.target_tokens - int(target_lengths.sum()) - len(rows),
+            shape.source_tokens - int(source_lengths.sum()) - count,
+            shape.target_tokens - int(target_lengths.sum()) - count,
         )
-    padding = _padding_sentences(fills, shape, len(rows))
+    padding = _padding_sentences(fills, shape, count)
     sides = [np.concatenate(both) for both in zip((source_lengths + 1, target_lengths + 1), padding, strict=True)]
     pads = (source_special.pad, target_special.pad)
     source_ids = _interleave(source, source_lengths, source_special.eos, pads[0], fills[0], at_end=True)
     target_input = _interleave(target, target_lengths, target_special.bos, pads[1], fills[1], at_end=False)
     target_output = _interleave(target, target_lengths, target_special.eos, pads[1], fills[1], at_end=True)
     return PackedBatch(
-        rows,
-        torch.from_numpy(source_ids),
-        torch.from_numpy(target_input),
-        torch.from_numpy(target_output),
-        _segments(sides[0], sides[1], shape, len(rows)),
-        _segments(sides[1], sides[0], shape, len(rows)),
-        int(target_lengths.sum()) + len(rows),
-        pads[1],
+        source_ids_N=torch.from_numpy(source_ids),
+        target_input_N=torch.from_numpy(target_input),
+        target_output_N=torch.from_numpy(target_output),
+        source=_segments(sides[0], sides[1], shape, count),
+        target=_segments(sides[1], sides[0], shape, count),
+        num_tokens=int(target_lengths.sum()) + count,
+        pad=pads[1],
     )
 
 

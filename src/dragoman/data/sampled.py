@@ -85,7 +85,7 @@ def sampled_store(
         with closing(_segmented(_chunks(store), recipe, min(workers, len(store) // CHUNK_PAIRS))) as chunks:
             for chunk in chunks:
                 end = chunk.first + len(chunk.sources)
-                writer.add(chunk.sources, chunk.targets, store.lines[chunk.first : end])
+                writer.add(chunk.sources, chunk.targets, lines=store.lines[chunk.first : end])
                 if progress:
                     progress(end)
         return store.report

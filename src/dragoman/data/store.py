@@ -14,42 +14,63 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dragoman.data.corpus import CorpusReport, Dropped, OnBadLine, Pair, content_hash, read_pairs
 from dragoman.errors import DataError, DiskError
+from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
 
 FORMAT = 1  # version of the files below; part of the key
 CHUNK_PAIRS = 10_000
 CHUNK_CHARACTERS = 1 << 24  # long lines make shorter chunks, so that memory stays bounded
 SIDES = ("source", "target")
+TEXT = "text"  # the side of a store that holds no pairs
 
 Lengths = npt.NDArray[np.int64]
 Ids = npt.NDArray[Any]  # uint16 or int32, as the vocabulary needs
 Row = Sequence[int]
+Tokenizers = Sequence[Tokenizer | Labels]  # one for each side
+AnyStore = TypeVar("AnyStore", bound="Store")
 
 
 class Store:
     """Pairs of ids without BOS or EOS, and the vocabularies they belong to. Create one with `build_store`."""
 
-    def __init__(
-        self, directory: Path, meta: dict[str, Any], files: Sequence[Path], tokenizers: tuple[Tokenizer, Tokenizer]
-    ) -> None:
+    def __init__(self, directory: Path, meta: dict[str, Any], files: Sequence[Path], tokenizers: Tokenizers) -> None:
         self.key: str = meta["key"]
         self.source_vocabulary, self.target_vocabulary = (tokenizer.vocabulary for tokenizer in tokenizers)
-        self.report = _report(meta["report"], files)
-        self._ids = [_map(directory / f"{side}.ids", meta["dtypes"][side]) for side in SIDES]
+        self.report = saved_report(meta["report"], files)
+        self._ids = [map_ids(directory / f"{side}.ids", meta["dtypes"][side]) for side in SIDES]
         self._offsets = [np.load(directory / f"{side}.offsets.npy", mmap_mode="r") for side in SIDES]
         self._lines = np.load(directory / "lines.npy", mmap_mode="r")
         self.source_lengths: Lengths = np.diff(self._offsets[0])
         self.target_lengths: Lengths = np.diff(self._offsets[1])
 
+    @property
+    def source_sizes(self) -> Lengths:
+        """The positions that the source of each pair takes in a batch: with </s>."""
+        return self.source_lengths + 1
+
+    @property
+    def target_sizes(self) -> Lengths:
+        """The same of the target: what there is to predict."""
+        return self.target_lengths + 1
+
+    @property
+    def sizes(self) -> Lengths:
+        """Of the longer side."""
+        return np.maximum(self.source_sizes, self.target_sizes)
+
     def __len__(self) -> int:
         return len(self._lines)
+
+    def for_epoch(self, seed: int, epoch: int) -> Self:
+        """The same pairs in every epoch."""
+        return self
 
     def source(self, index: int) -> Ids:
         return self._row(0, index)
@@ -95,12 +116,13 @@ def build_store(
     source_paths: Sequence[Path],
     target_paths: Sequence[Path],
     source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | Labels,
     *,
     max_length: int,
     on_bad_line: OnBadLine = "fail",
     progress: Callable[[int], None] | None = None,
-) -> Store:
+    kind: type[AnyStore] = Store,  # type: ignore[assignment]
+) -> AnyStore:
     """Open the store of these files, or build it if missing or damaged; `progress` gets the number of pairs read.
 
     A pair with more than `max_length` pieces on a side, including the EOS that training adds, is dropped and counted.
@@ -122,13 +144,13 @@ def build_store(
         return report
 
     meta = find_or_fill(directory / key[:16], key, tokenizers, fill)
-    return Store(directory / key[:16], meta, source_paths, tokenizers)
+    return kind(directory / key[:16], meta, source_paths, tokenizers)
 
 
 def _add_encoded(
     writer: "StoreWriter",
     pairs: list[Pair],
-    tokenizers: tuple[Tokenizer, Tokenizer],
+    tokenizers: Tokenizers,
     max_length: int,
     report: CorpusReport,
 ) -> None:
@@ -142,16 +164,16 @@ def _add_encoded(
         else:
             kept.append((pair, source, target))
     lines = np.array([(pair.part, pair.line) for pair, _, _ in kept], np.int64).reshape(-1, 2)
-    writer.add([source for _, source, _ in kept], [target for _, _, target in kept], lines)
+    writer.add([source for _, source, _ in kept], [target for _, _, target in kept], lines=lines)
 
 
 def find_or_fill(
     place: Path,
     key: str,
-    tokenizers: tuple[Tokenizer, Tokenizer],
+    tokenizers: Tokenizers,
     fill: Callable[["StoreWriter"], CorpusReport],
 ) -> dict[str, Any]:
-    """Return the metadata of the store at `place`, built by `fill` if not valid; for ids of these two tokenizers."""
+    """Return the metadata of the store at `place`, built by `fill` if not valid; for ids of these tokenizers."""
     meta = _read_meta(place, key)
     if meta is None:
         with _building(place, key) as building:
@@ -162,32 +184,33 @@ def find_or_fill(
 
 
 class StoreWriter:
-    """Appends chunks of pairs to the files of a store."""
+    """Appends chunks of pairs, or of the lines of a text, to the files of a store."""
 
-    def __init__(self, directory: Path, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
+    def __init__(self, directory: Path, tokenizers: Tokenizers) -> None:
         self._directory = directory
+        self._sides = SIDES if len(tokenizers) == len(SIDES) else (TEXT,)
         self._dtypes = tuple("<u2" if tokenizer.size <= 1 << 16 else "<i4" for tokenizer in tokenizers)
-        self._lengths: tuple[list[Lengths], list[Lengths]] = ([], [])
+        self._lengths: tuple[list[Lengths], ...] = tuple([] for _ in tokenizers)
         self._lines: list[npt.NDArray[np.int64]] = []
 
-    def add(self, sources: Sequence[Row], targets: Sequence[Row], lines: npt.NDArray[np.int64]) -> None:
-        """Append pairs as ids, with the (file, line) of each."""
-        for side, rows in enumerate((sources, targets)):
+    def add(self, *sides: Sequence[Row], lines: npt.NDArray[np.int64]) -> None:
+        """Append rows of ids for each side, with the (file, line) of each row."""
+        for side, rows in enumerate(sides):
             lengths = np.array([len(row) for row in rows], np.int64)
             ids = np.fromiter(chain.from_iterable(rows), self._dtypes[side], int(lengths.sum()))
-            with (self._directory / f"{SIDES[side]}.ids").open("ab") as file:
+            with (self._directory / f"{self._sides[side]}.ids").open("ab") as file:
                 file.write(ids.tobytes())
             self._lengths[side].append(lengths)
         self._lines.append(lines)
 
     def finish(self, key: str, report: CorpusReport) -> None:
-        for side, lengths in zip(SIDES, self._lengths, strict=True):
+        for side, lengths in zip(self._sides, self._lengths, strict=True):
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
             np.save(self._directory / f"{side}.offsets.npy", offsets)
         np.save(self._directory / "lines.npy", np.concatenate(self._lines))
         meta = {
             "key": key,
-            "dtypes": dict(zip(SIDES, self._dtypes, strict=True)),
+            "dtypes": dict(zip(self._sides, self._dtypes, strict=True)),
             "report": asdict(report),
             "files": {path.name: _digest(path) for path in sorted(self._directory.iterdir())},
         }
@@ -198,7 +221,7 @@ def _key(
     source_paths: Sequence[Path],
     target_paths: Sequence[Path],
     source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | Labels,
     max_length: int,
     on_bad_line: OnBadLine,
 ) -> str:
@@ -239,17 +262,17 @@ def _read_meta(place: Path, key: str) -> dict[str, Any] | None:
         return None
 
 
-def _report(values: dict[str, Any], files: Sequence[Path]) -> CorpusReport:
+def saved_report(values: dict[str, Any], files: Sequence[Path]) -> CorpusReport:
     """The saved report with the files' current names: the key depends only on their contents."""
     dropped = {
         name: Dropped(value["count"], [(part, line) for part, line in value["first"]])
         for name, value in values.items()
         if isinstance(value, dict)
     }
-    return CorpusReport([str(path) for path in files], values["kept"], **dropped)
+    return CorpusReport([str(path) for path in files], values["kept"], **dropped, unit=values.get("unit", "pair"))
 
 
-def _map(path: Path, dtype: str) -> Ids:
+def map_ids(path: Path, dtype: str) -> Ids:
     return np.memmap(path, dtype, mode="r")
 
 

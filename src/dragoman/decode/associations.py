@@ -109,18 +109,18 @@ def learn_shortlist(
     require_transformer(translator)
     associations = Associations(translator.tokenizers.target.size)
     source, target = translator.tokenizers.source.vocabulary, translator.tokenizers.target.vocabulary
-    lengths = np.array([[len(ids) for ids in pair] for pair in pairs], np.int64).reshape(-1, 2)
-    groups = bucket_by_length(np.arange(len(pairs)), lengths[:, 0], lengths[:, 1], BATCH_TOKENS)
+    sizes = np.array([max(map(len, pair)) + 1 for pair in pairs], np.int64)  # </s>
+    groups = bucket_by_length(np.arange(len(pairs)), sizes, BATCH_TOKENS)
     for some in windows(groups, BATCHES_AT_ONCE):
         batches = [
-            teacher_forcing(rows, [pairs[row][0] for row in rows], [pairs[row][1] for row in rows], source, target)
+            teacher_forcing([pairs[row][0] for row in rows], [pairs[row][1] for row in rows], source, target)
             for rows in some
         ]
         for batch, predictions in zip(batches, translator.predict(batches, CANDIDATES), strict=True):
             weight_BTS = alignment(predictions.weight_LBTS, batch, source.eos)
             probability_BTC, real_BT = np.exp(predictions.log_prob_BTC), batch.target_real.numpy()
             associations.add(batch.source_ids.numpy(), real_BT, weight_BTS, probability_BTC, predictions.id_BTC)
-            advance(len(batch.rows))
+            advance(len(batch.source_ids))
     return associations.shortlist(translator.tokenizers, count, frequent)
 
 

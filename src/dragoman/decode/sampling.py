@@ -37,12 +37,12 @@ def sample(
     if count > 1:
         decoding.select(np.arange(len(max_lengths)).repeat(count))
     limits = [limit for limit in max_lengths for _ in range(count)]
-    streams = [_uniforms(options.seed, key, number, longest + 1) for key in keys for number in range(count)]
+    streams = [uniforms(options.seed, key, number, longest + 1) for key in keys for number in range(count)]
     uniform_NT = torch.from_numpy(np.stack(streams))
 
     def drawn(id_N: Array, path_N: Array, length_N: Array) -> tuple[Array, Array]:
-        log_prob_NV = _forbid(decoding.log_probs(id_N[:, np.newaxis]), forbidden)
-        drawn_N1 = _draw(log_prob_NV, uniform_NT[path_N, length_N].to(log_prob_NV.device), options)
+        log_prob_NV = forbid(decoding.log_probs(id_N[:, np.newaxis]), forbidden)
+        drawn_N1 = draw(log_prob_NV, uniform_NT[path_N, length_N].to(log_prob_NV.device), options)
         value_N1, id_N1 = to_host(log_prob_NV.gather(1, drawn_N1), drawn_N1)
         return without_nan(value_N1), id_N1
 
@@ -51,7 +51,7 @@ def sample(
     return [sorted(group, key=rank) for group in groups]
 
 
-def _draw(log_prob_NV: Tensor, uniform_N: Tensor, options: DecodeConfig) -> Tensor:
+def draw(log_prob_NV: Tensor, uniform_N: Tensor, options: DecodeConfig) -> Tensor:
     """Draw one id per row, [N, 1], by inverse CDF, after temperature, then top-k, then top-p."""
     value_NC, id_NC = log_prob_NV, None
     if options.top_k > 0 or options.top_p < 1.0:  # only these need sorted values
@@ -66,14 +66,14 @@ def _draw(log_prob_NV: Tensor, uniform_N: Tensor, options: DecodeConfig) -> Tens
     return chosen_N1 if id_NC is None else id_NC.gather(1, chosen_N1)
 
 
-def _uniforms(seed: int, key: int, number: int, count: int) -> Array:
+def uniforms(seed: int, key: int, number: int, count: int) -> Array:
     """The first `count` numbers of the random stream in [0, 1) for (seed, key, number)."""
     words = np.array([seed % 2**64, key % 2**64], dtype=np.uint64)
     generator = np.random.Generator(np.random.Philox(key=words, counter=[0, 0, 0, number]))
     return generator.random(count, dtype=np.float32)
 
 
-def _forbid(log_prob_NV: Tensor, forbidden: Sequence[int]) -> Tensor:
+def forbid(log_prob_NV: Tensor, forbidden: Sequence[int]) -> Tensor:
     """Rule out ids, in place and without renormalizing: a hypothesis keeps the model's own score."""
     for token in forbidden:
         log_prob_NV[:, token] = NEVER

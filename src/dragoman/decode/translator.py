@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack, overload
 
 import numpy as np
 
-from dragoman.bundle import Bundle, Tokenizers, load_bundle, resolve_model
-from dragoman.config import Config, DataConfig, DecodeConfig, TransformerConfig
+from dragoman.bundle import Bundle, Tokenizers, load_bundle, require_task, resolve_model
+from dragoman.config import TRANSLATION, Config, DataConfig, DecodeConfig, TransformerConfig
 from dragoman.data.batching import Batch, bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.batches import (
@@ -149,7 +149,10 @@ class Translator:
         threads: int | None = None,
         engine: str = "auto",
     ) -> "Translator":
-        translator = cls(load_bundle(resolve_model(Path(model))), device, precision, threads, engine)
+        directory = resolve_model(Path(model))
+        bundle = load_bundle(directory)
+        require_task(bundle.config, TRANSLATION, directory)
+        translator = cls(bundle, device, precision, threads, engine)
         translator._name = os.fspath(model)
         return translator
 
@@ -341,7 +344,7 @@ class Translator:
         def total_log_probs(rows: Sequence[int]) -> list[float]:
             sources, targets = zip(*(pairs[row] for row in rows), strict=True)
             vocabularies = (self.tokenizers.source.vocabulary, self.tokenizers.target.vocabulary)
-            batch = teacher_forcing(np.array(rows), sources, targets, *vocabularies)
+            batch = teacher_forcing(sources, targets, *vocabularies)
             with self.inference():
                 return self.engine.token_log_probs(batch).sum(dim=-1).tolist()
 
@@ -349,9 +352,9 @@ class Translator:
             source, target = (len(ids) + 1 for ids in pairs[row])
             raise PairError(row + 1, f"out of memory at {source} source and {target} target tokens; shorten it")
 
-        lengths = np.array([(len(source), len(target)) for source, target in pairs], dtype=np.int64).reshape(-1, 2)
+        sizes = np.array([max(map(len, pair)) + 1 for pair in pairs], dtype=np.int64)  # </s>
         scores = [0.0] * len(pairs)
-        for group in bucket_by_length(np.arange(len(pairs)), lengths[:, 0], lengths[:, 1], SCORED_TOKENS):
+        for group in bucket_by_length(np.arange(len(pairs)), sizes, SCORED_TOKENS):
             for start in range(0, len(group), batch_size):
                 rows = group[start : start + batch_size].tolist()
                 for row, score in zip(rows, in_halves(total_log_probs, rows, too_big, self.device), strict=True):

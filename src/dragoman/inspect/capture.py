@@ -150,7 +150,14 @@ def scores_of(
         torch.tensor(ids).expand(rows, -1) for ids in (source_ids, [special.bos, *target_ids[:-1]], target_ids)
     )
     real_BS = torch.ones_like(source_BS, dtype=torch.bool)
-    batch = Batch(np.zeros(rows, np.int64), source_BS, real_BS, input_BT, output_BT, output_BT.numel(), special.pad)
+    batch = Batch(
+        source_ids=source_BS,
+        source_allowed=real_BS,
+        target_input=input_BT,
+        target_output=output_BT,
+        num_tokens=output_BT.numel(),
+        pad=special.pad,
+    )
     scores: list[float] = engine.token_log_probs(batch).double().sum(dim=1).tolist()
     return scores
 

@@ -1,11 +1,22 @@
 """From a configuration to the model it describes. Knows nothing of weights."""
 
-from dragoman.config import ModelConfig, RecurrentConfig
+from typing import Any, TypeAlias
+
+from dragoman.config import ModelConfig
 from dragoman.model.recurrent import Recurrent
 from dragoman.model.transformer import Transformer
+from dragoman.model.variants import DecoderOnly, EncoderOnly
 
-Model = Transformer | Recurrent
+Model: TypeAlias = Any  # one of MODELS; what else it has than a forward pass depends on its architecture
+
+MODELS: dict[str, Any] = {
+    "transformer": Transformer,
+    "decoder": DecoderOnly,
+    "encoder": EncoderOnly,
+    "rnn": Recurrent,
+}
 
 
 def build_model(config: ModelConfig) -> Model:
-    return Recurrent(config) if isinstance(config, RecurrentConfig) else Transformer(config)
+    """The model of this configuration, of the class that its architecture has in MODELS."""
+    return MODELS[config.architecture](config)

@@ -15,7 +15,7 @@ from dragoman.model.attention import KeysValues
 class LayerCache:
     """One decoder layer: the source's keys and values, computed once, the target's so far, and the heads in use."""
 
-    source: KeysValues
+    source: KeysValues | None  # None: a decoder without an encoder
     target: KeysValues | None = None
     self_head_mask_BH: Tensor | None = None  # None: all heads
     cross_head_mask_BH: Tensor | None = None
@@ -38,7 +38,8 @@ class LayerCache:
 
     def select(self, sentence_B: Tensor) -> None:
         """Replace each sentence b of the source with the former sentence sentence_B[b]."""
-        self.source = KeysValues(*(part.index_select(0, sentence_B) for part in self.source))
+        if self.source is not None:
+            self.source = KeysValues(*(part.index_select(0, sentence_B) for part in self.source))
         self.cross_head_mask_BH = rows_of(self.cross_head_mask_BH, sentence_B)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from dragoman.config import TransformerConfig
+from dragoman.config import LayersConfig
 from dragoman.device import kernels_run
 from dragoman.model.attention import MultiHeadAttention, look_ahead_mask
 from dragoman.model.positions import rotate, rotation_at
@@ -29,6 +29,7 @@ from dragoman.model.transformer import (
     Transformer,
     embed,
 )
+from dragoman.model.variants import DecoderOnly
 
 MOST_SUB_LAYERS = 5_000  # two per encoder layer, three per decoder layer; a stack has at most 1,000 layers
 
@@ -63,7 +64,7 @@ class Segments(NamedTuple):
         return Segments(change(self.positions_N), change(self.starts), blocks, rows)
 
 
-def kernels_fit(config: TransformerConfig, device: torch.device) -> bool:
+def kernels_fit(config: LayersConfig, device: torch.device) -> bool:
     """Whether the kernels run on this device and support this model."""
     if device.type != "cuda" or not kernels_run():
         return False
@@ -79,13 +80,8 @@ class PackedTransformer(nn.Module):
         """`longest`: tokens of the longest sentence, including </s>."""
         super().__init__()
         self.model = model
-        for side, stack in (("source", model.encoder), ("target", model.decoder)):
-            # computed once: sines of every token's own position would take longer than a layer's attention
-            sinusoidal = stack.positions.kind == "sinusoidal"
-            weight = model.output.weight
-            positions = torch.arange(longest, device=weight.device)
-            table_LM = stack.positions.vectors(positions, weight.dtype) if sinusoidal else None
-            self.register_buffer(f"{side}_table", table_LM, persistent=False)
+        self.register_buffer("source_table", _position_table(model.encoder, longest, model.output.weight), False)
+        self.register_buffer("target_table", _position_table(model.decoder, longest, model.output.weight), False)
         self.source_table: Tensor | None
         self.target_table: Tensor | None
 
@@ -111,6 +107,43 @@ class PackedTransformer(nn.Module):
         for layer in encoder.layers:
             x_NM = _encoder_layer(layer, join, x_NM, source, turns)  # type: ignore[arg-type]
         return encoder.finish(x_NM)
+
+
+class PackedDecoder(nn.Module):
+    """A decoder alone over packed ids, with that model's own parameters."""
+
+    def __init__(self, model: DecoderOnly, longest: int) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("table", _position_table(model.decoder, longest, model.output.weight), False)
+        self.table: Tensor | None
+
+    def forward(self, ids_N: Tensor, segments: Segments) -> Tensor:
+        """The input of the output projection, for every token: [N, M]."""
+        decoder = self.model.decoder
+        join = _Join(fused=segments.blocks is not None, device=ids_N.device)
+        x_NM, turns = _place(decoder, self.table, embed(self.model.target_embedding, ids_N), segments)
+        for layer in decoder.layers:
+            x_NM = _decoder_layer(layer, join, x_NM, None, None, segments, turns)  # type: ignore[arg-type]
+        return decoder.finish(x_NM)
+
+
+def packed_model(model: Any, longest: int) -> nn.Module:
+    """The model over packed batches. `longest`: tokens of the longest sentence."""
+    return PACKED[type(model)](model, longest)
+
+
+PACKED: dict[type[nn.Module], Callable[[Any, int], nn.Module]] = {
+    Transformer: PackedTransformer,
+    DecoderOnly: PackedDecoder,
+}
+
+
+def _position_table(stack: Encoder | Decoder, longest: int, weight: Tensor) -> Tensor | None:
+    """Sinusoids, computed once: those of every token's own position would take longer than a layer's attention."""
+    if stack.positions.kind != "sinusoidal":
+        return None
+    return stack.positions.vectors(torch.arange(longest, device=weight.device), weight.dtype)
 
 
 def _place(
@@ -176,8 +209,8 @@ def _decoder_layer(
     layer: DecoderLayer,
     join: _Join,
     x_NM: Tensor,
-    memory_NM: Tensor,
-    source: Segments,
+    memory_NM: Tensor | None,
+    source: Segments | None,
     target: Segments,
     turns: Tensor | None,
 ) -> Tensor:
@@ -185,9 +218,10 @@ def _decoder_layer(
     out_NM = _self_attention(layer.self_attention, h_NM, target, turns, causal=True)
     x_NM = join(layer.self_attention_residual, x_NM, out_NM)
 
-    h_NM = layer.cross_attention_residual.enter(x_NM)
-    out_NM = _cross_attention(layer.cross_attention, h_NM, memory_NM, target, source)
-    x_NM = join(layer.cross_attention_residual, x_NM, out_NM)
+    if memory_NM is not None and source is not None:
+        h_NM = layer.cross_attention_residual.enter(x_NM)
+        out_NM = _cross_attention(layer.cross_attention, h_NM, memory_NM, target, source)
+        x_NM = join(layer.cross_attention_residual, x_NM, out_NM)
 
     h_NM = layer.feed_forward_residual.enter(x_NM)
     return join(layer.feed_forward_residual, x_NM, _feed_forward(layer.feed_forward, h_NM, fused=join.fused))

@@ -1,15 +1,24 @@
 """The names and shapes of a model's weights, from its configuration alone. Knows nothing of torch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from dragoman.config import ModelConfig, RecurrentConfig, StackSize, TransformerConfig
+from dragoman.config import (
+    DecoderConfig,
+    EncoderConfig,
+    LayersConfig,
+    ModelConfig,
+    RecurrentConfig,
+    StackSize,
+    TransformerConfig,
+)
 
 Named = Iterator[tuple[str, tuple[int, ...]]]
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every weight once, in the order of the model; a shared matrix has its first name."""
-    return dict(_recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config))
+    return dict(_SHAPES[config.architecture](config))
 
 
 def _transformer(config: TransformerConfig) -> Named:
@@ -26,7 +35,22 @@ def _transformer(config: TransformerConfig) -> Named:
         yield "output.bias", (config.target_vocabulary,)
 
 
-def _stack(name: str, size: StackSize, config: TransformerConfig, memories: dict[str, int]) -> Named:
+def _decoder_only(config: DecoderConfig) -> Named:
+    yield "target_embedding.weight", (config.vocab_size, config.d_model)
+    yield from _stack("decoder", config.stacks["decoder"], config, {"self_attention": config.d_model})
+    if not config.share_target_output:
+        yield "output.weight", (config.vocab_size, config.d_model)
+    if config.output_bias:
+        yield "output.bias", (config.vocab_size,)
+
+
+def _encoder_only(config: EncoderConfig) -> Named:
+    yield "source_embedding.weight", (config.vocab_size, config.d_model)
+    yield from _stack("encoder", config.stacks["encoder"], config, {"self_attention": config.d_model})
+    yield from _linear("output", config.d_model, config.num_labels)
+
+
+def _stack(name: str, size: StackSize, config: LayersConfig, memories: dict[str, int]) -> Named:
     """`memories` gives the width of what each attention of a layer looks at."""
     width = size.d_model
     if config.positions == "learned":
@@ -82,3 +106,11 @@ def _linear(name: str, inputs: int, outputs: int, bias: bool = True) -> Named:
 def _norm(name: str, width: int) -> Named:
     yield f"{name}.weight", (width,)
     yield f"{name}.bias", (width,)
+
+
+_SHAPES: dict[str, Callable[[Any], Named]] = {
+    "transformer": _transformer,
+    "decoder": _decoder_only,
+    "encoder": _encoder_only,
+    "rnn": _recurrent,
+}

@@ -14,7 +14,7 @@ from typing import Literal, overload
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.config import StackSize, TransformerConfig
+from dragoman.config import LayersConfig, StackSize, TransformerConfig
 from dragoman.model.attention import AttentionWeights, HeadMask, MultiHeadAttention, padding_mask
 from dragoman.model.cache import DecoderCache, LayerCache
 from dragoman.model.positions import Positions, rotation
@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2, at each position separately and identically (section 3.3)."""
 
-    def __init__(self, size: StackSize, config: TransformerConfig) -> None:
+    def __init__(self, size: StackSize, config: LayersConfig) -> None:
         super().__init__()
         self.inner = nn.Linear(size.d_model, size.d_ff)
         self.outer = nn.Linear(size.d_ff, size.d_model)
@@ -41,7 +41,7 @@ class Residual(nn.Module):
     Post-norm, as in the paper: LayerNorm(x + Dropout(Sublayer(x))). Pre-norm: x + Dropout(Sublayer(LayerNorm(x))).
     """
 
-    def __init__(self, d_model: int, config: TransformerConfig) -> None:
+    def __init__(self, d_model: int, config: LayersConfig) -> None:
         super().__init__()
         self.layer_norm = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(config.dropout)
@@ -59,7 +59,7 @@ class Residual(nn.Module):
         return sum_BTM if self.pre_norm else self.layer_norm(sum_BTM)
 
 
-def _attention(size: StackSize, config: TransformerConfig, d_memory: int | None = None) -> MultiHeadAttention:
+def _attention(size: StackSize, config: LayersConfig, d_memory: int | None = None) -> MultiHeadAttention:
     return MultiHeadAttention(
         size.d_model,
         size.num_heads,
@@ -74,9 +74,8 @@ def _attention(size: StackSize, config: TransformerConfig, d_memory: int | None 
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward (section 3.1)."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, size: StackSize, config: LayersConfig) -> None:
         super().__init__()
-        size = config.encoder
         self.self_attention = _attention(size, config)
         self.feed_forward = FeedForward(size, config)
         self.self_attention_residual = Residual(size.d_model, config)
@@ -106,16 +105,20 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention over the encoder's output, then feed-forward (section 3.1)."""
+    """Masked self-attention, attention over the encoder's output, then feed-forward (section 3.1).
 
-    def __init__(self, config: TransformerConfig) -> None:
+    Without `d_memory`, the width of that output, there is no encoder and no attention over it.
+    """
+
+    def __init__(self, size: StackSize, config: LayersConfig, d_memory: int | None) -> None:
         super().__init__()
-        size = config.decoder
         self.self_attention = _attention(size, config)
-        self.cross_attention = _attention(size, config, d_memory=config.encoder.d_model)
+        if d_memory is not None:
+            self.cross_attention = _attention(size, config, d_memory)
         self.feed_forward = FeedForward(size, config)
         self.self_attention_residual = Residual(size.d_model, config)
-        self.cross_attention_residual = Residual(size.d_model, config)
+        if d_memory is not None:
+            self.cross_attention_residual = Residual(size.d_model, config)
         self.feed_forward_residual = Residual(size.d_model, config)
 
     def forward(
@@ -139,12 +142,14 @@ class DecoderLayer(nn.Module):
         )
         x_BTM = self.self_attention_residual.leave(x_BTM, out_BTM)
 
-        # The hypotheses of a sentence share the source's keys and values: there, each is one more query.
-        h_BQM = self.cross_attention_residual.enter(x_BTM).reshape(len(cache.source.k_BHKD), -1, x_BTM.size(2))
-        out_BQM, cross_weights_BHQK = self.cross_attention(
-            h_BQM, cache.source, allowed, head_mask_BH=cache.cross_head_mask_BH, need_weights=need_weights
-        )
-        x_BTM = self.cross_attention_residual.leave(x_BTM, out_BQM.view_as(x_BTM))
+        cross_weights_BHQK = None
+        if cache.source is not None:
+            # The hypotheses of a sentence share the source's keys and values: there, each is one more query.
+            h_BQM = self.cross_attention_residual.enter(x_BTM).reshape(len(cache.source.k_BHKD), -1, x_BTM.size(2))
+            out_BQM, cross_weights_BHQK = self.cross_attention(
+                h_BQM, cache.source, allowed, head_mask_BH=cache.cross_head_mask_BH, need_weights=need_weights
+            )
+            x_BTM = self.cross_attention_residual.leave(x_BTM, out_BQM.view_as(x_BTM))
 
         h_BTM = self.feed_forward_residual.enter(x_BTM)
         x_BTM = self.feed_forward_residual.leave(x_BTM, self.feed_forward(h_BTM))
@@ -157,7 +162,7 @@ class Stack(nn.Module):
     BART has one more norm below the layers, which the paper does not have.
     """
 
-    def __init__(self, size: StackSize, config: TransformerConfig) -> None:
+    def __init__(self, size: StackSize, config: LayersConfig) -> None:
         super().__init__()
         self.size = size
         self.rotary = config.positions == "rotary"
@@ -181,9 +186,9 @@ class Stack(nn.Module):
 class Encoder(Stack):
     """Source embeddings in, one vector per source position out."""
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config.encoder, config)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder.num_layers))
+    def __init__(self, size: StackSize, config: LayersConfig) -> None:
+        super().__init__(size, config)
+        self.layers = nn.ModuleList(EncoderLayer(size, config) for _ in range(size.num_layers))
 
     def forward(
         self,
@@ -207,16 +212,19 @@ class Encoder(Stack):
 class Decoder(Stack):
     """Target embeddings in, one vector per target position out; each sees the source and the target before it."""
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config.decoder, config)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder.num_layers))
+    def __init__(self, size: StackSize, config: LayersConfig, d_memory: int | None) -> None:
+        super().__init__(size, config)
+        self.layers = nn.ModuleList(DecoderLayer(size, config, d_memory) for _ in range(size.num_layers))
 
     def start(
-        self, memory_BSM: Tensor, source_allowed_BS: Tensor | None, head_mask: HeadMask | None = None
+        self, memory_BSM: Tensor | None, source_allowed_BS: Tensor | None = None, head_mask: HeadMask | None = None
     ) -> DecoderCache:
         """Return an empty cache for this source. Its keys and values are computed here, once."""
         layers: list[DecoderLayer] = list(self.layers)  # type: ignore[arg-type]
-        caches = [LayerCache(layer.cross_attention.keys_values(memory_BSM)) for layer in layers]
+        if memory_BSM is None:
+            caches = [LayerCache(source=None) for _ in layers]
+        else:
+            caches = [LayerCache(layer.cross_attention.keys_values(memory_BSM)) for layer in layers]
         if head_mask is not None:
             for number, cache in enumerate(caches):
                 cache.self_head_mask_BH = head_mask.decoder_LBH[number]
@@ -232,7 +240,8 @@ class Decoder(Stack):
             )
             if weights is not None:
                 weights.decoder.append(self_weights)
-                weights.cross.append(cross_weights)
+                if cross_weights is not None:
+                    weights.cross.append(cross_weights)
         cache.length += x_BTM.size(1)
         return self.finish(x_BTM)
 
@@ -250,8 +259,8 @@ class Transformer(nn.Module):
         source_width, target_width = config.encoder.d_model, config.decoder.d_model
         self.source_embedding = nn.Embedding(config.vocab_size, source_width)
         self.target_embedding = nn.Embedding(config.target_vocabulary, target_width)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
+        self.encoder = Encoder(config.encoder, config)
+        self.decoder = Decoder(config.decoder, config, d_memory=source_width)
         self.output = nn.Linear(target_width, config.target_vocabulary, bias=config.output_bias)
         self.apply(partial(initialise, gain=config.init_gain))
         self.tie()

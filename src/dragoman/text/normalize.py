@@ -9,6 +9,8 @@ The forms with `nbsp` keep every no-break space (U+00A0, U+2007, U+202F) inside 
 becomes one space, and both ends are stripped of all white space. NFKC has no such form, because it turns no-break
 spaces into plain ones. The word joiner U+2060 and U+FEFF have no width and are not white space in Unicode: every form
 keeps them.
+
+The form `none` keeps every character but U+2581.
 """
 
 import re
@@ -16,7 +18,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Literal
 
-Normalization = Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase", "nfc-nbsp", "nfc-nbsp-lowercase"]
+Normalization = Literal["nfc", "nfkc", "nfc-lowercase", "nfkc-lowercase", "nfc-nbsp", "nfc-nbsp-lowercase", "none"]
 
 GROUP_SIZE = 16  # texts examined at once
 SPACE_MARK = "\u2581"
@@ -26,6 +28,8 @@ _BREAKING_SPACE = re.compile(r"[^\S\u00a0\u2007\u202f]+")  # white space except 
 
 
 def normalize(text: str, form: Normalization = "nfc") -> str:
+    if form == "none":
+        return text.replace(SPACE_MARK, "_")
     if _is_normal(text, form):
         return text
     composition = _composition(form)
@@ -43,6 +47,8 @@ def normalize(text: str, form: Normalization = "nfc") -> str:
 
 def normalize_all(texts: Sequence[str], form: Normalization = "nfc") -> list[str]:
     """Normalise each text. Most need no change, and several are asked at once whether any does."""
+    if form == "none":
+        return [normalize(text, form) for text in texts]
     normal: list[str] = []
     for first in range(0, len(texts), GROUP_SIZE):
         some = texts[first : first + GROUP_SIZE]

@@ -111,6 +111,8 @@ class Tokenizer:
             texts = ["".join([spellings[piece] for piece in ids]) for ids in rows]
             texts = [self._decode(ids) if UNSPELLED in text else text for text, ids in zip(texts, rows, strict=True)]
         # A word model spells the mark as bytes, and a model may emit the bytes of a line break.
+        if self.normalization == "none":
+            return [text.replace(SPACE_MARK, " ") for text in texts]
         return normalize_all([text.replace(SPACE_MARK, " ").strip(" ") for text in texts], self.normalization)
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -261,7 +263,7 @@ def _train_model(lines: list[str], config: TextConfig, vocab_size: int) -> bytes
             character_coverage=COVERAGE_WITH_BYTES if config.byte_fallback else 1.0,
             normalization_rule_name="identity",  # dragoman's comes first
             remove_extra_whitespaces=False,
-            add_dummy_prefix=True,
+            add_dummy_prefix=config.normalization != "none",
             split_digits=True,
             max_sentence_length=LONGEST_STRETCH * 4,  # bytes
             pad_id=VOCABULARY.pad,

@@ -9,8 +9,8 @@ from typing import Any
 from dragoman.data.batching import Part
 from dragoman.data.sampled import sampled_store
 from dragoman.data.store import Store
+from dragoman.tasks.task import AnyStore, PreparedData
 from dragoman.training.checkpoint import Progress
-from dragoman.training.data import PreparedData
 from dragoman.training.distributed import Ranks
 from dragoman.training.gradients import Ids, Layout
 from dragoman.training.reports.log import Reporter
@@ -29,28 +29,32 @@ class StepPlan:
 
 
 class EpochStores:
-    """The training pairs of each epoch: always the same, or segmented again by subword sampling."""
+    """The training data of each epoch: as the store has it, or segmented again by subword sampling."""
 
     def __init__(self, prepared: PreparedData, run: Path, ranks: Ranks, reporter: Reporter) -> None:
         self._prepared, self._run, self._ranks, self._reporter = prepared, run, ranks, reporter
-        self._stores: dict[int, Store] = {}
+        self._stores: dict[int, AnyStore] = {}
 
-    def __call__(self, epoch: int) -> Store:
+    def __call__(self, epoch: int) -> AnyStore:
+        if epoch not in self._stores:
+            self._stores[epoch] = self._make(epoch)
+        return self._stores[epoch]
+
+    def _make(self, epoch: int) -> AnyStore:
         prepared = self._prepared
         text, settings = prepared.config.text, prepared.config.train
         if not text.sampling:
-            return prepared.train
-        if epoch not in self._stores:
-            workers = settings.loader_workers if len(prepared.train) >= PAIRS_FOR_PROCESSES else 0
-            self._stores[epoch] = self._ranks.main_first(
-                lambda: sampled_store(
-                    prepared.train, prepared.tokenizers.source, prepared.tokenizers.target, strength=text.sampling,
-                    seed=settings.seed, epoch=epoch, max_length=text.max_length,
-                    directory=self._run / "data", workers=workers,
-                    progress=lambda done: self._reporter.working(f"segmenting pairs for epoch {epoch + 1}", done),
-                )
-            )  # fmt: skip
-        return self._stores[epoch]
+            return prepared.train.for_epoch(settings.seed, epoch)
+        train: Store = prepared.train
+        workers = settings.loader_workers if len(train) >= PAIRS_FOR_PROCESSES else 0
+        return self._ranks.main_first(
+            lambda: sampled_store(
+                train, prepared.tokenizers.source, prepared.tokenizers.target, strength=text.sampling,
+                seed=settings.seed, epoch=epoch, max_length=text.max_length,
+                directory=self._run / "data", workers=workers,
+                progress=lambda done: self._reporter.working(f"segmenting pairs for epoch {epoch + 1}", done),
+            )
+        )  # fmt: skip
 
     def drop_before(self, epoch: int) -> None:
         """Called after a step, not while loading: threads may be loading batches of several epochs."""

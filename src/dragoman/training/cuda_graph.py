@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dragoman.data.packing import PackedBatch
+from dragoman.data.packing import AnyPackedBatch
 
 WARM_UPS = 3  # for compilation and allocations, which must not happen during capture
 
@@ -18,8 +18,8 @@ class GradientGraph:
 
     def __init__(
         self,
-        loss_of: Callable[[PackedBatch], Tensor],
-        example: PackedBatch,
+        loss_of: Callable[[AnyPackedBatch], Tensor],
+        example: AnyPackedBatch,
         parameters: Sequence[Tensor],
         *,
         accumulates: bool,
@@ -53,7 +53,7 @@ class GradientGraph:
             loss = self._backward()
         return graph, loss
 
-    def __call__(self, batch: PackedBatch, tokens: int, *, first: bool) -> Tensor:
+    def __call__(self, batch: AnyPackedBatch, tokens: int, *, first: bool) -> Tensor:
         """Set the gradients from this batch, or add to them. Returns its share of the loss, overwritten next time."""
         for ours, given in zip(self._batch.tensors(), batch.tensors(), strict=True):
             ours.copy_(given, non_blocking=True)

@@ -4,43 +4,29 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dragoman.bundle import CONFIG, Tokenizers, load_tokenizers, resolve_model, tokenizer_names
+from dragoman.bundle import CONFIG, Tokenizers, load_config, load_tokenizers, resolve_model, tokenizer_files
 from dragoman.config import Config, DataConfig
 from dragoman.data import generated
-from dragoman.data.corpus import CorpusReport, content_hash, read_pairs
-from dragoman.data.store import Store, build_store
+from dragoman.data.corpus import content_hash
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import make_directory, write_file
+from dragoman.tasks.choice import task_of
+from dragoman.tasks.task import AnyStore, PreparedData, Task
 from dragoman.text.byte_level import ByteLevelTokenizer
 from dragoman.text.normalize import normalize
-from dragoman.text.tokenizer import Tokenizer
 from dragoman.training.reports.log import Reporter
 
-FILES = ("source", "target", "valid_source", "valid_target")
-TEST_FILES = ("test_source", "test_target")
 FOLDER = "$DRAGOMAN_DATA"
 VOCABULARY_FORMAT = 1  # version of vocabulary training; part of its cache key
 
 
 Verify = Callable[[dict[str, str], DataConfig], None]
-
-
-@dataclass(frozen=True)
-class PreparedData:
-    config: Config  # with the actual vocabulary sizes
-    corpora: DataConfig  # with the actual files
-    tokenizers: Tokenizers
-    train: Store
-    valid: Store
-    valid_sources: list[str]  # text, to be translated
-    valid_references: list[str]
-    identity: dict[str, str]  # SHA-256 of the training corpus and the vocabularies
 
 
 def prepare_data(
@@ -51,29 +37,37 @@ def prepare_data(
 
     `verify` gets the identity of the run and its files before any work is done, and may raise.
     """
+    task = task_of(config)
     folder = str(data_folder or os.environ.get(FOLDER.removeprefix("$"), ""))
-    data = _corpora(config.data, run, config.train.seed, folder)
+    data = _corpora(task, config.data, run, config.train.seed, folder)
+    training, validation = _halves(task.files)
     # before hours of work: does every file exist?
     contents = {
-        f"data.{name}": content_hash([Path(path) for path in getattr(data, name)]) for name in (*FILES, *TEST_FILES)
+        f"data.{name}": content_hash([Path(path) for path in getattr(data, name)])
+        for name in (*task.files, *task.test_files)
     }
-    for source, target in zip(data.test_source, data.test_target, strict=True):
-        deque(_pairs([source], [target], config), maxlen=0)  # and is every line of the test sets valid?
-    identity = {name: contents[name] for name in ("data.source", "data.target")}
+    if any(getattr(data, name) for name in task.test_files):
+        deque(task.read(data, task.test_files, config), maxlen=0)  # and is every line of the test sets valid?
+    identity = {f"data.{name}": contents[f"data.{name}"] for name in training}
     verify(identity, data)
-    tokenizers = _tokenizers(config, data, run, reporter)
-    identity |= {"source vocabulary": tokenizers.source.digest, "target vocabulary": tokenizers.target.digest}
+    tokenizers = _tokenizers(task, config, data, run, reporter)
+    identity |= {"source vocabulary": tokenizers.source.digest, "target vocabulary": tokenizers.output.digest}
     verify(identity, data)
-    config = config.with_vocabulary(tokenizers.source.size, tokenizers.target.size)
-    train = _store("training", data.source, data.target, config, tokenizers, run, reporter)
-    valid = _store("validation", data.valid_source, data.valid_target, config, tokenizers, run, reporter)
-    pairs = list(islice(_pairs(data.valid_source, data.valid_target, config), config.train.valid_sentences))
-    sources = [source for source, _ in pairs]
-    references = [normalize(target, config.text.normalization) for _, target in pairs]  # as translations are
+    config = config.with_vocabulary(tokenizers.source.size, tokenizers.output.size)
+    train = _store(task, "training", data, training, config, tokenizers, run, reporter)
+    valid = _store(task, "validation", data, validation, config, tokenizers, run, reporter)
+    texts = list(islice(task.read(data, validation, config), config.train.valid_sentences))
+    sources = [text[0] for text in texts]
+    references = [normalize(text[-1], config.text.normalization) for text in texts]  # as translations are
     return PreparedData(config, data, tokenizers, train, valid, sources, references, identity)
 
 
-def _corpora(data: DataConfig, run: Path, seed: int, folder: str) -> DataConfig:
+def _halves(files: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The settings of the training corpus, and of the validation corpus."""
+    return files[: len(files) // 2], files[len(files) // 2 :]
+
+
+def _corpora(task: Task, data: DataConfig, run: Path, seed: int, folder: str) -> DataConfig:
     """The settings with a generated corpus written to files, and $DRAGOMAN_DATA replaced."""
     if data.generated:
         files = generated.write(data.generated, data.generated_size, run / "corpus", seed)
@@ -89,14 +83,12 @@ def _corpora(data: DataConfig, run: Path, seed: int, folder: str) -> DataConfig:
             test_source=(*([str(files.test_source)] if tested else []), *data.test_source),
             test_target=(*([str(files.test_target)] if tested else []), *data.test_target),
         )
-    for name in FILES:
+    for name in task.files:
         if not getattr(data, name):
-            raise ConfigError(
-                f"data.{name}: missing; give --source, --target, --valid-source and --valid-target, "
-                "or data.generated for a generated corpus"
-            )
+            raise ConfigError(f"data.{name}: missing; give {task.options}")
     placed: dict[str, Any] = {
-        name: tuple(_in_folder(path, name, folder) for path in getattr(data, name)) for name in (*FILES, *TEST_FILES)
+        name: tuple(_in_folder(path, name, folder) for path in getattr(data, name))
+        for name in (*task.files, *task.test_files)
     }
     return replace(data, **placed)
 
@@ -117,12 +109,13 @@ def _in_folder(path: str, name: str, folder: str) -> str:
     return placed
 
 
-def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter) -> Tokenizers:
+def _tokenizers(task: Task, config: Config, data: DataConfig, run: Path, reporter: Reporter) -> Tokenizers:
     """The tokenizers of the run or of the model it starts from; otherwise trained on the training text, once."""
     if (run / CONFIG).exists():
         return load_tokenizers(run, config)
     if config.train.start_from:
-        tokenizers = load_tokenizers(resolve_model(config.train.start_from), config)
+        start = resolve_model(config.train.start_from)
+        tokenizers = task.adopt_tokenizers(load_tokenizers(start, load_config(start)), data, config)
         if tokenizers.source.languages:
             raise ConfigError(
                 f"train.start_from: {config.train.start_from} translates into several languages, and training does not "
@@ -131,12 +124,12 @@ def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter)
         if config.text.sampling and isinstance(tokenizers.source, ByteLevelTokenizer):
             raise ConfigError("text.sampling: not possible with the byte-level BPE of train.start_from; set it to 0")
         return tokenizers
-    kept = run / "data" / f"tokenizer-{_vocabulary_key(config, data)[:16]}"
-    names = list(dict.fromkeys(tokenizer_names(config.text.joint)))
+    kept = run / "data" / f"tokenizer-{_vocabulary_key(task, config, data)[:16]}"
+    names = tokenizer_files(config)
     if not all((kept / name).exists() for name in names):
         reporter.note(f"learning a vocabulary of up to {config.text.vocab_size:,} {config.text.model} pieces")
         make_directory(kept)
-        for name, content in _learned(config, data).files().items():
+        for name, content in task.learn_tokenizers(data, config).files().items():
             write_file(kept / name, content)
     tokenizers = load_tokenizers(kept, config)
     for tokenizer in dict.fromkeys((tokenizers.source, tokenizers.target)):
@@ -146,51 +139,25 @@ def _tokenizers(config: Config, data: DataConfig, run: Path, reporter: Reporter)
     return tokenizers
 
 
-def _vocabulary_key(config: Config, data: DataConfig) -> str:
+def _vocabulary_key(task: Task, config: Config, data: DataConfig) -> str:
     """What a vocabulary follows from."""
-    files = [content_hash([Path(name) for name in side]) for side in (data.source, data.target)]
+    files = [content_hash([Path(name) for name in getattr(data, side)]) for side in _halves(task.files)[0]]
     parts = [*files, asdict(config.text), data.on_bad_line, VOCABULARY_FORMAT]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _learned(config: Config, data: DataConfig) -> Tokenizers:
-    def side(index: int) -> Iterator[str]:
-        return (pair[index] for pair in _pairs(data.source, data.target, config))
-
-    if config.text.joint:
-        both = (text for pair in _pairs(data.source, data.target, config) for text in pair)
-        joint = Tokenizer.train(both, config.text)
-        return Tokenizers(joint, joint)
-    return Tokenizers(Tokenizer.train(side(0), config.text), Tokenizer.train(side(1), config.text))
-
-
-def _pairs(source: Sequence[str], target: Sequence[str], config: Config) -> Iterator[tuple[str, str]]:
-    report = CorpusReport()
-    paths = ([Path(name) for name in source], [Path(name) for name in target])
-    for pair in read_pairs(*paths, on_bad_line=config.data.on_bad_line, report=report):
-        yield pair.source, pair.target
-
-
 def _store(
+    task: Task,
     what: str,
-    source: Sequence[str],
-    target: Sequence[str],
+    data: DataConfig,
+    files: tuple[str, ...],
     config: Config,
     tokenizers: Tokenizers,
     run: Path,
     reporter: Reporter,
-) -> Store:
-    store = build_store(
-        run / "data",
-        [Path(name) for name in source],
-        [Path(name) for name in target],
-        tokenizers.source,
-        tokenizers.target,
-        max_length=config.text.max_length,
-        on_bad_line=config.data.on_bad_line,
-        progress=lambda done: reporter.working(f"encoding {what} pairs", done),
-    )
-    reporter.note(f"{len(store):,} {what} pairs")
+) -> AnyStore:
+    store = task.build_store(what, data, files, config, tokenizers, run / "data", reporter.working)
+    reporter.note(f"{len(store):,} {what} {task.rows}")
     for note in store.report.notes():
         reporter.note(note)
     return store

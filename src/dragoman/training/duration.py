@@ -6,13 +6,14 @@ shape, measured now. Not counted: attention itself, validation, saving.
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from dragoman.config import Config, TransformerConfig
-from dragoman.data.store import Store
+from dragoman.config import CLASSIFICATION, Config, LayersConfig
 from dragoman.device import is_slow_in_bfloat16
 from dragoman.model.footprint import parameter_counts
+from dragoman.tasks.task import AnyStore
 
 EFFICIENCY = {"cpu": 0.6, "cuda": 0.5}  # of the product's rate that a step reaches
 SECONDS_PER_PASS = {"cpu": 0.01, "cuda": 0.004}  # seconds that do not depend on the number of tokens
@@ -35,37 +36,37 @@ class Duration:
 
 
 def predict_duration(
-    config: Config, store: Store, device: torch.device, precision: torch.dtype, steps: int, world: int = 1
+    config: Config, store: AnyStore, device: torch.device, precision: torch.dtype, steps: int, world: int = 1
 ) -> Duration:
     """Predict the rest of a run: `steps` on `world` processes."""
     settings = config.train
     passes = settings.accumulate * (2 if settings.r_drop else 1)
     seen = float(steps * settings.batch_tokens * settings.accumulate * world)
-    epochs = seen / (store.target_lengths.sum() + len(store.target_lengths))
-    if not isinstance(config.model, TransformerConfig) or device.type not in EFFICIENCY:
+    epochs = seen / float(store.sizes.sum() if config.task == CLASSIFICATION else store.target_sizes.sum())
+    if not isinstance(config.model, LayersConfig) or device.type not in EFFICIENCY:
         return Duration(steps, epochs, None)
     if precision == torch.bfloat16 and is_slow_in_bfloat16(device):
         return Duration(steps, epochs, None)  # even the product would take long
-    source_per_target = (store.source_lengths.mean() + 1) / (store.target_lengths.mean() + 1)
+    source_per_target = 1.0 if config.task == CLASSIFICATION else store.source_sizes.mean() / store.target_sizes.mean()
     work = settings.batch_tokens * operations_per_token(config.model, float(source_per_target))
     rate = EFFICIENCY[device.type] * product_rate(config.model, settings.batch_tokens, device, precision)
     return Duration(steps, epochs, steps * passes * (work / rate + SECONDS_PER_PASS[device.type]))
 
 
-def operations_per_token(model: TransformerConfig, source_per_target: float) -> float:
+def operations_per_token(model: Any, source_per_target: float) -> float:
     """Operations of a forward and a backward pass for a target token and its share of source tokens."""
     counts = parameter_counts(model)
     encoder = sum(count for part, count in counts.items() if part.startswith("encoder"))
     decoder = sum(count for part, count in counts.items() if part.startswith("decoder"))
-    output = model.target_vocabulary * model.decoder.d_model
+    output = model.target_vocabulary * model.stacks["decoder"].d_model if decoder else 0
     return 6.0 * (encoder * source_per_target + decoder + output)
 
 
-def product_rate(model: TransformerConfig, tokens: int, device: torch.device, precision: torch.dtype) -> float:
+def product_rate(model: LayersConfig, tokens: int, device: torch.device, precision: torch.dtype) -> float:
     """Operations per second of the first product of a feed-forward layer, the best of a few."""
     rows = min(tokens, MOST_ROWS[device.type])
-    x = torch.full((rows, model.encoder.d_model), 0.5, device=device, dtype=precision)
-    weight = torch.full((model.encoder.d_model, model.encoder.d_ff), 0.5, device=device, dtype=precision)
+    x = torch.full((rows, model.d_model), 0.5, device=device, dtype=precision)
+    weight = torch.full((model.d_model, model.d_ff), 0.5, device=device, dtype=precision)
     seconds = []
     for _ in range(1 + REPEATS):  # the first one also prepares
         started = time.perf_counter()

@@ -12,28 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import TrainConfig
-from dragoman.data.batching import (
-    Batch,
-    BatchPlan,
-    Part,
-    PlanParameters,
-    bucket_by_length,
-    collate,
-    groups_in,
-    padding_only,
-)
-from dragoman.data.packing import PackedBatch, PackingPlan, Shape, pack
-from dragoman.data.store import Store
+from dragoman.data.batching import AnyBatch, BatchPlan, Part, PlanParameters, bucket_by_length, groups_in
+from dragoman.data.packing import AnyPackedBatch, PackingPlan, Shape
 from dragoman.errors import ConfigError
 from dragoman.model.build import Model
-from dragoman.model.packed import PackedTransformer, kernels_fit
-from dragoman.model.transformer import Transformer
+from dragoman.model.loss import divergence, projected_cross_entropy
+from dragoman.model.packed import PACKED, kernels_fit, packed_model
+from dragoman.tasks.task import AnyStore, Task
 from dragoman.training.cuda_graph import GradientGraph
 from dragoman.training.distributed import Ranks, gradient_sync, is_sharded, unwrap_ddp, wrap_ddp
-from dragoman.training.loss import divergence, projected_cross_entropy, smoothed_cross_entropy
 
 Ids = npt.NDArray[np.int64]
-Stores = Callable[[int], Store]  # the pairs of an epoch
+Stores = Callable[[int], AnyStore]  # the data of an epoch
 
 # Spare room in a packed batch beyond pairs of mean length: targets should fill up first, and short pairs fit too
 SPARE_SOURCE, SPARE_SENTENCES = 1.03, 1.25
@@ -57,7 +47,7 @@ class Layout(Protocol):
     def make(self, epoch: int, rows: Ids) -> Any:
         """A batch of these pairs on the CPU, for `gradients`."""
 
-    def padded(self, epoch: int, rows: Ids) -> list[Batch]:
+    def padded(self, epoch: int, rows: Ids) -> list[AnyBatch]:
         """The same pairs in padded batches, bucketed by length."""
 
     def gradients(self, batches: Sequence[Any], tokens: int) -> Tensor:
@@ -68,8 +58,8 @@ class Layout(Protocol):
 
 
 def choose_layout(
-    settings: TrainConfig, stores: Stores, typical: Store, longest: int, model: Model, device: torch.device,
-    precision: torch.dtype, ranks: Ranks,
+    task: Task, settings: TrainConfig, stores: Stores, typical: AnyStore, longest: int, model: Model,
+    device: torch.device, precision: torch.dtype, ranks: Ranks,
 ) -> Layout:  # fmt: skip
     """`auto` packs a Transformer where that is faster: on CUDA, and on the CPU in bfloat16.
 
@@ -79,16 +69,16 @@ def choose_layout(
     if name == "auto":
         name = "packed" if packing_pays(model, device, precision) else "padded"
     if name == "padded":
-        return Padded(settings, stores, longest, model, device, precision, ranks)
-    if not isinstance(model, Transformer):
-        raise ConfigError("train.layout: packed batches need the Transformer; use padded or auto")
+        return Padded(task, settings, stores, longest, model, device, precision, ranks)
+    if type(model) not in PACKED:
+        raise ConfigError("train.layout: packed batches need a Transformer with a decoder; use padded or auto")
     if is_sharded(model):
         raise ConfigError("train.layout: packed batches do not support train.parallel = fsdp; use padded or auto")
-    return Packed(settings, stores, typical, longest, model, device, precision, ranks)
+    return Packed(task, settings, stores, typical, longest, model, device, precision, ranks)
 
 
 def packing_pays(model: Model, device: torch.device, precision: torch.dtype) -> bool:
-    if not isinstance(model, Transformer) or is_sharded(model):  # these need the model's own forward
+    if type(model) not in PACKED or is_sharded(model):  # these need the model's own forward
         return False
     # On CUDA one pass instead of several is faster even without the kernels; on the CPU PyTorch's own attention, which
     # padded batches use, is slow in bfloat16
@@ -111,29 +101,28 @@ class _Layout:
     plan: PlanParameters
 
     def __init__(
-        self, settings: TrainConfig, stores: Stores, longest: int, model: Model, device: torch.device, loss: nn.Module,
-        ranks: Ranks,
+        self, task: Task, settings: TrainConfig, stores: Stores, longest: int, model: Model, device: torch.device,
+        loss: nn.Module, ranks: Ranks,
     ) -> None:  # fmt: skip
-        self.settings, self.model, self.device = settings, model, device
+        self.task, self.settings, self.model, self.device = task, settings, model, device
         self._stores, self._ranks = stores, ranks
         self._groups = groups_in(settings.batch_tokens, longest)
         self._loss = wrap_ddp(loss, ranks, device) if ranks.world > 1 and not is_sharded(model) else loss
 
     def epoch(self, epoch: int, earlier: Sequence[Part] = ()) -> list[Ids]:
         store = self._stores(epoch)
-        rows = np.arange(len(store.target_lengths))
+        rows = np.arange(len(store))
         for number, (plan, taken) in enumerate(earlier):
             left = self._batches(plan, store, epoch, rows, number)[taken:]
             rows = np.concatenate([rows[:0], *left])
         return self._batches(self.plan, store, epoch, rows, len(earlier))
 
     def tokens(self, epoch: int, rows: Ids) -> int:
-        return int(self._stores(epoch).target_lengths[rows].sum()) + len(rows)
+        return int(self._stores(epoch).target_sizes[rows].sum())
 
-    def padded(self, epoch: int, rows: Ids) -> list[Batch]:
+    def padded(self, epoch: int, rows: Ids) -> list[AnyBatch]:
         store, tokens = self._stores(epoch), self.settings.batch_tokens // self._groups
-        groups = bucket_by_length(rows, store.source_lengths, store.target_lengths, tokens)
-        return [collate(store, group) for group in groups]
+        return [self.task.collate(store, group) for group in bucket_by_length(rows, store.sizes, tokens)]
 
     def gradients(self, batches: Sequence[Any], tokens: int) -> Tensor:
         self.model.train()
@@ -151,7 +140,7 @@ class _Layout:
     def close(self) -> None:
         unwrap_ddp(self._loss)
 
-    def _batches(self, plan: PlanParameters, store: Store, epoch: int, rows: Ids, part: int) -> list[Ids]:
+    def _batches(self, plan: PlanParameters, store: AnyStore, epoch: int, rows: Ids, part: int) -> list[Ids]:
         raise NotImplementedError
 
 
@@ -161,49 +150,48 @@ class Padded(_Layout):
     name = "padded"
 
     def __init__(
-        self, settings: TrainConfig, stores: Stores, longest: int, model: Model, device: torch.device,
+        self, task: Task, settings: TrainConfig, stores: Stores, longest: int, model: Model, device: torch.device,
         precision: torch.dtype, ranks: Ranks,
     ) -> None:  # fmt: skip
-        loss = PaddedLoss(model, precision, settings.label_smoothing, settings.r_drop)
-        super().__init__(settings, stores, longest, model, device, loss, ranks)
+        loss = PaddedLoss(task, model, precision, settings.label_smoothing, settings.r_drop)
+        super().__init__(task, settings, stores, longest, model, device, loss, ranks)
         self.plan = {"batch_tokens": settings.batch_tokens, "groups": self._groups}
 
-    def make(self, epoch: int, rows: Ids) -> list[Batch]:
+    def make(self, epoch: int, rows: Ids) -> list[AnyBatch]:
         return self.padded(epoch, rows)
 
-    def gradients(self, batches: Sequence[list[Batch]], tokens: int) -> Tensor:
+    def gradients(self, batches: Sequence[list[AnyBatch]], tokens: int) -> Tensor:
         """One bucket after the other, so that memory holds one at a time."""
         groups = [group for batch in batches for group in batch]
         if is_sharded(self.model):  # every rank must take part in every pass, which gathers weights
             missing = self._ranks.max(len(groups)) - len(groups)
-            groups += [padding_only(groups[0])] * missing
+            groups += [groups[0].first_row_without_targets()] * missing
         return super().gradients(groups, tokens)
 
-    def _batches(self, plan: PlanParameters, store: Store, epoch: int, rows: Ids, part: int) -> list[Ids]:
-        lengths, seed = (store.source_lengths, store.target_lengths), self.settings.seed
-        batching = BatchPlan(*lengths, batch_tokens=plan["batch_tokens"], seed=seed, groups=plan["groups"])
+    def _batches(self, plan: PlanParameters, store: AnyStore, epoch: int, rows: Ids, part: int) -> list[Ids]:
+        budget = {"batch_tokens": plan["batch_tokens"], "groups": plan["groups"]}
+        batching = BatchPlan(store.sizes, **budget, seed=self.settings.seed)
         return batching.epoch(epoch, rows, part)
 
 
 class PaddedLoss(nn.Module):
-    """Summed over the batch's real target tokens."""
+    """Summed over what a padded batch has to predict."""
 
-    def __init__(self, model: Model, precision: torch.dtype, label_smoothing: float, r_drop: float = 0.0) -> None:
+    def __init__(
+        self, task: Task, model: Model, precision: torch.dtype, label_smoothing: float, r_drop: float = 0.0
+    ) -> None:
         super().__init__()
-        self.model = model
+        self.task, self.model = task, model
         self._precision, self._label_smoothing, self._r_drop = precision, label_smoothing, r_drop
 
-    def forward(self, batch: Batch) -> Tensor:
-        passes = 2 if self._r_drop else 1
-        source, target, allowed, goal = (
-            part.repeat(passes, 1)
-            for part in (batch.source_ids, batch.target_input, batch.source_allowed, batch.target_output)
-        )
-        with torch.autocast(source.device.type, self._precision, enabled=self._precision != torch.float32):
-            logits_BTV = self.model(source, target, allowed)
-        loss = smoothed_cross_entropy(logits_BTV, goal, self._label_smoothing, batch.pad) / passes
+    def forward(self, batch: AnyBatch) -> Tensor:
+        passes = batch.twice() if self._r_drop else batch
+        device = batch.target_output.device.type
+        with torch.autocast(device, self._precision, enabled=self._precision != torch.float32):
+            output = self.model(*passes.inputs)
+        loss = self.task.loss(output, passes, self._label_smoothing)
         if self._r_drop:
-            loss = loss + self._r_drop * divergence(logits_BTV, batch.target_real)
+            loss = loss / 2 + self._r_drop * divergence(output, batch.target_real)
         return loss
 
 
@@ -213,23 +201,25 @@ class Packed(_Layout):
     name = "packed"
 
     def __init__(
-        self, settings: TrainConfig, stores: Stores, typical: Store, longest: int, model: Transformer,
+        self, task: Task, settings: TrainConfig, stores: Stores, typical: AnyStore, longest: int, model: Model,
         device: torch.device, precision: torch.dtype, ranks: Ranks,
     ) -> None:  # fmt: skip
         target_tokens = settings.batch_tokens
-        means = (typical.source_lengths.mean() + 1, typical.target_lengths.mean() + 1)
+        means = (typical.source_sizes.mean(), typical.target_sizes.mean())
         if target_tokens <= longest:
             raise ConfigError(
                 f"train.batch_tokens: {target_tokens} is too small for the longest pair, {longest} pieces plus one; "
                 "raise it, lower text.max_length, or use train.layout=padded"
             )
-        source_tokens = int(target_tokens * means[0] / means[1] * SPARE_SOURCE)  # both sides fill up together
-        source_tokens = -(-max(source_tokens, longest + 1) // 128) * 128
+        source_tokens = 0
+        if means[0]:
+            source_tokens = int(target_tokens * means[0] / means[1] * SPARE_SOURCE)  # both sides fill up together
+            source_tokens = -(-max(source_tokens, longest + 1) // 128) * 128
         sentences = int(target_tokens / means[1] * SPARE_SENTENCES) + 8
         self.plan = {"batch_tokens": target_tokens, "source_tokens": source_tokens, "sentences": sentences}
         self._shape: Shape | None = None
         self._graph: GradientGraph | None = None
-        run: nn.Module = PackedTransformer(model, longest)
+        run = packed_model(model, longest)
         if kernels_fit(model.config, device):
             from dragoman.model.kernels import BLOCK, LONGEST_WHOLE
 
@@ -237,13 +227,13 @@ class Packed(_Layout):
             _shorten_compiler_log()
             run = torch.compile(run, dynamic=False)  # type: ignore[assignment]
         loss = PackedLoss(model, run, precision, settings.label_smoothing, settings.r_drop)
-        super().__init__(settings, stores, longest, model, device, loss, ranks)
+        super().__init__(task, settings, stores, longest, model, device, loss, ranks)
 
-    def make(self, epoch: int, rows: Ids) -> PackedBatch:
-        batch = pack(self._stores(epoch), rows, self._shape)
+    def make(self, epoch: int, rows: Ids) -> AnyPackedBatch:
+        batch = self.task.pack(self._stores(epoch), rows, self._shape)
         return batch.pinned() if self.device.type == "cuda" else batch
 
-    def gradients(self, batches: Sequence[PackedBatch], tokens: int) -> Tensor:
+    def gradients(self, batches: Sequence[AnyPackedBatch], tokens: int) -> Tensor:
         if self._shape is None or self._ranks.world > 1:
             return super().gradients(batches, tokens)
         self.model.train()
@@ -256,7 +246,7 @@ class Packed(_Layout):
             total += self._graph(batch, tokens, first=number == 0)
         return total
 
-    def _batches(self, plan: PlanParameters, store: Store, epoch: int, rows: Ids, part: int) -> list[Ids]:
+    def _batches(self, plan: PlanParameters, store: AnyStore, epoch: int, rows: Ids, part: int) -> list[Ids]:
         budget = {"source_tokens": plan["source_tokens"], "target_tokens": plan["batch_tokens"]}
         packing = PackingPlan(store, **budget, sentences=plan["sentences"], seed=self.settings.seed)
         return packing.epoch(epoch, rows, part)
@@ -266,13 +256,13 @@ class PackedLoss(nn.Module):
     """The same loss over a packed batch, some rows of logits at a time."""
 
     def __init__(
-        self, model: Transformer, run: nn.Module, precision: torch.dtype, label_smoothing: float, r_drop: float = 0.0
+        self, model: Model, run: nn.Module, precision: torch.dtype, label_smoothing: float, r_drop: float = 0.0
     ) -> None:
         super().__init__()
         self.model, self.run = model, run
         self._precision, self._label_smoothing, self._r_drop = precision, label_smoothing, r_drop
 
-    def forward(self, batch: PackedBatch) -> Tensor:
+    def forward(self, batch: AnyPackedBatch) -> Tensor:
         hidden_NM, target_N = self._pass(batch), batch.target_output_N
         if self._r_drop:  # a token's two passes side by side
             hidden_NM = torch.stack((hidden_NM, self._pass(batch)), dim=1).flatten(0, 1)
@@ -282,8 +272,8 @@ class PackedLoss(nn.Module):
             hidden_NM, weight, bias, target_N, self._label_smoothing, self._r_drop, batch.pad
         )
 
-    def _pass(self, batch: PackedBatch) -> Tensor:
+    def _pass(self, batch: AnyPackedBatch) -> Tensor:
         device, half = batch.target_output_N.device.type, self._precision != torch.float32
         with torch.autocast(device, self._precision, enabled=half):
-            hidden_NM: Tensor = self.run(batch.source_ids_N, batch.target_input_N, batch.source, batch.target)
+            hidden_NM: Tensor = self.run(*batch.inputs)
         return hidden_NM.to(self._precision) if half else hidden_NM

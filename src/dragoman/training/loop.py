@@ -20,9 +20,10 @@ from dragoman.data.prefetch import prefetch
 from dragoman.device import cpu_threads, keep_freed_memory, keep_onednn
 from dragoman.errors import ModelError, Stopped
 from dragoman.machine import choose_threads
+from dragoman.tasks.task import PreparedData
 from dragoman.training.checkpoint import RunIdentity
 from dragoman.training.checkpoint_files import checkpoints, remove_leftovers
-from dragoman.training.data import PreparedData, prepare_data
+from dragoman.training.data import prepare_data
 from dragoman.training.distributed import Ranks, join_processes
 from dragoman.training.memory import measured_peak
 from dragoman.training.reports.html import write_html_report
@@ -34,7 +35,7 @@ from dragoman.training.saving import Saver
 from dragoman.training.setup import check_parts, check_word_vectors, fixed_settings, set_up_run
 from dragoman.training.signals import Signals, Stop
 from dragoman.training.step import Stepper
-from dragoman.training.test_sets import evaluate_test_sets, last_tested_step
+from dragoman.training.test_sets import evaluate_test_sets, has_test_sets, last_tested_step
 
 
 @dataclass(frozen=True)
@@ -192,8 +193,7 @@ class Trainer:
     def _evaluate_test_sets(self) -> None:
         """Evaluate the finished model, unless that is already done."""
         run = self.run
-        has_tests = run.ranks.is_main and run.prepared.corpora.test_source
-        if has_tests and last_tested_step(run.directory) != run.progress.step:
+        if run.ranks.is_main and has_test_sets(run) and last_tested_step(run.directory) != run.progress.step:
             evaluate_test_sets(run)
 
     def _write_reports(self, reason: str) -> None:

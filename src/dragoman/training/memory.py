@@ -6,23 +6,24 @@ backward; logits and their gradient.
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from dragoman.config import Config, RecurrentConfig, StackSize, TransformerConfig
+from dragoman.config import Config, LayersConfig, RecurrentConfig, StackSize
 from dragoman.data.batching import groups_in
-from dragoman.data.store import Store
 from dragoman.model.footprint import parameter_counts
+from dragoman.model.loss import rows_at_once
 from dragoman.model.packed import kernels_fit
-from dragoman.training.loss import rows_at_once
+from dragoman.tasks.task import AnyStore
 
 LIBRARIES = {"cpu": 600 << 20, "cuda": 300 << 20}  # in use before a model exists
 
 
 def predicted_peak(
-    config: Config, store: Store, layout: str, device: torch.device, precision: torch.dtype, shards: int = 1
+    config: Config, store: AnyStore, layout: str, device: torch.device, precision: torch.dtype, shards: int = 1
 ) -> int:
     """Peak bytes of a step: on the device, or of the whole process on the CPU.
 
@@ -34,12 +35,12 @@ def predicted_peak(
     half = precision != torch.float32
     if half:
         state += 2 * parameters  # autocast's copies
-    whole_corpus = int(max(store.source_lengths.sum(), store.target_lengths.sum())) + len(store.target_lengths)
-    longest = int(max(store.source_lengths.max(), store.target_lengths.max())) + 1
+    whole_corpus = int(max(store.source_sizes.sum(), store.target_sizes.sum()))
+    longest = int(store.sizes.max())
     groups = groups_in(settings.batch_tokens, longest) if layout == "padded" else 1  # processed one after the other
     tokens = min(max(settings.batch_tokens // groups, longest), whole_corpus) * (2 if settings.r_drop else 1)
     if layout == "packed":
-        source_tokens = round(tokens * (store.source_lengths.mean() + 1) / (store.target_lengths.mean() + 1))
+        source_tokens = round(tokens * store.source_sizes.mean() / store.target_sizes.mean())
         rows = rows_at_once(device, settings.r_drop)
         each = 16 if rows < rows_at_once(device) else 3 if half else 4  # bytes; with fewer rows, a float32 divergence
         logits = min(tokens, rows) * model.target_vocabulary * each
@@ -47,7 +48,8 @@ def predicted_peak(
         source_tokens = tokens
         # on the CPU freed memory is kept, and buckets of different shapes fragment it
         each = 24 if device.type == "cpu" else 14 if half else 12
-        logits = tokens * model.target_vocabulary * each
+        predicted = tokens if model.architecture != "encoder" else max(1, round(tokens / store.sizes.mean()))
+        logits = predicted * model.target_vocabulary * each
     width = 2.0 if half else 4.0
     if layout == "padded" and half:
         width = 3.2  # layer norms keep float32
@@ -56,9 +58,10 @@ def predicted_peak(
     if isinstance(model, RecurrentConfig):
         saved = _recurrent(model, tokens)
     elif layout == "packed" and kernels_fit(model, device):
-        saved = _saved(_with_padded_heads(model.encoder), _with_padded_heads(model.decoder), source_tokens, tokens)
+        padded = {name: _with_padded_heads(size) for name, size in model.stacks.items()}
+        saved = _saved(padded, source_tokens, tokens)
     else:
-        saved = _saved(model.encoder, model.decoder, source_tokens, tokens)
+        saved = _saved(model.stacks, source_tokens, tokens)
         if layout == "packed":
             saved += _attention_weights(model, store, tokens)
             if device.type == "cuda":
@@ -75,24 +78,27 @@ def _with_padded_heads(size: StackSize) -> StackSize:
     return replace(size, d_k=width, d_v=width)
 
 
-def _saved(encoder: StackSize, decoder: StackSize, source_tokens: int, target_tokens: int) -> int:
+def _saved(stacks: Mapping[str, StackSize], source_tokens: int, target_tokens: int) -> int:
     """Numbers saved for backward by all layers: inputs of products, queries, keys, values, sums before a norm."""
-    each_encoder = _attention(encoder) + 3 * encoder.d_model + _feed_forward(encoder)
-    each_decoder = _attention(decoder) + 3 * decoder.d_model + _feed_forward(decoder)
-    cross = decoder.num_heads * (decoder.d_k + decoder.d_v) + 3 * decoder.d_model
-    memory = decoder.num_heads * (decoder.d_k + decoder.d_v)
-    return source_tokens * (encoder.num_layers * each_encoder + decoder.num_layers * memory + 2 * encoder.d_model) + (
-        target_tokens * (decoder.num_layers * (each_decoder + cross) + 2 * decoder.d_model)
+    tokens = {"encoder": source_tokens, "decoder": target_tokens}
+    saved = sum(
+        tokens[name]
+        * (size.num_layers * (_attention(size) + 3 * size.d_model + _feed_forward(size)) + 2 * size.d_model)
+        for name, size in stacks.items()
     )
+    if len(stacks) > 1:  # attention over the encoder's output
+        decoder = stacks["decoder"]
+        memory = decoder.num_heads * (decoder.d_k + decoder.d_v)
+        saved += decoder.num_layers * (source_tokens * memory + target_tokens * (memory + 3 * decoder.d_model))
+    return saved
 
 
-def _attention_weights(model: TransformerConfig, store: Store, target_tokens: int) -> int:
+def _attention_weights(model: LayersConfig, store: AnyStore, target_tokens: int) -> int:
     """Saved in addition by attention without a kernel: a number per pair of tokens that may attend."""
-    encoder, decoder = model.encoder, model.decoder
-    source, target = store.source_lengths + 1.0, store.target_lengths + 1.0
-    of_source = encoder.num_layers * encoder.num_heads * (source * source).sum()
-    of_target = decoder.num_layers * decoder.num_heads * (target * (target + source)).sum()
-    return int((of_source + of_target) * target_tokens / target.sum())
+    source, target = store.source_sizes.astype(float), store.target_sizes.astype(float)
+    looked_at = {"encoder": (source * source).sum(), "decoder": (target * (target + source)).sum()}
+    pairs = sum(size.num_layers * size.num_heads * looked_at[name] for name, size in model.stacks.items())
+    return int(pairs * target_tokens / target.sum())
 
 
 def _attention(size: StackSize) -> int:

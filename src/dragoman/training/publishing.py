@@ -9,9 +9,9 @@ from torch import Tensor
 
 from dragoman import bundle, files, tensors
 from dragoman.errors import ModelError
+from dragoman.tasks.task import PreparedData
 from dragoman.training.checkpoint import AVERAGE, Progress
 from dragoman.training.checkpoint_files import read_checkpoint
-from dragoman.training.data import PreparedData
 from dragoman.training.reports.card import model_card
 from dragoman.training.reports.log import Reporter, json_values
 from dragoman.training.reports.results import PUBLISHED, read_published

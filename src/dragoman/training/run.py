@@ -9,9 +9,10 @@ from torch import Tensor
 
 from dragoman.config import Config, TrainConfig
 from dragoman.model.build import Model
+from dragoman.tasks.choice import task_of
+from dragoman.tasks.task import PreparedData, Task
 from dragoman.training.batches import BatchLoader
 from dragoman.training.checkpoint import Learner, Progress, rng_state
-from dragoman.training.data import PreparedData
 from dragoman.training.distributed import Ranks, is_sharded
 from dragoman.training.gradients import Layout
 from dragoman.training.memory import predicted_peak
@@ -49,6 +50,10 @@ class Run:
     @property
     def config(self) -> Config:
         return self.prepared.config
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.config)
 
     @property
     def settings(self) -> TrainConfig:

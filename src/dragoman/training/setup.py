@@ -11,17 +11,19 @@ from torch import nn
 
 from dragoman import bundle, tensors
 from dragoman.config import Config, TransformerConfig
+from dragoman.data.store import SIDES
 from dragoman.data.word_vectors import piece_vectors, read_header
 from dragoman.device import choose_precision, is_fast_in_bfloat16, is_slow_in_bfloat16
-from dragoman.errors import ConfigError, DataError, suggestion
+from dragoman.errors import ConfigError, DataError, ModelError, suggestion
 from dragoman.machine import is_out_of_memory
 from dragoman.model.build import Model, build_model
 from dragoman.model.footprint import parameter_counts
+from dragoman.tasks.choice import task_of
+from dragoman.tasks.task import PreparedData
 from dragoman.training import checkpoint
 from dragoman.training.batches import BatchLoader, EpochStores
 from dragoman.training.checkpoint import Learner, Progress, RunIdentity
 from dragoman.training.checkpoint_files import checkpoints
-from dragoman.training.data import PreparedData
 from dragoman.training.distributed import Ranks, shard
 from dragoman.training.duration import predict_duration
 from dragoman.training.gradients import choose_layout, packing_pays
@@ -47,12 +49,13 @@ def set_up_run(
     torch.manual_seed(settings.seed)
     model = _build(config, device)
     learner = _learner(prepared, model, directory, device, reporter, ranks)
-    longest = int(max(prepared.train.source_lengths.max(), prepared.train.target_lengths.max())) + 1  # </s>
-    longest = config.text.max_length if config.text.sampling else longest
+    longest = config.text.max_length if config.text.sampling else int(prepared.train.sizes.max())
     stores = EpochStores(prepared, directory, ranks, reporter)
     validation = Validation(prepared, device, precision)
     with ExitStack() as undo:
-        layout = choose_layout(settings, stores, prepared.train, longest, model, device, precision, ranks)
+        layout = choose_layout(
+            task_of(config), settings, stores, prepared.train, longest, model, device, precision, ranks
+        )
         undo.callback(layout.close)
         run = Run(
             prepared=prepared,
@@ -87,8 +90,8 @@ def fixed_settings(config: Config) -> dict[str, Any]:
     """The settings that must not change on resume."""
     sections = {"text": asdict(config.text), "model": asdict(config.model)}
     fixed = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
-    for name in ("model.vocab_size", "model.target_vocab_size"):
-        del fixed[name]  # from the tokenizer
+    for name in ("model.vocab_size", "model.target_vocab_size", "model.num_labels"):
+        fixed.pop(name, None)  # from the tokenizer
     data = {f"data.{name}": getattr(config.data, name) for name in ("generated", "generated_size", "on_bad_line")}
     begun = {f"train.{name}": getattr(config.train, name) for name in ("seed", "source_vectors", "target_vectors")}
     return {**fixed, **data, **begun}
@@ -109,7 +112,7 @@ def _learner(
 ) -> Learner:
     settings = prepared.config.train
     if settings.start_from and not checkpoints(directory):
-        load_initial_weights(model, Path(settings.start_from))
+        load_initial_weights(model, Path(settings.start_from), prepared.config.model.architecture)
         reporter.note(f"starting from the weights of {settings.start_from}")
     if not checkpoints(directory):
         set_word_vectors(model, prepared, reporter)
@@ -120,22 +123,35 @@ def _learner(
     return Learner(model, build_optimizer(model, settings, device), average)
 
 
-def load_initial_weights(model: nn.Module, directory: Path) -> None:
-    """Copy the weights of another model directory, which must have the same shapes."""
+def load_initial_weights(model: nn.Module, directory: Path, architecture: str) -> None:
+    """Copy the weights of another model directory: all of them, or the parts that another architecture shares."""
     directory = bundle.resolve_model(directory)
-    tensors.set_weights(model, tensors.named_weights(bundle.load_bundle(directory).model), directory)
+    given = bundle.load_bundle(directory)
+    if given.config.model.architecture == architecture:
+        tensors.set_weights(model, tensors.named_weights(given.model), directory)
+        return
+    theirs = dict(given.model.named_parameters(remove_duplicate=False))
+    own = dict(model.named_parameters())
+    shared = [name for name in own if name in theirs and own[name].shape == theirs[name].shape]
+    if not shared:
+        raise ModelError(f"{directory}: has no part in common with model.architecture={architecture}")
+    with torch.no_grad():
+        for name in shared:
+            own[name].copy_(theirs[name])
 
 
 def set_word_vectors(model: Model, prepared: PreparedData, reporter: Reporter) -> None:
     """Start embeddings from word vectors; pieces without one stay random. Sides that share a matrix share vectors."""
     settings, tokenizers = prepared.config.train, prepared.tokenizers
     source, target = ([Path(each)] if each else [] for each in (settings.source_vectors, settings.target_vectors))
-    sides = [(model.source_embedding, tokenizers.source, source), (model.target_embedding, tokenizers.target, target)]
-    if model.source_embedding is model.target_embedding:
-        sides = [(model.source_embedding, tokenizers.source, source + target)]
+    embeddings = [getattr(model, f"{side}_embedding", None) for side in SIDES]
+    sides = [(embeddings[0], tokenizers.source, source), (embeddings[1], tokenizers.target, target)]
+    if embeddings[0] is embeddings[1]:
+        sides = [(embeddings[0], tokenizers.source, source + target)]
     for embedding, tokenizer, paths in sides:
         if not paths:
             continue
+        assert embedding is not None  # checked by `check_word_vectors`
         found = piece_vectors(paths, tokenizer, embedding.embedding_dim)
         if not found.rows.any():
             raise DataError(
@@ -153,8 +169,11 @@ def check_word_vectors(config: Config) -> None:
     sides = {"source": ("d_model", model.d_model), "target": ("d_model", model.d_model)}
     if isinstance(model, TransformerConfig) and model.decoder_d_model is not None:
         sides["target"] = "decoder_d_model", model.decoder.d_model
+    missing = {"decoder": "source", "encoder": "target"}.get(model.architecture)
     for side, (setting, width) in sides.items():
         path = getattr(config.train, f"{side}_vectors")
+        if path and side == missing:
+            raise ConfigError(f"train.{side}_vectors: this model has no {side}; leave it out")
         found = read_header(Path(path)).width if path else width
         if found != width:
             raise ConfigError(
@@ -239,7 +258,7 @@ def _announce(run: Run, progress: Progress) -> None:
     steps = settings.max_steps - progress.step
     if steps > 0:
         note(predict_duration(run.config, run.prepared.train, run.device, run.precision, steps, ranks.world).describe())
-    longest = int(max(run.prepared.train.source_lengths.max(), run.prepared.train.target_lengths.max())) + 1  # </s>
+    longest = int(run.prepared.train.sizes.max())
     if run.layout.name == "padded" and longest > settings.batch_tokens:
         note(
             f"train.batch_tokens: the longest pair has {longest} pieces, more than {settings.batch_tokens}: "

@@ -151,7 +151,7 @@ class Stepper:
         run = self.run
         if run.ranks.world > 1:
             return "a layer that can be named only in a single-process run"
-        plain = PaddedLoss(run.model, run.precision, run.settings.label_smoothing, run.settings.r_drop)
+        plain = PaddedLoss(run.task, run.model, run.precision, run.settings.label_smoothing, run.settings.r_drop)
         now, began = checkpoint.rng_state(run.device), None
         checkpoint.set_rng_state(result.rng_state, run.device)
         try:

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import bundle, files
-from dragoman.data.corpus import CorpusReport, read_pairs
-from dragoman.decode.translator import Translator, windows
-from dragoman.evaluate.metrics import evaluate, suitable_tokenization
-from dragoman.evaluate.paper import languages, tokenized_bleu
 from dragoman.model.footprint import parameter_counts
-from dragoman.text.normalize import is_lowercase, normalize
 from dragoman.training.reports.log import json_values
 from dragoman.training.reports.results import RESULT, read_published, read_result
 from dragoman.training.run import Run
 
 MADE_BY = ("dragoman", "git_commit", "versions", "seed", "start_from", "machine", "command", "configuration")
-TRANSLATIONS = "tests"
+OUTPUTS = "tests"
+
+
+def has_test_sets(run: Run) -> bool:
+    return any(getattr(run.prepared.corpora, name) for name in run.task.test_files)
 
 
 def last_tested_step(directory: Path) -> int | None:
@@ -27,17 +26,14 @@ def last_tested_step(directory: Path) -> int | None:
 
 
 def evaluate_test_sets(run: Run) -> None:
-    """Translate every test set with the published model; record the scores and their provenance."""
-    translator = Translator(bundle.load_bundle(run.directory), run.device, "float32", engine="plain")
-    corpora = run.prepared.corpora
-    files.make_directory(run.directory / TRANSLATIONS)
+    """Run the published model on every test set; record the scores and their provenance."""
+    model = bundle.load_bundle(run.directory)
+    files.make_directory(run.directory / OUTPUTS)
     tests: dict[str, Any] = {}
-    for source, target in zip(corpora.test_source, corpora.test_target, strict=True):
-        name = _name(source, taken=tests)
-        tests[name] = _test(run, translator, name, Path(source), Path(target))
-        bleu = tests[name]["bleu"]
-        others = f"chrF {tests[name]['chrf']['score']:.1f}, exact {tests[name]['exact_match']:.1f}%"
-        run.reporter.note(f"test {name}: BLEU {bleu['score']:.1f} ({bleu['low']:.1f} to {bleu['high']:.1f}), {others}")
+    sides = [getattr(run.prepared.corpora, name) for name in run.task.test_files]
+    for paths in zip(*sides, strict=True):
+        name = _name(paths[0], taken=tests)
+        tests[name] = _test(run, model, name, [Path(path) for path in paths])
     progress, made_by = run.progress, run.made_by
     result = {
         "tests": tests,
@@ -47,7 +43,7 @@ def evaluate_test_sets(run: Run) -> None:
         "steps": progress.step,
         "target_tokens": progress.tokens,
         "minutes": progress.seconds / 60,
-        "pairs": len(run.prepared.train),
+        run.task.rows: len(run.prepared.train),
         "data_key": run.prepared.train.key,
         **{name: made_by[name] for name in MADE_BY},
     }
@@ -62,30 +58,13 @@ def _name(source: str, taken: dict[str, Any]) -> str:
     return next(each for each in chain([name], numbered) if each not in taken)
 
 
-def _test(run: Run, translator: Translator, name: str, source: Path, target: Path) -> dict[str, Any]:
-    text = run.config.text
-    report = CorpusReport()
-    pairs = list(read_pairs([source], [target], on_bad_line=run.config.data.on_bad_line, report=report))
-    for note in report.notes():
-        run.reporter.note(f"test {name}: {note}")
-    references = [normalize(pair.target, text.normalization) for pair in pairs]  # as translations are
-    translations, failed = [], 0
-    for translation in translator.stream(
-        windows([pair.source for pair in pairs], translator.window_size(run.config.decode))
-    ):
-        translations.append(translation.text)
-        failed += translation.status == "failed"
-        run.reporter.working(f"translating {name}, {len(pairs):,} lines", len(translations))
-    content = "".join(f"{line}\n" for line in translations)
-    files.write_file(run.directory / TRANSLATIONS / f"{name}.txt", content.encode())
-    tokenization = suitable_tokenization(references)
-    lowercase = is_lowercase(text.normalization)
-    scores = evaluate(
-        translations, references, tokenize=tokenization, lowercase=lowercase, normalization=text.normalization
-    ).to_dict()
-    scores["failed"] = failed
-    known = languages()
-    language = next((part for part in reversed(target.name.split(".")[1:]) if part in known), None)  # de of test.de.bz2
-    if tokenization == "13a" and language is not None:
-        scores["tokenized_bleu"] = tokenized_bleu(translations, references, language, lowercase=lowercase).to_dict()
-    return scores
+def _test(run: Run, model: bundle.Bundle, name: str, paths: list[Path]) -> dict[str, Any]:
+    note = run.reporter.note
+    tested = run.task.test(
+        model, run.prepared, run.device, paths, run.reporter.working, lambda text: note(f"test {name}: {text}")
+    )
+    if tested.lines:
+        content = "".join(f"{line}\n" for line in tested.lines)
+        files.write_file(run.directory / OUTPUTS / f"{name}.txt", content.encode())
+    note(f"test {name}: {tested.summary}")
+    return tested.scores

@@ -1,7 +1,7 @@
 """Triton kernels for CUDA: attention over packed sentences, the residual and norm around a sub-layer, the loss.
 
 Imported only if Triton and CUDA are available. The plain formulas in model/attention.py, model/transformer.py and
-training/loss.py are their oracle.
+model/loss.py are their oracle.
 
 Shapes: N packed tokens, H heads, D padded width of a head, C = H D, G blocks of a sentence's tokens, V vocabulary.
 """

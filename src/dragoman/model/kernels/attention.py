@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dragoman.config import TransformerConfig
+from dragoman.config import LayersConfig
 
 # (longer than, up to, warps forward, warps backward): sentences whose longer side is in this range are processed whole
 WHOLE = ((0, 32, 1, 2), (32, 64, 4, 4))
@@ -21,9 +21,9 @@ LOWEST = tl.constexpr(-1.0e30)  # instead of -inf: a row of only -inf would beco
 WIDTHS = (16, 32, 64, 128)  # of a head; other widths are padded with zeros, which change nothing
 
 
-def fits(config: TransformerConfig) -> bool:
+def fits(config: LayersConfig) -> bool:
     """Whether the attention kernel supports this model: heads that are not too wide, no attention dropout."""
-    widest = max(max(size.d_k, size.d_v) for size in (config.encoder, config.decoder))
+    widest = max(max(size.d_k, size.d_v) for size in config.stacks.values())
     return widest <= WIDTHS[-1] and config.attention_dropout == 0.0
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from dragoman.config import TrainConfig
 from dragoman.model.footprint import parameter_table
+from dragoman.tasks.choice import task_of
+from dragoman.tasks.task import PreparedData
 from dragoman.training.checkpoint import Progress
-from dragoman.training.data import PreparedData
 
 
 def _fine_tuning(settings: TrainConfig) -> Iterator[str]:
@@ -21,23 +22,24 @@ def _fine_tuning(settings: TrainConfig) -> Iterator[str]:
 
 def model_card(prepared: PreparedData, progress: Progress, scores: Mapping[str, Any]) -> str:
     config, data = prepared.config, prepared.config.data
-    files = dict.fromkeys((*data.source, *data.target))  # one may be given twice
+    task = task_of(config)
+    training = task.files[: len(task.files) // 2]
+    files = dict.fromkeys(path for name in training for path in getattr(data, name))  # one may be given twice
     corpus = f"the generated corpus `{data.generated}`" if data.generated else ", ".join(files)
-    units = {"exact_match": " (per cent)"}
+    units = dict.fromkeys(("exact_match", "accuracy", "macro_f1"), " (per cent)")
     measured = [
         f"| {name}{units.get(name, '')} | {value:.4g} |" for name, value in scores.items() if isinstance(value, float)
     ]
     lines = [
-        "# A dragoman translation model",
+        f"# {task.title}",
         "",
-        f"- trained on {corpus}: {len(prepared.train):,} pairs (data key `{prepared.train.key[:16]}`)",
-        f"- {config.text.model} vocabulary: {prepared.tokenizers.source.size:,} source and "
-        f"{prepared.tokenizers.target.size:,} target pieces{', shared' if config.text.joint else ''}",
+        f"- trained on {corpus}: {len(prepared.train):,} {task.rows} (data key `{prepared.train.key[:16]}`)",
+        f"- {config.text.model} vocabulary: {task.describe_vocabulary(prepared)}",
         *_fine_tuning(config.train),
         f"- {progress.step:,} steps, {progress.tokens:,} target tokens, {progress.seconds / 60:.1f} minutes, "
         f"seed {config.train.seed}",
         "",
-        f"## Scores on the validation set, {len(prepared.valid_references):,} sentences, greedy",
+        f"## Scores on the validation set, {task.describe_validation(prepared)}",
         "",
         "| metric | score |",
         "| --- | --- |",

@@ -9,16 +9,26 @@ from dragoman import pictures
 
 MAX_POINTS = 1_000  # of a curve; more would not be seen
 PANEL_WIDTH, PANEL_HEIGHT = 520, 340
-METRICS = {"loss": "loss", "bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match, per cent"}
+METRICS = {
+    "loss": "loss",
+    "perplexity": "perplexity",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "exact_match": "exact match, per cent",
+    "accuracy": "accuracy, per cent",
+    "macro_f1": "macro F1, per cent",
+}
+LOWER_IS_BETTER = ("loss", "perplexity")
+DRAWN = ("bleu", "chrf", "accuracy", "macro_f1")  # scores of 100
 
 Record = Mapping[str, Any]
 Points = list[tuple[float, float]]
 
 
 def best_of(records: Iterable[Record], metric: str) -> Record | None:
-    """The first of the highest; of the lowest for a loss."""
+    """The first of the best: the highest, or the lowest of a loss."""
     scored = [record for record in records if is_number(record.get(metric))]
-    if metric == "loss":
+    if metric in LOWER_IS_BETTER:
         return min(scored, key=lambda record: float(record[metric]), default=None)
     return max(scored, key=lambda record: float(record[metric]), default=None)
 
@@ -29,7 +39,7 @@ def curves(records: Sequence[Record], smoothing: float, *, speed: bool = False) 
     norms = _points(records, "step", "gradient_norm")
     panels = (
         ("Loss", {training: _points(records, "step", "loss"), "validation": _points(records, "valid", "loss")}, False),
-        ("Validation", {METRICS[name]: _points(records, "valid", name) for name in ("bleu", "chrf")}, False),
+        ("Validation", {METRICS[name]: _points(records, "valid", name) for name in DRAWN}, False),
         ("Learning rate", {"learning rate": _points(records, "step", "learning_rate")}, False),
         ("Gradient norm", {"before clipping": norms}, all(norm > 0 for _, norm in norms)),
         ("Speed", {"training": _points(records, "step", "tokens_per_second") if speed else []}, False),

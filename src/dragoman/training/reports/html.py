@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from dragoman import bundle, files, pictures
+from dragoman.config import TRANSLATION
 from dragoman.errors import ModelError
+from dragoman.tasks.choice import task_of
+from dragoman.tasks.task import Task
 from dragoman.training.checkpoint import PROVENANCE
 from dragoman.training.reports.attention import AttentionSnapshot, read_snapshots
 from dragoman.training.reports.curves import METRICS, best_of, curves
@@ -37,7 +40,7 @@ def write_html_report(run: Path, out: Path | None = None) -> Path:
     config = bundle.load_config(run)
     parts = [
         *_facts(run, records),
-        *_tests(run),
+        *_tests(run, task_of(config)),
         *_section("Curves", curves(records, config.train.label_smoothing, speed=True)),
         *_samples([record for record in records if record["kind"] == "valid"]),
         *_attention(read_snapshots(run, max(record["step"] for record in records))),
@@ -79,28 +82,23 @@ def _facts(run: Path, records: Sequence[Record]) -> Iterator[str]:
         yield f"<p>In words, with more samples: {html.escape(str(run / SUMMARY))}.</p>"
 
 
-def _tests(run: Path) -> Iterator[str]:
+def _tests(run: Path, task: Task) -> Iterator[str]:
     result = read_result(run)
     if result is None:
         return
-    rows = []
-    for name, test in result["tests"].items():
-        scores = [f"{test[metric]['score']:.1f}" for metric in ("bleu", "chrf", "ter")]
-        interval = f"{test['bleu']['low']:.1f} to {test['bleu']['high']:.1f}"
-        rows.append((name, *scores, interval, f"{test['exact_match']:.1f}%", f"{test['sentences']:,}"))
-    headings = ("test set", "BLEU", "chrF", "TER", "BLEU, 95 %", "exact match", "sentences")
-    beam = result["search"]["beam"]
-    yield from _section("Test sets", _table(headings, rows) + f"<p>Beam {beam}, at step {result['steps']:,}.</p>")
+    headings, rows = task.test_table(result["tests"])
+    search = f"Beam {result['search']['beam']}, at" if task.name == TRANSLATION else "At"
+    yield from _section("Test sets", _table(headings, rows) + f"<p>{search} step {result['steps']:,}.</p>")
 
 
 def _samples(valid: Sequence[Record]) -> Iterator[str]:
     if not valid:
         return
-    source = valid[-1]["sample"]["source"]
-    same = [record for record in valid if record["sample"]["source"] == source]
-    rows = [(f"{record['step']:,}", record["sample"]["translation"]) for record in _spread(same, MAX_SAMPLES)]
-    told = f"<p>The first validation sentence, greedy: <q>{html.escape(source)}</q></p>"
-    yield from _section("One translation over time", told + _table(("step", "translation"), rows))
+    samples = [(record["step"], *list(record["sample"].values())[:2]) for record in valid]
+    (_, given, _), output = samples[-1], list(valid[-1]["sample"])[1]
+    rows = [(f"{step:,}", said) for step, source, said in _spread([s for s in samples if s[1] == given], MAX_SAMPLES)]
+    told = f"<p>The first validation sentence, greedy: <q>{html.escape(given)}</q></p>" if given else ""
+    yield from _section(f"One {output} over time", told + _table(("step", output), rows))
 
 
 def _attention(snapshots: Sequence[AttentionSnapshot]) -> Iterator[str]:

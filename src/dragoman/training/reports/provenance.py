@@ -18,15 +18,16 @@ from dragoman.bundle import WEIGHTS, resolve_model
 from dragoman.config import Config, DataConfig
 from dragoman.data.corpus import file_hash
 from dragoman.files import write_file
+from dragoman.tasks.choice import task_of
 from dragoman.training.checkpoint import PROVENANCE
-from dragoman.training.data import FILES, TEST_FILES
 
 PACKAGES = ("torch", "numpy", "sentencepiece", "safetensors", "sacrebleu", "triton")
 
 
 def describe(config: Config, corpora: DataConfig, device: torch.device, world: int) -> dict[str, Any]:
     """Everything that determines a run, with the SHA-256 of every corpus file."""
-    sides = (*FILES, *TEST_FILES)
+    task = task_of(config)
+    sides = (*task.files, *task.test_files)
     return {
         "dragoman": dragoman.__version__,
         "git_commit": _commit(Path(dragoman.__file__).parent),

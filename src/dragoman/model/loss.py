@@ -10,15 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.device import kernels_run
-from dragoman.text.vocabulary import VOCABULARY
 
+PAD = 0  # in vocabularies trained by dragoman
 CUDA_CHUNK, CHUNK = 12_800, 2_048  # target tokens whose logits are held at once
 CPU_ROWS = 32  # rows that stay in the CPU's cache from logits to gradient
 
 
-def smoothed_cross_entropy(
-    logits_BTV: Tensor, target_BT: Tensor, label_smoothing: float, pad: int = VOCABULARY.pad
-) -> Tensor:
+def smoothed_cross_entropy(logits_BTV: Tensor, target_BT: Tensor, label_smoothing: float, pad: int = PAD) -> Tensor:
     """Summed over the target tokens that are not `pad`.
 
     The target is 1 - e on the right token plus e spread evenly over all.
@@ -60,7 +58,7 @@ def projected_cross_entropy(
     target_N: Tensor,
     label_smoothing: float,
     r_drop: float = 0.0,
-    pad: int = VOCABULARY.pad,
+    pad: int = PAD,
 ) -> Tensor:
     """The same from the input of the output projection, some rows at a time, never holding all logits.
 

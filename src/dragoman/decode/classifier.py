@@ -1,0 +1,101 @@
+"""A classifier ready to use: texts in, labels with probabilities out. Knows nothing of files or training.
+
+Shapes: B texts, S positions, C labels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.config import CLASSIFICATION
+from dragoman.data.batching import bucket_by_length, pad_rows
+from dragoman.data.corpus import text_line
+from dragoman.decode.runner import Runner
+from dragoman.errors import DataError
+from dragoman.progress import Advance, no_progress
+from dragoman.text.labels import Labels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOKENS = 8_192  # at once, padding included
+BATCH_SIZE = 256  # texts at once
+
+Status = Literal["classified", "empty", "truncated"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a classifier says of a text."""
+
+    text: str
+    label: str  # the likeliest
+    probability: float  # of that label
+    probabilities: dict[str, float]  # of every label
+    status: Status  # empty: there was nothing to read; truncated: only the beginning was read
+
+
+class Classifier(Runner):
+    """An encoder that gives a label to a text. Create one with `Classifier.load`."""
+
+    task = CLASSIFICATION
+
+    @property
+    def labels(self) -> Labels:
+        assert self.tokenizers.labels is not None
+        return self.tokenizers.labels
+
+    @overload  # a string is a Sequence[str] too; the first matching overload wins
+    def classify(self, texts: str) -> Prediction: ...  # type: ignore[overload-overlap]
+    @overload
+    def classify(self, texts: Sequence[str], advance: Advance = no_progress) -> list[Prediction]: ...
+    def classify(self, texts: str | Sequence[str], advance: Advance = no_progress) -> Prediction | list[Prediction]:
+        """The label of a text, or of each of several; `advance` counts texts."""
+        if isinstance(texts, str):
+            return self.classify([texts])[0]
+        for number, text in enumerate(texts, start=1):
+            if problem := text_line(text).problem:
+                raise DataError(f"text {number}: {problem}; fix the text")
+        rows = self.tokenizers.source.encode_batch(texts) if texts else []
+        probabilities_BC = np.exp(self.log_probs([self.cut(ids) for ids in rows], advance))
+        return [
+            self._prediction(text, self._status(ids), probability_C)
+            for text, ids, probability_C in zip(texts, rows, probabilities_BC, strict=True)
+        ]
+
+    def cut(self, ids: Sequence[int]) -> list[int]:
+        """At most as many pieces as the model was trained with, then </s>."""
+        longest = min(self.config.text.max_length, self.config.model.longest or self.config.text.max_length)
+        return [*ids[: longest - 1], self.tokenizers.source.vocabulary.eos]
+
+    def _status(self, ids: Sequence[int]) -> Status:
+        if not ids:
+            return "empty"
+        return "truncated" if len(self.cut(ids)) <= len(ids) else "classified"
+
+    def _prediction(self, text: str, status: Status, probability_C: npt.NDArray[Any]) -> Prediction:
+        best = int(probability_C.argmax())
+        names = self.labels.names
+        every = dict(zip(names, probability_C.tolist(), strict=True))
+        return Prediction(text, names[best], float(probability_C[best]), every, status)
+
+    def log_probs(self, rows: Sequence[Sequence[int]], advance: Advance = no_progress) -> npt.NDArray[np.float64]:
+        """log P of every label, for ids that end in </s>: [B, C]."""
+        found_BC = np.zeros((len(rows), self.labels.size))
+        sizes = np.array([len(ids) for ids in rows], np.int64)
+        for group in bucket_by_length(np.arange(len(rows)), sizes, TOKENS):
+            for first in range(0, len(group), BATCH_SIZE):
+                some = group[first : first + BATCH_SIZE]
+                found_BC[some] = self._batch([rows[row] for row in some]).double().cpu().numpy()
+                advance(len(some))
+        return found_BC
+
+    def _batch(self, rows: Sequence[Sequence[int]]) -> "Tensor":
+        pad = self.tokenizers.source.vocabulary.pad
+        source_ids, allowed = (part.to(self.device) for part in pad_rows(rows, pad))
+        with self.inference():
+            log_probs_BC: Tensor = self._model(source_ids, allowed).float().log_softmax(dim=-1)
+        return log_probs_BC

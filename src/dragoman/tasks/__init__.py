@@ -1,0 +1,1 @@
+"""What differs between tasks: data, batches, loss, what validation measures, what a report shows."""

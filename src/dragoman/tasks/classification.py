@@ -1,0 +1,194 @@
+"""Classification: texts with a label each, cross-entropy of the label, accuracy and F1."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dragoman.bundle import Bundle, Tokenizers
+from dragoman.config import CLASSIFICATION, Config, DataConfig
+from dragoman.data.batching import AnyBatch, LabelBatch, pad_rows
+from dragoman.data.corpus import CorpusReport, Pair, read_pairs
+from dragoman.data.packing import AnyPackedBatch, Shape
+from dragoman.data.store import Store, build_store
+from dragoman.decode.classifier import Classifier
+from dragoman.errors import ConfigError, DataError
+from dragoman.evaluate.classification import LabelScores, score_labels
+from dragoman.markdown import escape
+from dragoman.tasks.task import PreparedData, Rows, Samples, Tested, Working, mean_loss, paths_of, spread
+from dragoman.text.labels import Labels
+from dragoman.text.tokenizer import Tokenizer
+
+SAMPLES = 10
+
+
+class LabelStore(Store):
+    """Texts and their labels; with `weight_C`, how much a text with each label counts in the loss."""
+
+    weight_C: npt.NDArray[np.float32] | None = None
+
+    @property
+    def target_sizes(self) -> npt.NDArray[np.int64]:
+        return np.ones(len(self), np.int64)
+
+
+class Classification:
+    name = CLASSIFICATION
+    title = "A dragoman classifier"
+    rows = "texts"
+    files: tuple[str, ...] = ("source", "target", "valid_source", "valid_target")
+    test_files: tuple[str, ...] = ("test_source", "test_target")
+    options = "--source, --target, --valid-source and --valid-target: texts, and one label per line"
+    command = "dragoman classify"
+
+    def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterator[tuple[str, str]]:
+        source, target = files
+        for pair in _pairs(paths_of(data, source), paths_of(data, target), config):
+            yield pair.source, pair.target
+
+    def learn_tokenizers(self, data: DataConfig, config: Config) -> Tokenizers:
+        training = self.files[:2]
+        labels = Labels.learn(label for _, label in self.read(data, training, config))
+        tokenizer = Tokenizer.train((text for text, _ in self.read(data, training, config)), config.text)
+        return Tokenizers(tokenizer, tokenizer, labels)
+
+    def adopt_tokenizers(self, tokenizers: Tokenizers, data: DataConfig, config: Config) -> Tokenizers:
+        labels = Labels.learn(label for _, label in self.read(data, self.files[:2], config))
+        return Tokenizers(tokenizers.source, tokenizers.source, labels)
+
+    def build_store(
+        self, what: str, data: DataConfig, files: tuple[str, ...], config: Config, tokenizers: Tokenizers,
+        directory: Path, working: Working,
+    ) -> LabelStore:  # fmt: skip
+        source, target = (paths_of(data, name) for name in files)
+        labels = _labels(tokenizers)
+        _check_labels(_pairs(source, target, config), labels, target)
+        store = build_store(
+            directory,
+            source,
+            target,
+            tokenizers.source,
+            labels,
+            max_length=config.text.max_length,
+            on_bad_line=config.data.on_bad_line,
+            progress=lambda done: working(f"encoding {what} texts", done),
+            kind=LabelStore,
+        )
+        if what == "training" and config.train.class_weights == "balanced":
+            counts_C = np.bincount(store.gather_target(np.arange(len(store)))[0], minlength=labels.size)
+            store.weight_C = (len(store) / (labels.size * np.maximum(counts_C, 1))).astype(np.float32)
+        return store
+
+    def collate(self, store: LabelStore, rows: Rows) -> LabelBatch:
+        vocabulary = store.source_vocabulary
+        source_ids, allowed = pad_rows([[*store.source(row).tolist(), vocabulary.eos] for row in rows], vocabulary.pad)
+        label_B, _ = store.gather_target(rows)
+        weight_B = np.ones(len(rows), np.float32) if store.weight_C is None else store.weight_C[label_B]
+        return LabelBatch(
+            source_ids=source_ids,
+            source_allowed=allowed,
+            target_output=torch.from_numpy(label_B),
+            weight=torch.from_numpy(weight_B),
+            num_tokens=len(rows),
+            pad=Labels.vocabulary.pad,
+        )
+
+    def pack(self, store: LabelStore, rows: Rows, shape: Shape | None) -> AnyPackedBatch:
+        raise ConfigError("train.layout: a classifier is trained on padded batches; use padded or auto")
+
+    def loss(self, output: Tensor, batch: AnyBatch, label_smoothing: float) -> Tensor:
+        assert isinstance(batch, LabelBatch)
+        losses_B = F.cross_entropy(
+            output.float(), batch.target_output, ignore_index=batch.pad, label_smoothing=label_smoothing,
+            reduction="none",
+        )  # fmt: skip
+        return (losses_B * batch.weight).sum()
+
+    def describe_vocabulary(self, prepared: PreparedData) -> str:
+        return f"{prepared.tokenizers.source.size:,} pieces; {_labels(prepared.tokenizers).size} labels"
+
+    def describe_validation(self, prepared: PreparedData) -> str:
+        return f"{len(prepared.valid_references):,} texts"
+
+    def judge(self, prepared: PreparedData) -> str:
+        return f"{prepared.config.train.valid_metric} on {len(prepared.valid)} of {prepared.valid.key[:16]}"
+
+    def measure(
+        self, bundle: Bundle, prepared: PreparedData, device: torch.device, precision: torch.dtype
+    ) -> dict[str, Any]:
+        scores = _scores(Classifier(bundle, device), prepared.valid_sources, prepared.valid_references)
+        said = Classifier(bundle, device).classify(prepared.valid_sources[0])
+        return {
+            "loss": mean_loss(self, bundle.model, prepared, device, precision),
+            "accuracy": scores.accuracy.score,
+            "macro_f1": scores.macro_f1.score,
+            "sample": {"text": said.text, "label": f"{said.label} ({said.probability:.0%})"},
+            "snapshot": None,
+        }
+
+    def test(
+        self, bundle: Bundle, prepared: PreparedData, device: torch.device, files: Sequence[Path], working: Working,
+        note: Callable[[str], None],
+    ) -> Tested:  # fmt: skip
+        source, target = ([path] for path in files)
+        pairs = list(_pairs(source, target, prepared.config))
+        _check_labels(pairs, _labels(bundle.tokenizers), target)
+        working(f"classifying {files[0].name}, lines", len(pairs))
+        classifier = Classifier(bundle, device)
+        texts, right = [pair.source for pair in pairs], [pair.target for pair in pairs]
+        scores = _scores(classifier, texts, right)
+        said = [prediction.label for prediction in classifier.classify(texts)]
+        return Tested(scores.to_dict(), said, f"accuracy {scores.accuracy}, macro F1 {scores.macro_f1}")
+
+    def test_table(self, tests: Mapping[str, Any]) -> tuple[Sequence[str], list[Sequence[str]]]:
+        rows: list[Sequence[str]] = []
+        for name, test in tests.items():
+            scores = [test[metric] for metric in ("accuracy", "macro_f1")]
+            shown = [f"{each['score']:.1f} ({each['low']:.1f} to {each['high']:.1f})" for each in scores]
+            rows.append((name, *shown, f"{test['calibration_error']:.1f}", f"{test['sentences']:,}"))
+        return ("test set", "accuracy", "macro F1", "calibration error", "texts"), rows
+
+    def show_samples(self, bundle: Bundle, prepared: PreparedData, device: torch.device) -> Samples:
+        rows = spread(len(prepared.valid_sources), SAMPLES)
+        lines = [
+            "Validation texts, evenly apart; these weights.",
+            "",
+            "| text | right | predicted | probability |",
+            "| --- | --- | --- | --- |",
+        ]
+        said = Classifier(bundle, device).classify([prepared.valid_sources[row] for row in rows])
+        for row, one in zip(rows, said, strict=True):
+            cells = (one.text, prepared.valid_references[row], one.label, f"{one.probability:.1%}")
+            lines.append("| " + " | ".join(map(escape, cells)) + " |")
+        return Samples(lines, "")
+
+
+def _labels(tokenizers: Tokenizers) -> Labels:
+    assert tokenizers.labels is not None
+    return tokenizers.labels
+
+
+def _pairs(source: Sequence[Path], target: Sequence[Path], config: Config) -> Iterator[Pair]:
+    return read_pairs(source, target, on_bad_line=config.data.on_bad_line, report=CorpusReport())
+
+
+def _check_labels(pairs: Iterator[Pair] | list[Pair], labels: Labels, files: Sequence[Path]) -> None:
+    for pair in pairs:
+        if labels.find(pair.target) is None:
+            raise DataError(
+                f"{files[pair.part]}:{pair.line}: {pair.target!r} is not a label of the training data; "
+                f"{labels.suggest(pair.target)}"
+            )
+
+
+def _scores(classifier: Classifier, texts: Sequence[str], right: Sequence[str]) -> LabelScores:
+    rows = classifier.tokenizers.source.encode_batch(texts)
+    ids = [index for (index,) in classifier.labels.encode_batch(right)]
+    return score_labels(
+        np.array(ids, np.int64), classifier.log_probs([classifier.cut(row) for row in rows]), classifier.labels.names
+    )
