@@ -294,9 +294,13 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 
 def train_rows(
-    rows: Mapping[str, Sequence[str]], recipe: Path, data: Path, out: Path, jobs: int, settings: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Train one model per row, with its own settings, into OUT/NAME; print and return the scores of every test set."""
+    rows: Mapping[str, Sequence[str]], recipe: Path, data: Path, out: Path, jobs: int, settings: Sequence[str],
+    describe: Callable[[dict[str, Any]], str] | None = None,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Train one model per row, with its own settings, into OUT/NAME; print and return the scores of every test set.
+
+    `describe` says the scores of a test set in a few words; by default those of translations.
+    """
     with ThreadPoolExecutor(jobs) as pool:
         trained = pool.map(lambda name: _train_row(recipe, data, out / name, [*rows[name], *settings]), rows)
         codes = dict(zip(rows, trained, strict=True))
@@ -304,17 +308,21 @@ def train_rows(
     found = {name: json.loads((out / name / RESULT).read_bytes())["tests"] for name in rows if name not in failed}
     for name, tests in found.items():
         for test, scores in tests.items():
-            bleu, chrf = (
-                f"{metric['score']:.1f} [{metric['low']:.1f}, {metric['high']:.1f}]"
-                for metric in (scores["bleu"], scores["chrf"])
-            )
-            say(f"{name:<20} {test}: BLEU {bleu}, chrF {chrf}")
+            say(f"{name:<20} {test}: {(describe or _describe_translations)(scores)}")
     if failed:
         logs = ", ".join(str(out / f"{name}.log") for name in failed)
         error = DragomanError(f"not trained: {', '.join(failed)}; more in {logs}")
         error.exit_code = max(1, next(iter(failed.values())))  # below 0: ended by a signal
         raise error
     return found
+
+
+def _describe_translations(scores: dict[str, Any]) -> str:
+    bleu, chrf = (
+        f"{metric['score']:.1f} [{metric['low']:.1f}, {metric['high']:.1f}]"
+        for metric in (scores["bleu"], scores["chrf"])
+    )
+    return f"BLEU {bleu}, chrF {chrf}"
 
 
 def _train_row(recipe: Path, data: Path, run: Path, settings: Sequence[str]) -> int:

@@ -36,13 +36,13 @@ def error_of(*arguments: str | Path, code: int) -> str:
 
 @pytest.fixture
 def generated(tmp_path: Path) -> Path:
-    run("generate", "copy", "--out", tmp_path / "corpus", "--size", "200")
+    run("corpus", "copy", "--out", tmp_path / "corpus", "--size", "200")
     return tmp_path / "corpus"
 
 
 def test_help_lists_the_commands() -> None:
     text = subprocess.run([*DRAGOMAN, "--help"], capture_output=True, text=True, check=True).stdout
-    for name in ("train", "translate", "score", "evaluate", "generate", "info", "demo"):
+    for name in ("train", "translate", "score", "evaluate", "generate", "corpus", "classify", "info", "demo"):
         assert name in text
     assert run("--version").stdout.startswith("dragoman 0.")
 
@@ -60,7 +60,7 @@ def test_every_command_runs_in_a_fresh_process(generated: Path, quick_run: Path,
     """Whatever it imports: in a forked process everything is imported already."""
     source, target, fresh = generated / "valid.source", generated / "valid.target", tmp_path / "fresh"
     commands: list[list[str | Path]] = [
-        ["generate", "copy", "--out", tmp_path / "new", "--size", "50"],
+        ["corpus", "copy", "--out", tmp_path / "new", "--size", "50"],
         ["info", "--model", quick_run],
         ["score", "--model", quick_run, source, target],
         ["evaluate", "--model", quick_run, "--source", source, "--reference", target, "--paper"],
@@ -296,11 +296,11 @@ def test_invalid_utf8_in_corpus_is_refused_or_skipped(generated: Path, tmp_path:
 
 
 def test_generate_lists_and_writes_corpora(tmp_path: Path) -> None:
-    assert "numbers-th" in run("generate").stdout
-    run("generate", "numbers-th", "--out", tmp_path, "--size", "100")
+    assert "numbers-th" in run("corpus").stdout
+    run("corpus", "numbers-th", "--out", tmp_path, "--size", "100")
     expected = {f"{part}.{side}" for part in ("train", "valid", "test") for side in ("en", "th")}
     assert {path.name for path in tmp_path.iterdir()} == expected
-    assert error_of("generate", "copy", "--out", tmp_path, code=2).endswith("choose another place or pass --force")
+    assert error_of("corpus", "copy", "--out", tmp_path, code=2).endswith("choose another place or pass --force")
 
 
 def test_info_prints_the_parameters(quick_run: Path) -> None:

@@ -15,7 +15,7 @@ from tests.forked import shared_server
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
 QUICKER = {
-    "generate": ["--size", "200"],
+    "corpus": ["--size", "200"],
     "train": [item for setting in ("train.max_steps=6", "train.save_every=6", "text.vocab_size=400", "model.d_model=32",
               "model.num_layers=1", "train.valid_sentences=5", "decode.max_extra=2") for item in ("--set", setting)],
 }  # fmt: skip

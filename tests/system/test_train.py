@@ -512,7 +512,7 @@ def strict_json(content: bytes) -> Any:
 def test_non_finite_validation_is_reported_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float
 ) -> None:
-    monkeypatch.setattr("dragoman.tasks.translation.mean_loss", lambda self, model: loss)
+    monkeypatch.setattr("dragoman.tasks.translation.mean_loss", lambda *_: loss)
     validated: list[dict[str, Any]] = []
     monkeypatch.setattr(SilentReporter, "validated", lambda self, record: validated.append(record))
     small = ("data.generated_size=200", "train.valid_sentences=2", "decode.max_extra=2", "train.trackers=[]")
@@ -533,7 +533,7 @@ def test_non_finite_validation_is_reported_and_saved(
     train(quick_config(*settings, "train.max_steps=4"), parts)
     assert state(whole, 4) == state(parts, 4)
 
-    monkeypatch.setattr("dragoman.tasks.translation.mean_loss", lambda self, model: 7.0)
+    monkeypatch.setattr("dragoman.tasks.translation.mean_loss", lambda *_: 7.0)
     better = train(quick_config(*settings, "train.max_steps=6"), whole)
     assert better.describe().endswith("kept the weights of step 6, loss 7.00")
 

@@ -6,8 +6,10 @@ import typer
 
 from dragoman import __version__
 from dragoman.cli import (
+    classify,
     compress,
     config,
+    corpus,
     demo,
     doctor,
     evaluate,
@@ -37,6 +39,8 @@ app.command("evaluate")(evaluate.command)
 app.command("inspect")(inspect.command)
 app.command("report")(report.command)
 app.command("generate")(generate.command)
+app.command("classify")(classify.command)
+app.command("corpus")(corpus.command)
 app.command("info")(info.command)
 app.command("compress")(compress.command)
 app.command("shortlist")(shortlist.command)

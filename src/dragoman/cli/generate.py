@@ -1,35 +1,60 @@
-"""`dragoman generate`: corpora that the project generates itself."""
+"""`dragoman generate`: text from a language model."""
 
+import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dragoman.config import DataConfig, TrainConfig
-from dragoman.errors import ConfigError
+from dragoman.cli import interrupts
+from dragoman.cli.options import Device, Json, Precision, Threads, complete_model
+from dragoman.config import DecodeConfig
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="Which corpus; without it, all are listed.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The directory to write into.")] = None,
-    size: Annotated[
-        int, typer.Option(min=1, help="Training pairs; validation and test get 1,000 each.")
-    ] = DataConfig.generated_size,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, another corpus.")] = TrainConfig.seed,
+    model: Annotated[
+        Path,
+        typer.Option(
+            "--model", "-m", metavar="DIR", help="A language model's directory.", autocompletion=complete_model
+        ),
+    ],
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="The text to continue; \\\\n is a line end.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate; a line end is one.")] = 200,
+    samples: Annotated[int, typer.Option(min=1, help="How many continuations, with consecutive seeds.")] = 1,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="Below 1 sharper, above 1 flatter; 0: always the likeliest token.")
+    ] = DecodeConfig.temperature,
+    top_k: Annotated[int, typer.Option(min=0, help="Sample from this many of the likeliest tokens; 0: all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Sample from the likeliest tokens with this total probability.")
+    ] = DecodeConfig.top_p,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = DecodeConfig.seed,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    threads: Threads = None,
+    as_json: Json = False,
 ) -> None:
-    """Write a generated corpus as text files: train, valid and test. No test sentence is in train."""
-    from dragoman.data import generated
+    """Continue a text by sampling from a language model, printed as it is generated."""
+    from dragoman.decode.language_model import LanguageModel
 
-    if name is None:
-        for task in generated.TASKS.values():
-            print(f"{task.name:<12} {task.description}")
-        return
-    if out is None:
-        raise ConfigError("--out: missing; say which directory to write into")
-    found = sorted(path.name for part in ("train", "valid", "test") for path in out.glob(f"{part}.*"))
-    if found and not force:
-        raise ConfigError(f"--out {out}: already holds {', '.join(found)}; choose another place or pass --force")
-    files = generated.write(name, size, out, seed)
-    for path in vars(files).values():
-        print(path)
+    language_model = LanguageModel.load(model, device, precision, threads)
+    interrupts.check()
+    prompt = (prompt or "").replace("\\n", "\n")
+    for number in range(seed, seed + samples):
+        pieces = language_model.stream(
+            prompt, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=number
+        )
+        if as_json:
+            record = {"prompt": prompt, "text": "".join(pieces), "seed": number}
+            print(json.dumps(record, ensure_ascii=False))
+            continue
+        if samples > 1:
+            print(f"--- seed {number}")
+        sys.stdout.write(prompt)
+        for piece in pieces:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+        sys.stdout.write("\n")

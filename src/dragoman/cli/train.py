@@ -2,14 +2,14 @@
 
 import os
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dragoman.cli.options import Settings, Threads, complete_model
-from dragoman.config import PRESETS, Config, ModelConfig, read_toml
+from dragoman.config import PRESETS, Config, LayersConfig, ModelConfig, read_toml
 from dragoman.errors import ConfigError
 
 DEFAULT_PRESET = "small"
@@ -32,6 +32,14 @@ def command(
         Files, typer.Option(help="A test set, evaluated once at the end; may be given several times.")
     ] = None,
     test_target: Annotated[Files, typer.Option(help="Its translation.")] = None,
+    text: Annotated[
+        Files, typer.Option(help="For a language model: training text; may be given several times.")
+    ] = None,
+    valid_text: Annotated[Files, typer.Option(help="For a language model: held-out text.")] = None,
+    test_text: Annotated[
+        Files,
+        typer.Option(help="For a language model: a test set, scored once at the end; may be given several times."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The model directory; default runs/NAME of the config.")] = None,
     preset: Annotated[str | None, typer.Option(help="tiny, small, base or big: sizes and schedule together.")] = None,
     settings: Settings = None,
@@ -56,7 +64,11 @@ def command(
     on_bad_line: Annotated[str | None, typer.Option(help="fail, or skip: drop pairs with invalid text.")] = None,
     threads: Threads = None,
 ) -> None:
-    """Train a translation model. Resumes automatically if the output directory holds a run."""
+    """Train a model. Resumes automatically if the output directory holds a run.
+
+    Parallel text trains a translator. --set model.architecture=decoder trains a language model from --text, and
+    --set model.architecture=encoder a classifier, with one label per line as --target.
+    """
     given = {
         "source": source,
         "target": target,
@@ -64,6 +76,9 @@ def command(
         "valid_target": valid_target,
         "test_source": test_source,
         "test_target": test_target,
+        "text": text,
+        "valid_text": valid_text,
+        "test_text": test_text,
         "on_bad_line": on_bad_line,
     }
     data = {name: value for name, value in given.items() if value not in (None, [])}
@@ -81,6 +96,7 @@ def command(
             asked += [] if value is None else [f"train.{name}={value}"]
         built = build_config(config, out, preset, data, asked, start_from)
 
+    from dragoman.bundle import COMMANDS
     from dragoman.cli.progress import TrainingReporter
     from dragoman.training.loop import train
 
@@ -90,7 +106,7 @@ def command(
     if silent:
         return
     print(result.describe())
-    print(f'next: dragoman translate --model {result.directory} "some text"')
+    print(f'next: {COMMANDS[built.task]} --model {result.directory} "some text"')
 
 
 def _report_errors_once() -> AbstractContextManager[None]:
@@ -133,6 +149,8 @@ def build_config(
     before = load_config(out if saved.exists() else resolve_model(start_from))
     if preset is None and file is None:
         asked = Config.build(fitting_preset(before.model), None, settings, data=data)
+    if asked.model.architecture != before.model.architecture:
+        before = replace(before, model=_shared_shape(asked.model, before.model, start_from))
     document = read_toml(file) if file else {}
     given = {f"{section}.{key}": f"{file}: " for section in ("model", "text") for key in document.get(section, ())}
     given |= {setting.partition("=")[0].strip(): "--set " for setting in settings}
@@ -152,6 +170,16 @@ def build_config(
         text=replace(before.text, **changed["text"]),
         train=replace(asked.train, start_from=start_from),
     )
+
+
+def _shared_shape(asked: ModelConfig, before: ModelConfig, start_from: str) -> ModelConfig:
+    """The architecture that was asked for, with the layers of a model of another one."""
+    if not (isinstance(asked, LayersConfig) and isinstance(before, LayersConfig)):
+        raise ConfigError(
+            f"model.architecture: {asked.architecture} has no part in common with {start_from}; leave --from out"
+        )
+    shared = {entry.name for entry in fields(LayersConfig)} - {"architecture"}
+    return replace(asked, **{name: getattr(before, name) for name in shared})
 
 
 def fitting_preset(model: ModelConfig) -> str:

@@ -44,7 +44,6 @@ class Classification:
     files: tuple[str, ...] = ("source", "target", "valid_source", "valid_target")
     test_files: tuple[str, ...] = ("test_source", "test_target")
     options = "--source, --target, --valid-source and --valid-target: texts, and one label per line"
-    command = "dragoman classify"
 
     def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterator[tuple[str, str]]:
         source, target = files

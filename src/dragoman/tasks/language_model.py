@@ -32,7 +32,6 @@ class LanguageModelling:
     files: tuple[str, ...] = ("text", "valid_text")
     test_files: tuple[str, ...] = ("test_text",)
     options = "--text and --valid-text"
-    command = "dragoman generate"
 
     def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterator[tuple[str]]:
         for line in read_text(paths_of(data, files[0]), on_bad_line=config.data.on_bad_line, report=CorpusReport()):

@@ -62,7 +62,6 @@ class Task(Protocol):
     files: tuple[str, ...]  # the settings of [data] that name its corpora: of training, then of validation
     test_files: tuple[str, ...]  # the same for test sets
     options: str  # the command line's words for `files`
-    command: str  # what uses a model of this task
 
     def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterable[tuple[str, ...]]:
         """The usable rows of these files, as text: one text per file name."""

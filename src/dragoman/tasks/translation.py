@@ -37,7 +37,6 @@ class Translating:
     files: tuple[str, ...] = ("source", "target", "valid_source", "valid_target")
     test_files: tuple[str, ...] = ("test_source", "test_target")
     options = "--source, --target, --valid-source and --valid-target, or data.generated for a generated corpus"
-    command = "dragoman translate"
 
     def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterator[tuple[str, str]]:
         source, target = files

@@ -1,0 +1,57 @@
+"""`dragoman classify`: the label of each line."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli import interrupts
+from dragoman.cli.options import Device, Json, Precision, Threads, complete_model
+from dragoman.errors import ConfigError
+
+WINDOW = 4_096  # lines at a time
+
+
+def command(
+    model: Annotated[
+        Path,
+        typer.Option("--model", "-m", metavar="DIR", help="A classifier's directory.", autocompletion=complete_model),
+    ],
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; without any, --input.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--input", help="Read texts from this file, one per line; default: standard input.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write to this file; default: standard output.")] = None,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Print the label of each text and its probability, separated by a tab; with --json, those of every label."""
+    if text and source is not None:
+        raise ConfigError("--input: texts were given as arguments too; give one or the other")
+
+    from dragoman.cli.translate import opened
+    from dragoman.data.corpus import Line, read_lines, split_lines, text_line, valid_line
+    from dragoman.decode.classifier import Classifier
+
+    classifier = Classifier.load(model, device, precision, threads)
+    interrupts.check()
+    if text:
+        lines: Iterator[Line] = (text_line(each, number) for number, each in enumerate(text, start=1))
+    else:
+        lines = split_lines(sys.stdin.buffer, "standard input") if source is None else read_lines(source)
+    name = source or Path("argument" if text else "standard input")
+    with opened(output) as stream:
+        while window := [valid_line(line, name).text for line in islice(lines, WINDOW)]:
+            for said in classifier.classify(window):
+                shown = (
+                    json.dumps(asdict(said), ensure_ascii=False) if as_json else f"{said.label}\t{said.probability:.4f}"
+                )
+                stream.write(f"{shown}\n")
+            stream.flush()
