@@ -116,7 +116,7 @@ class PackingPlan:
     ) -> None:
         # one token is reserved for the padding sentence
         self._sizes = np.stack((store.source_sizes, store.target_sizes), axis=1)
-        self._budget = np.array([source_tokens - 1, target_tokens - 1])
+        self._budget = np.array([max(0, source_tokens - 1), target_tokens - 1])  # a text has no source
         self._sentences = sentences - 1
         self._seed = seed
 
