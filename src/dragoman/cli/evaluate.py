@@ -22,7 +22,8 @@ from dragoman.cli.options import (
     Threads,
 )
 from dragoman.cli.translate import opened
-from dragoman.errors import ConfigError, DataError, DiskError
+from dragoman.config import CLASSIFICATION, LANGUAGE_MODEL
+from dragoman.errors import ConfigError, DataError, DiskError, ModelError
 from dragoman.evaluate.paper import DEFAULT_LANGUAGE
 
 if TYPE_CHECKING:
@@ -70,18 +71,32 @@ def command(
     sentences: Annotated[
         Path | None, typer.Option(help="Write every sentence's scores: tab-separated, or JSON lines (.jsonl).")
     ] = None,
+    confusion: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With a classifier: draw its confusion matrix, SVG or PNG.")
+    ] = None,
     device: Device = "auto",
     precision: SearchPrecision = "auto",
     engine: Engine = "auto",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Score translations against references."""
+    """Score translations against references; with a classifier, labels against right ones."""
     given = {"beam": beam, "split": split, "target_language": target_language, "shortlist": shortlist}
     search = {name: value for name, value in given.items() if value is not None}
     if model is None and hypotheses is None:
         model = DEFAULT_MODEL
     _check_sides(model, source, hypotheses, search)
+    if model is not None and source is not None and _task_of(model) == CLASSIFICATION:
+        if search:
+            raise ConfigError(f"--{next(iter(search))}: is for translation, and {model} is a classifier; leave it out")
+        from dragoman.cli.evaluate_labels import evaluate_labels
+
+        precision = "float32" if precision == "auto" else precision
+        options = {"device": device, "precision": precision, "threads": threads, "as_json": as_json}
+        evaluate_labels(model, source, reference, picture=confusion, **options)  # type: ignore[arg-type]
+        return
+    if confusion is not None:
+        raise ConfigError("--confusion: draws the labels of a classifier; give its --model, or leave it out")
     if language is not None and not paper:
         raise ConfigError("--language: chooses the tokenisation of --paper; add --paper or leave it out")
     if comet is not None and source is None:
@@ -337,6 +352,16 @@ def _check_sides(model: Path | None, source: Path | None, hypotheses: Path | Non
         raise ConfigError(f"--hypotheses: are already translations; leave out --{next(iter(search))}")
     if model is not None and source is None:
         raise ConfigError(f"--source: missing; give what {model} is to translate, or translations with --hypotheses")
+
+
+def _task_of(model: Path) -> str:
+    """The task of a model, if it can be evaluated here."""
+    from dragoman.bundle import load_config, resolve_model
+
+    task = load_config(resolve_model(model)).task
+    if task == LANGUAGE_MODEL:
+        raise ModelError(f"{model}: is a language model; use `dragoman score --model {model} FILE`")
+    return task
 
 
 def _check_place(sentences: Path | None, inputs: list[Path]) -> None:

@@ -11,9 +11,11 @@ import typer
 
 from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Threads
+from dragoman.config import TRANSLATION
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from dragoman.data.corpus import Line
     from dragoman.decode.translator import Translator
     from dragoman.inspect.capture import Inspection
     from dragoman.inspect.payload import Payload
@@ -41,14 +43,29 @@ def command(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Inspect a translation: attention of every head, probabilities, the beam. Without --out, print to the terminal."""
+    """Inspect what a model does: attention of every head, probabilities, the beam. Without --out, print them.
+
+    With a language model: how likely each token of a text is. With a classifier: what each token adds to the label.
+    """
     _check_arguments(text, source, target, out)
 
     import dragoman
-    from dragoman.bundle import model_name
+    from dragoman.bundle import load_config, model_name, resolve_model
     from dragoman.cli.progress import counting
     from dragoman.inspect.capture import without_heads
     from dragoman.inspect.payload import inspect_many
+
+    task = load_config(resolve_model(model)).task
+    if task != TRANSLATION:
+        if target is not None or mask_head:
+            raise ConfigError("inspect: --target and --mask-head are for translation models; leave them out")
+        from dragoman.cli.inspect_text import inspect_texts
+
+        folders = {kind: folder for kind, folder in (("svg", svg), ("png", png)) if folder is not None}
+        texts = text or [line.text for line in _valid_lines(source) if line.text][:most]
+        places = {"out": out, "folders": folders, "as_json": as_json}
+        inspect_texts(task, model, texts, device=device, precision=precision, threads=threads, **places)  # type: ignore[arg-type]
+        return
 
     translator = dragoman.load(model, device, precision, threads, engine="plain")
     interrupts.check()
@@ -91,16 +108,21 @@ def _check_arguments(text: list[str] | None, source: Path | None, target: str | 
         raise ConfigError(f"--out {out}: its directory does not exist; make it or choose another place")
 
 
+def _valid_lines(path: Path | None) -> "list[Line]":
+    from dragoman.data.corpus import read_lines, valid_line
+
+    assert path is not None
+    return [valid_line(line, path) for line in read_lines(path)]
+
+
 def _lines(path: Path | None, translator: "Translator") -> list[str]:
     """The sentences of a file. Those too long for the model are skipped and counted."""
-    from dragoman.data.corpus import read_lines, valid_line
     from dragoman.inspect.capture import encoded
     from dragoman.text.normalize import is_blank
 
-    assert path is not None
     lines, too_long = [], []
-    for line in read_lines(path):
-        if is_blank(valid_line(line, path).text):
+    for line in _valid_lines(path):
+        if is_blank(line.text):
             continue
         try:
             encoded(translator, line.text)

@@ -1,4 +1,4 @@
-"""`dragoman score`: the likelihood of given translations under a model."""
+"""`dragoman score`: the likelihood of given translations under a model, or of a text under a language model."""
 
 import json
 import sys
@@ -9,12 +9,15 @@ import typer
 
 from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Threads
-from dragoman.errors import DataError
+from dragoman.config import CLASSIFICATION, LANGUAGE_MODEL, TRANSLATION
+from dragoman.errors import ConfigError, DataError, ModelError
 
 
 def command(
-    source: Annotated[Path, typer.Argument(help="Text, one sentence per line.")],
-    target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
+    source: Annotated[Path, typer.Argument(help="Text, one sentence per line; with a language model any text.")],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="[TARGET]", help="Its translation, line by line; not for a language model.")
+    ] = None,
     model: Model = DEFAULT_MODEL,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Pairs at a time.  \\[default: the model's]")] = None,
     device: Device = "auto",
@@ -22,7 +25,23 @@ def command(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Print the total log-probability, </s> included, of each target line given its source line."""
+    """Print the total log-probability, </s> included, of each target line given its source line.
+
+    With a language model: the perplexity, the nats per token and the bits per byte of a text.
+    """
+    from dragoman.bundle import load_config, require_task, resolve_model
+
+    config = load_config(resolve_model(model))
+    if config.task == LANGUAGE_MODEL:
+        if target is not None:
+            raise ConfigError(f"{target}: a language model scores one text; leave the second file out")
+        _score_text(source, model, device, precision, threads, as_json)
+        return
+    if config.task == CLASSIFICATION:
+        raise ModelError(f"{model}: is a classifier; use `dragoman evaluate --model {model} --source F --reference F`")
+    require_task(config, TRANSLATION, model)
+    if target is None:
+        raise ConfigError(f"TARGET: missing; give the translation of {source}")
     import dragoman
     from dragoman.data.corpus import parallel_lines, valid_line
     from dragoman.decode.translator import PairError, windows
@@ -42,3 +61,23 @@ def command(
             record = {"source": text, "target": translation, "score": score}
             print(json.dumps(record, ensure_ascii=False) if as_json else f"{score:.6f}")
         sys.stdout.flush()
+
+
+def _score_text(path: Path, model: Path, device: str, precision: str, threads: int | None, as_json: bool) -> None:
+    from dragoman.cli.progress import counting
+    from dragoman.data.corpus import read_lines, valid_line
+    from dragoman.decode.language_model import LanguageModel
+
+    language_model = LanguageModel.load(model, device, precision, threads)
+    interrupts.check()
+    lines = [valid_line(line, path).text for line in read_lines(path)]
+    if not lines:
+        raise DataError(f"{path}: empty; give a file with text")
+    with counting("scoring tokens", None, show=True) as advance:
+        score = language_model.score("\n".join(lines), advance)
+    if as_json:
+        print(json.dumps(score.to_dict()))
+        return
+    print(f"perplexity {score.perplexity:.3f}")
+    print(f"{score.nats_per_token:.4f} nats per token, {score.tokens:,} tokens")
+    print(f"{score.bits_per_byte:.4f} bits per byte, {score.bytes:,} bytes")

@@ -18,7 +18,7 @@ from dragoman.data.packing import AnyPackedBatch, Shape
 from dragoman.data.store import Store, build_store
 from dragoman.decode.classifier import Classifier
 from dragoman.errors import ConfigError, DataError
-from dragoman.evaluate.classification import LabelScores, score_labels
+from dragoman.evaluate.classification import best_temperature, score_labels
 from dragoman.markdown import escape
 from dragoman.tasks.task import PreparedData, Rows, Samples, Tested, Working, mean_loss, paths_of, spread
 from dragoman.text.labels import Labels
@@ -120,15 +120,24 @@ class Classification:
     def measure(
         self, bundle: Bundle, prepared: PreparedData, device: torch.device, precision: torch.dtype
     ) -> dict[str, Any]:
-        scores = _scores(Classifier(bundle, device), prepared.valid_sources, prepared.valid_references)
-        said = Classifier(bundle, device).classify(prepared.valid_sources[0])
+        classifier = Classifier(bundle, device)
+        right_N, log_prob_NC = _answers(classifier, prepared.valid_sources, prepared.valid_references)
+        scores = score_labels(right_N, log_prob_NC, classifier.labels.names)
+        said = classifier.classify(prepared.valid_sources[0])
         return {
             "loss": mean_loss(self, bundle.model, prepared, device, precision),
             "accuracy": scores.accuracy.score,
             "macro_f1": scores.macro_f1.score,
+            "temperature": best_temperature(right_N, log_prob_NC),
             "sample": {"text": said.text, "label": f"{said.label} ({said.probability:.0%})"},
             "snapshot": None,
         }
+
+    def finish(self, weights: Mapping[str, Tensor], record: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """Calibrated: with logits divided by the temperature that suits the validation set."""
+        temperature = record.get("temperature", 1.0)
+        output = {name: weights[name] / temperature for name in ("output.weight", "output.bias")}
+        return {**weights, **output}
 
     def test(
         self, bundle: Bundle, prepared: PreparedData, device: torch.device, files: Sequence[Path], working: Working,
@@ -140,7 +149,7 @@ class Classification:
         working(f"classifying {files[0].name}, lines", len(pairs))
         classifier = Classifier(bundle, device)
         texts, right = [pair.source for pair in pairs], [pair.target for pair in pairs]
-        scores = _scores(classifier, texts, right)
+        scores = score_labels(*_answers(classifier, texts, right), classifier.labels.names)
         said = [prediction.label for prediction in classifier.classify(texts)]
         return Tested(scores.to_dict(), said, f"accuracy {scores.accuracy}, macro F1 {scores.macro_f1}")
 
@@ -185,9 +194,10 @@ def _check_labels(pairs: Iterator[Pair] | list[Pair], labels: Labels, files: Seq
             )
 
 
-def _scores(classifier: Classifier, texts: Sequence[str], right: Sequence[str]) -> LabelScores:
+def _answers(
+    classifier: Classifier, texts: Sequence[str], right: Sequence[str]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The ids of the right labels, and log P of every label."""
     rows = classifier.tokenizers.source.encode_batch(texts)
-    ids = [index for (index,) in classifier.labels.encode_batch(right)]
-    return score_labels(
-        np.array(ids, np.int64), classifier.log_probs([classifier.cut(row) for row in rows]), classifier.labels.names
-    )
+    right_N = np.array([index for (index,) in classifier.labels.encode_batch(right)], np.int64)
+    return right_N, classifier.log_probs([classifier.cut(row) for row in rows])

@@ -92,6 +92,9 @@ class LanguageModelling:
             "snapshot": None,
         }
 
+    def finish(self, weights: Mapping[str, Tensor], record: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        return weights
+
     def test(
         self, bundle: Bundle, prepared: PreparedData, device: torch.device, files: Sequence[Path], working: Working,
         note: Callable[[str], None],

@@ -101,6 +101,9 @@ class Task(Protocol):
     ) -> dict[str, Any]:
         """A validation: `loss` and other metrics, a `sample`, and a `snapshot` of attention or None."""
 
+    def finish(self, weights: Mapping[str, Tensor], record: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """The weights to publish, given what `measure` said of them."""
+
     def test(
         self, bundle: Bundle, prepared: PreparedData, device: torch.device, files: Sequence[Path], working: Working,
         note: Callable[[str], None],

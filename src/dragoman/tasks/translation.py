@@ -110,6 +110,9 @@ class Translating:
             "snapshot": take_snapshot(prepared.valid, translator),
         }
 
+    def finish(self, weights: Mapping[str, Tensor], record: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        return weights
+
     def test(
         self, bundle: Bundle, prepared: PreparedData, device: torch.device, files: Sequence[Path], working: Working,
         note: Callable[[str], None],

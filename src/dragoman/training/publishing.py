@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dragoman import bundle, files, tensors
 from dragoman.errors import ModelError
+from dragoman.tasks.choice import task_of
 from dragoman.tasks.task import PreparedData
 from dragoman.training.checkpoint import AVERAGE, Progress
 from dragoman.training.checkpoint_files import read_checkpoint
@@ -53,7 +54,8 @@ class Publisher:
     ) -> None:
         """Publish these weights, whatever their score."""
         card = model_card(self._prepared, progress, scores or {})
-        bundle.save_bundle(self._run, self._prepared.config, self._prepared.tokenizers, weights, card)
+        finished = task_of(self._prepared.config).finish(weights, scores or {})
+        bundle.save_bundle(self._run, self._prepared.config, self._prepared.tokenizers, finished, card)
 
 
 def average_checkpoints(paths: list[Path], reporter: Reporter) -> tuple[dict[str, Tensor], int]:

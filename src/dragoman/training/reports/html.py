@@ -14,6 +14,7 @@ import numpy as np
 from dragoman import bundle, files, pictures
 from dragoman.config import TRANSLATION
 from dragoman.errors import ModelError
+from dragoman.static_page import document, section, table
 from dragoman.tasks.choice import task_of
 from dragoman.tasks.task import Task
 from dragoman.training.checkpoint import PROVENANCE
@@ -41,28 +42,15 @@ def write_html_report(run: Path, out: Path | None = None) -> Path:
     parts = [
         *_facts(run, records),
         *_tests(run, task_of(config)),
-        *_section("Curves", curves(records, config.train.label_smoothing, speed=True)),
+        *section("Curves", curves(records, config.train.label_smoothing, speed=True)),
         *_samples([record for record in records if record["kind"] == "valid"]),
         *_attention(read_snapshots(run, max(record["step"] for record in records))),
-        *_section("Data", _data(run)),
-        *_section("Every setting", f"<pre>{html.escape((run / bundle.CONFIG).read_text(encoding='utf-8'))}</pre>"),
+        *section("Data", _data(run)),
+        *section("Every setting", f"<pre>{html.escape((run / bundle.CONFIG).read_text(encoding='utf-8'))}</pre>"),
     ]
-    title = html.escape(f"How the run {run.resolve().name} went")
-    body = "\n".join(part for part in parts if part)
     out = out or run / PAGE
-    files.write_file(out, DOCUMENT.format(title=title, style=STYLE, body=body).encode())
+    files.write_file(out, document(f"How the run {run.resolve().name} went", parts).encode())
     return out
-
-
-def _section(heading: str, content: str) -> Iterator[str]:
-    if content:
-        yield f"<section><h2>{html.escape(heading)}</h2>\n{content}\n</section>"
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in headings)
-    lines = ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return f'<div class="wide"><table><tr>{head}</tr>\n' + "\n".join(lines) + "</table></div>"
 
 
 def _facts(run: Path, records: Sequence[Record]) -> Iterator[str]:
@@ -77,7 +65,7 @@ def _facts(run: Path, records: Sequence[Record]) -> Iterator[str]:
             rows.append((label, f"{best[name]:.4g}", f"{best['step']:,}", *others))
     headings = ("measure", "best", "at step", "last", *["average of checkpoints"][: len(average)])
     if rows:
-        yield from _section("Validation", _table(headings, rows))
+        yield from section("Validation", table(headings, rows))
     if (run / SUMMARY).exists():
         yield f"<p>In words, with more samples: {html.escape(str(run / SUMMARY))}.</p>"
 
@@ -86,9 +74,9 @@ def _tests(run: Path, task: Task) -> Iterator[str]:
     result = read_result(run)
     if result is None:
         return
-    headings, rows = task.test_table(result["tests"])
+    headings, rows = task.testtable(result["tests"])
     search = f"Beam {result['search']['beam']}, at" if task.name == TRANSLATION else "At"
-    yield from _section("Test sets", _table(headings, rows) + f"<p>{search} step {result['steps']:,}.</p>")
+    yield from section("Test sets", table(headings, rows) + f"<p>{search} step {result['steps']:,}.</p>")
 
 
 def _samples(valid: Sequence[Record]) -> Iterator[str]:
@@ -98,7 +86,7 @@ def _samples(valid: Sequence[Record]) -> Iterator[str]:
     (_, given, _), output = samples[-1], list(valid[-1]["sample"])[1]
     rows = [(f"{step:,}", said) for step, source, said in _spread([s for s in samples if s[1] == given], MAX_SAMPLES)]
     told = f"<p>The first validation sentence, greedy: <q>{html.escape(given)}</q></p>" if given else ""
-    yield from _section(f"One {output} over time", told + _table(("step", output), rows))
+    yield from section(f"One {output} over time", told + table(("step", output), rows))
 
 
 def _attention(snapshots: Sequence[AttentionSnapshot]) -> Iterator[str]:
@@ -126,7 +114,7 @@ def _attention(snapshots: Sequence[AttentionSnapshot]) -> Iterator[str]:
         title=f"The same at step {snapshots[-1].step:,}",
         caption="rows: target; columns: source",
     )
-    yield from _section("Attention over time", grid + last)
+    yield from section("Attention over time", grid + last)
 
 
 def _data(run: Path) -> str:
@@ -143,7 +131,7 @@ def _data(run: Path) -> str:
         f"<p>dragoman {html.escape(start['dragoman'])}, commit {html.escape(str(start['git_commit']))}, "
         f"seed {start['seed']}, on {html.escape(machine['device'])}.</p>"
     )
-    return _table(("side", "file", "SHA-256"), rows) + made
+    return table(("side", "file", "SHA-256"), rows) + made
 
 
 def _spread(items: Sequence[Any], most: int) -> list[Any]:
@@ -151,37 +139,3 @@ def _spread(items: Sequence[Any], most: int) -> list[Any]:
     if len(items) <= most:
         return list(items)
     return [items[round(number * (len(items) - 1) / (most - 1))] for number in range(most)]
-
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #1f2328; --page: #f6f8fa; --card: #ffffff; --line: #d8dee4; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --page: #0d1117; --card: #161b22; --line: #30363d; } }
-body { margin: 0 auto; padding: 1.5rem; max-width: 70rem; font: 16px/1.5 system-ui, sans-serif;
-  color: var(--ink); background: var(--page); }
-section { margin: 1.5rem 0; padding: 1rem 1.25rem; background: var(--card); border: 1px solid var(--line);
-  border-radius: 8px; overflow-x: auto; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin: 0 0 .75rem; }
-table { border-collapse: collapse; } th, td { text-align: left; padding: .3rem .8rem .3rem 0; vertical-align: top;
-  border-bottom: 1px solid var(--line); overflow-wrap: break-word; } th { font-weight: 600; white-space: nowrap; }
-pre { margin: 0; font-size: .85rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-svg { max-width: 100%; min-width: 34rem; height: auto; }
-p { overflow-wrap: anywhere; }
-.wide { overflow-x: auto; }
-"""
-
-DOCUMENT = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
