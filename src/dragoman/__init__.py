@@ -21,6 +21,8 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # instead of typing's, which takes a while to import
 if TYPE_CHECKING:
     from dragoman.config import Config, TransformerConfig
+    from dragoman.decode.classifier import Classifier
+    from dragoman.decode.language_model import LanguageModel
     from dragoman.decode.options import DecodeOptions
     from dragoman.decode.translation import Attention, Translation
     from dragoman.decode.translator import Translator
@@ -30,12 +32,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Attention": "dragoman.decode.translation",
+    "Classifier": "dragoman.decode.classifier",
     "Config": "dragoman.config",
     "ConfigError": "dragoman.errors",
     "DataError": "dragoman.errors",
     "DecodeOptions": "dragoman.decode.options",
     "DiskError": "dragoman.errors",
     "DragomanError": "dragoman.errors",
+    "LanguageModel": "dragoman.decode.language_model",
     "ModelError": "dragoman.errors",
     "NonFiniteError": "dragoman.errors",
     "Stopped": "dragoman.errors",
@@ -48,12 +52,14 @@ _HOMES = {
 
 __all__ = [
     "Attention",
+    "Classifier",
     "Config",
     "ConfigError",
     "DataError",
     "DecodeOptions",
     "DiskError",
     "DragomanError",
+    "LanguageModel",
     "ModelError",
     "NonFiniteError",
     "Stopped",

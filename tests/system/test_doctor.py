@@ -124,6 +124,7 @@ def test_what_the_shell_is_offered_can_be_set() -> None:
     for name in ("text.joint", "text.normalization", "decode.split", "model.positions", "data.on_bad_line"):
         section, _, key = name.partition(".")
         for choice in settings[name]:
-            built = Config.build("tiny", None, [f"{name}={choice}", "model.share_source_target=false"])
+            model = "model.architecture=decoder" if choice == "none" else "model.share_source_target=false"
+            built = Config.build("tiny", None, [f"{name}={choice}", model])
             value = getattr(getattr(built, section), key)
             assert value == {"true": True, "false": False}.get(choice, choice)

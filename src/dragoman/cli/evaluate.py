@@ -86,6 +86,16 @@ def command(
     if model is None and hypotheses is None:
         model = DEFAULT_MODEL
     _check_sides(model, source, hypotheses, search)
+    if language is not None and not paper:
+        raise ConfigError("--language: chooses the tokenisation of --paper; add --paper or leave it out")
+    if comet is not None and source is None:
+        raise ConfigError("--comet: reads the source too; give --source")
+    paths = [path for path in (reference, source, hypotheses, *(against or [])) if path is not None]
+    _check_place(sentences, paths)
+    paper_language = (language or DEFAULT_LANGUAGE) if paper else None
+    every_sentence = worst > 0 or sentences is not None
+    wanted = _Wanted(tokenize, lowercase, paper_language, comet, worst, every_sentence, device, precision, engine)
+    wanted.check()
     if model is not None and source is not None and _task_of(model) == CLASSIFICATION:
         if search:
             raise ConfigError(f"--{next(iter(search))}: is for translation, and {model} is a classifier; leave it out")
@@ -97,16 +107,6 @@ def command(
         return
     if confusion is not None:
         raise ConfigError("--confusion: draws the labels of a classifier; give its --model, or leave it out")
-    if language is not None and not paper:
-        raise ConfigError("--language: chooses the tokenisation of --paper; add --paper or leave it out")
-    if comet is not None and source is None:
-        raise ConfigError("--comet: reads the source too; give --source")
-    paths = [path for path in (reference, source, hypotheses, *(against or [])) if path is not None]
-    _check_place(sentences, paths)
-    paper_language = (language or DEFAULT_LANGUAGE) if paper else None
-    every_sentence = worst > 0 or sentences is not None
-    wanted = _Wanted(tokenize, lowercase, paper_language, comet, worst, every_sentence, device, precision, engine)
-    wanted.check()
 
     texts = _read(reference, source, hypotheses, against or [])
     if model is not None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from dragoman.bundle import Tokenizers, load_bundle, load_card, model_name, resolve_model
-from dragoman.config import Config, ModelConfig, StackSize, TransformerConfig
+from dragoman.bundle import Tokenizers, load_bundle, load_card, model_name, require_task, resolve_model
+from dragoman.config import TRANSLATION, Config, ModelConfig, StackSize, TransformerConfig
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import greedy
 from dragoman.decode.translator import produced
@@ -76,6 +76,7 @@ def load_source(
     """
     directory = resolve_model(Path(model))
     bundle = load_bundle(directory)
+    require_task(bundle.config, TRANSLATION, directory)
     refuse(bundle.config.model)
     both = (bundle.tokenizers.source, bundle.tokenizers.target)
     if not byte_level and any(isinstance(tokenizer, ByteLevelTokenizer) for tokenizer in both):

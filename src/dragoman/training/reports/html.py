@@ -74,7 +74,7 @@ def _tests(run: Path, task: Task) -> Iterator[str]:
     result = read_result(run)
     if result is None:
         return
-    headings, rows = task.testtable(result["tests"])
+    headings, rows = task.test_table(result["tests"])
     search = f"Beam {result['search']['beam']}, at" if task.name == TRANSLATION else "At"
     yield from section("Test sets", table(headings, rows) + f"<p>{search} step {result['steps']:,}.</p>")
 
