@@ -126,6 +126,7 @@ def test_packed_blocks_have_the_loss_and_gradients_of_padded_ones(
 ) -> None:
     model = make_model(tokenizer, **variant).double().train()
     rows = PackingPlan(store, source_tokens=0, target_tokens=100, sentences=20, seed=1).epoch(0)[0]
+    assert len(rows) >= 5, "as many blocks as fit"
     task = LanguageModelling()
     padded, packed = task.collate(store, rows), task.pack(store, rows, None)
     if filled:

@@ -13,7 +13,7 @@ from safetensors.torch import save
 import dragoman
 from dragoman import bundle, tensors
 from dragoman.bundle import Bundle
-from dragoman.config import ModelConfig, RecurrentConfig, TransformerConfig
+from dragoman.config import DecoderConfig, EncoderConfig, ModelConfig, RecurrentConfig, TransformerConfig
 from dragoman.errors import ModelError
 from dragoman.int8 import compact, expanded
 from dragoman.model.build import build_model
@@ -32,6 +32,8 @@ def recurrent(**settings: Any) -> RecurrentConfig:
     return RecurrentConfig(**{**SIZES, **settings})
 
 
+SMALL: dict[str, Any] = {**SIZES, "d_ff": 20, "num_heads": 3}
+HALVES: list[dict[str, Any]] = [{}, {"norm": "pre", "positions": "learned", "max_positions": 7, "embedding_norm": True}]
 CONFIGS = [
     transformer(),
     transformer(norm="pre", positions="learned", max_positions=7),
@@ -42,6 +44,9 @@ CONFIGS = [
     transformer(share_source_target=False, share_target_output=False, target_vocab_size=13, output_bias=True),
     transformer(decoder_d_model=8, decoder_num_heads=2, decoder_num_layers=1, share_source_target=False),
     transformer(d_k=5, d_v=7, norm="pre", positions="learned", share_source_target=False, target_vocab_size=9),
+    *(DecoderConfig(**SMALL, **more) for more in HALVES),
+    DecoderConfig(**SMALL, share_target_output=False, output_bias=True),
+    *(EncoderConfig(**SMALL, num_labels=3, **more) for more in HALVES),
     *(
         recurrent(cell=cell, score=score, context="source")
         for cell in ("rnn", "lstm")

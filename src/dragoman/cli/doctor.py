@@ -34,6 +34,7 @@ EXTRAS = {
     "wandb": Extra("wandb", "training curves in Weights & Biases"),
     "mlflow": Extra("mlflow", "training curves in MLflow"),
     "comet": Extra("unbabel-comet", "evaluate --comet"),
+    "rouge": Extra("rouge-score", "evaluate --rouge"),
     "png": Extra("resvg-py", "inspect --png"),
 }
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 JSON_LINES = (".jsonl", ".ndjson")
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 
 
 def command(
@@ -67,6 +68,9 @@ def command(
         str | None,
         typer.Option(metavar="FILE|NAME", help="Also compute COMET with this checkpoint, if installed."),
     ] = None,
+    rouge: Annotated[
+        bool, typer.Option("--rouge", help="Also compute ROUGE, for summaries, if rouge-score is installed.")
+    ] = False,
     worst: Annotated[int, typer.Option(min=0, help="Show this many sentences, the worst first.")] = 0,
     sentences: Annotated[
         Path | None, typer.Option(help="Write every sentence's scores: tab-separated, or JSON lines (.jsonl).")
@@ -94,7 +98,9 @@ def command(
     _check_place(sentences, paths)
     paper_language = (language or DEFAULT_LANGUAGE) if paper else None
     every_sentence = worst > 0 or sentences is not None
-    wanted = _Wanted(tokenize, lowercase, paper_language, comet, worst, every_sentence, device, precision, engine)
+    wanted = _Wanted(
+        tokenize, lowercase, paper_language, comet, rouge, worst, every_sentence, device, precision, engine
+    )
     wanted.check()
     if model is not None and source is not None and _task_of(model) == CLASSIFICATION:
         if search:
@@ -131,6 +137,7 @@ class _Wanted:
     lowercase: bool
     paper_language: str | None
     comet: str | None
+    rouge: bool
     worst: int
     sentences: bool  # scores of each sentence
     device: str
@@ -139,12 +146,12 @@ class _Wanted:
 
     def settings(self) -> dict[str, Any]:
         """The settings that determine the scores of given translations, and where they are computed."""
-        names = ("tokenize", "lowercase", "paper_language", "comet", "device", "precision", "engine")
+        names = ("tokenize", "lowercase", "paper_language", "comet", "rouge", "device", "precision", "engine")
         return {name: getattr(self, name) for name in names}
 
     def check(self) -> None:
         """Detect what is missing before anything is translated, as far as possible."""
-        from dragoman.evaluate import comet, paper
+        from dragoman.evaluate import comet, paper, rouge
         from dragoman.evaluate.metrics import bleu_metric
 
         bleu_metric(self.tokenize)
@@ -152,6 +159,8 @@ class _Wanted:
             paper.check_language(self.paper_language)
         if self.comet is not None:
             comet.check_installed()
+        if self.rouge:
+            rouge.check_installed()
 
 
 @dataclass
@@ -213,6 +222,7 @@ class _Report:
     tokenized: "Score | None" = None
     paper: "Score | None" = None
     comet: "Score | None" = None
+    rouge: "dict[str, Score]" = field(default_factory=dict)
     against: "dict[str, dict[str, Comparison]]" = field(default_factory=dict)
     sentences: "list[SentenceScore]" = field(default_factory=list)  # all, the worst first
     worst: "list[SentenceScore]" = field(default_factory=list)  # as many as requested, without exact matches
@@ -220,6 +230,7 @@ class _Report:
     def to_json(self, texts: _Texts, wanted: _Wanted) -> str:
         record: dict[str, Any] = {**self.scores.to_dict(), "failed": texts.failed}
         more = {"tokenized_bleu": self.tokenized, "paper_bleu": self.paper, "comet": self.comet}
+        more |= self.rouge
         record |= {name: score.to_dict() for name, score in more.items() if score is not None}
         if self.against:
             record["against"] = [
@@ -248,6 +259,8 @@ class _Report:
         if self.comet is not None:
             score = self.comet
             yield f"COMET {score.score:6.4f}  [{score.low:.4f}, {score.high:.4f}]  {score.signature}"
+        for name, score in self.rouge.items():
+            yield f"{ROUGE[name]} {score.score:5.2f}  [{score.low:.2f}, {score.high:.2f}]  {score.signature}"
         count = self.scores.sentences
         yield f"exact {self.scores.exact_match:5.1f}%  of {count:,} sentence{'' if count == 1 else 's'}"
         if self.tokenized is not None and self.paper is not None:
@@ -322,6 +335,10 @@ def _evaluate(texts: _Texts, wanted: _Wanted) -> _Report:
             mine, theirs, texts.sources, tokenize=tokenize, lowercase=lowercase, normalization=normalization
         )
         report.worst = [one for one in report.sentences if not one.right][: wanted.worst]
+    if wanted.rouge:
+        from dragoman.evaluate.rouge import rouge
+
+        report.rouge = rouge(mine, theirs)
     if wanted.comet is not None and texts.sources is not None:
         from dragoman.evaluate.comet import comet_score
 
