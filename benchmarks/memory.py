@@ -25,7 +25,7 @@ from dragoman.data.store import Store
 from dragoman.device import choose_device, choose_precision, keep_freed_memory
 from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.translation import Translating
+from dragoman.tasks.translation import TranslationTask
 from dragoman.training.gradients import PackedLoss, PaddedLoss
 from dragoman.training.memory import measured_peak, predicted_peak
 
@@ -52,7 +52,7 @@ def one(preset: str, layout: str, tokens: int, precision_name: str) -> dict[str,
     sentences = make_sentences(20_000)
     loss: torch.nn.Module
     if layout == "padded":
-        loss = PaddedLoss(Translating(), model, precision, 0.1)
+        loss = PaddedLoss(TranslationTask(), model, precision, 0.1)
         groups = groups_in(tokens, LONGEST + 1)
         padded = [batch.to(device) for batch in padded_batches(sentences, tokens // groups, PASSES)]
         steps: list[list[Any]] = [padded[at : at + groups] for at in range(0, PASSES, groups)]

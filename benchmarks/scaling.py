@@ -40,7 +40,7 @@ from dragoman.data.batching import Batch, BatchPlan, teacher_forcing
 from dragoman.data.store import Store
 from dragoman.model.footprint import parameter_counts
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.translation import Translating
+from dragoman.tasks.translation import TranslationTask
 from dragoman.training.distributed import Ranks, gradient_norm, shard
 from dragoman.training.gradients import Padded
 
@@ -96,7 +96,7 @@ class Worker:
         model = Transformer(options.model)
         if system == FSDP:
             shard(model, self.ranks)
-        task, settings, cpu = Translating(), Config.build(options.preset).train, torch.device("cpu")
+        task, settings, cpu = TranslationTask(), Config.build(options.preset).train, torch.device("cpu")
         self.layout = Padded(task, settings, no_store, LONGEST + 1, model, cpu, torch.float32, self.ranks)
         # the same weights with no other rank to wait for
         self.apart = Padded(task, settings, no_store, LONGEST + 1, model, cpu, torch.float32, Ranks())

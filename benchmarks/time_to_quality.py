@@ -35,7 +35,7 @@ from dragoman.model.packed import PackedTransformer
 from dragoman.model.transformer import Transformer
 from dragoman.pictures import svg_plot
 from dragoman.tasks.task import PreparedData
-from dragoman.tasks.translation import Translating
+from dragoman.tasks.translation import TranslationTask
 from dragoman.text.vocabulary import VOCABULARY
 from dragoman.training.cuda_graph import GradientGraph
 from dragoman.training.data import prepare_data
@@ -69,7 +69,7 @@ class Ours:
         config, settings = prepared.config, prepared.config.train
         assert isinstance(config.model, TransformerConfig)
         self.model = Transformer(config.model).to(device)
-        self._padded = PaddedLoss(Translating(), self.model, precision, settings.label_smoothing)
+        self._padded = PaddedLoss(TranslationTask(), self.model, precision, settings.label_smoothing)
         self._graph: GradientGraph | None = None
         self._shape: Shape | None = None
         if device.type == "cuda" and kernels_run():

@@ -20,7 +20,7 @@ from dragoman.data.corpus import CorpusReport, read_pairs
 RECIPE = Path(__file__).with_suffix(".toml")
 PENALTIES = (0.1, 0.3, 1.0, 3.0)  # inverse strength
 WORDS = ((1, 1), (1, 2))  # single words; pairs of words too
-FINE_TUNING = ("train.learning_rate=1e-4", "train.max_steps=600", "train.warmup_steps=60", "train.batch_tokens=4096")
+FINE_TUNING = RECIPE.with_stem("sst2-from-translator")
 
 
 def sst2(
@@ -35,13 +35,13 @@ def sst2(
 ) -> None:
     """Train every model and print the scores."""
     say(f"logistic regression: {_logistic_regression(data / 'sst2'):.1f} accuracy")
-    kinds: dict[str, list[str]] = {"scratch": []}
+    kinds: dict[str, tuple[Path, list[str]]] = {"scratch": (RECIPE, [])}
     if start_from:
-        kinds["translator"] = [f"train.start_from={start_from}", *FINE_TUNING]
-    rows = {
-        f"{kind}-{seed}": [*own, f"train.seed={seed}"] for seed in range(1, seeds + 1) for kind, own in kinds.items()
-    }
-    found = train_rows(rows, RECIPE, data, out, jobs, settings or [], _describe)
+        kinds["translator"] = (FINE_TUNING, [f"train.start_from={start_from}"])
+    found = {}
+    for kind, (recipe, own) in kinds.items():
+        rows = {f"{kind}-{seed}": [*own, f"train.seed={seed}"] for seed in range(1, seeds + 1)}
+        found |= train_rows(rows, recipe, data, out, jobs, settings or [], _describe)
     for kind in kinds:
         scores = [score["accuracy"]["score"] for name, tests in found.items() for score in tests.values()
                   if name.startswith(kind)]  # fmt: skip

@@ -290,7 +290,7 @@ class EncoderConfig(LayersConfig):
 
     architecture: Literal["encoder"] = "encoder"  # the kind of model
     num_labels: int = 2  # labels to choose from
-    pooling: Literal["end", "mean"] = "end"  # what is classified: the state of </s>, or the mean of all states
+    pooling: Literal["end", "mean"] = "end"  # what is classified: the state of the last token, or the mean of all
 
     @property
     def stacks(self) -> dict[str, StackSize]:
@@ -368,9 +368,9 @@ class DataConfig:
     test_source: tuple[str, ...] = ()  # test sets, each a file of its own, evaluated once at the end
     test_target: tuple[str, ...] = ()  # their translations
     text: tuple[str, ...] = ()  # of a language model: training text, one or more files
-    valid_text: tuple[str, ...] = ()  # held-out text for validation
-    test_text: tuple[str, ...] = ()  # test sets, each a file of its own, scored once at the end
-    generated: str = ""  # a generated corpus such as "numbers-th", instead of the four files above
+    valid_text: tuple[str, ...] = ()  # of a language model: held-out text for validation
+    test_text: tuple[str, ...] = ()  # of a language model: test sets, each a file of its own, scored once at the end
+    generated: str = ""  # a generated corpus such as "numbers-th", instead of source, target and their validation files
     generated_size: int = 30_000  # training pairs; validation and test get 1,000 each
     generated_test: bool = False  # evaluate the test pairs of the generated corpus at the end
     on_bad_line: Literal["fail", "skip"] = "fail"  # what to do with pairs that are not valid text
@@ -453,8 +453,8 @@ class TrainConfig:
     keep_checkpoints: int = 5  # checkpoints on disk, at least as many as average needs
     average: int = 5  # how many of the last checkpoints are averaged at the end
     valid_sentences: int = 1_000  # sentences translated at each validation, at most
-    # what checkpoints are selected by: chrF suits languages without spaces too, exact_match counts equal lines; of a
-    # language model loss; of a classifier accuracy, macro_f1 or loss
+    # what checkpoints are selected by: chrF suits languages without spaces too, exact_match counts equal lines; a
+    # language model has loss only, a classifier accuracy, `macro_f1` and loss
     valid_metric: Literal["chrf", "bleu", "loss", "exact_match", "accuracy", "macro_f1"] = "chrf"
     class_weights: Literal["none", "balanced"] = "none"  # of a classifier; balanced: rare labels count more
     patience: int = 0  # validations without a better metric before stopping; 0: never
@@ -559,9 +559,22 @@ class Config:
             f"model.max_positions: {self.model.longest} learned positions cannot hold text.max_length="
             f"{self.text.max_length} pieces; raise one or lower the other",
         )
+        task, metric = self.task, self.train.valid_metric
         require(
-            self.text.normalization != "none" or self.task != TRANSLATION,
+            self.text.normalization != "none" or task != TRANSLATION,
             "text.normalization: none is for language models and classifiers; use nfc or another form",
+        )
+        require(
+            metric in TASK_METRICS[task],
+            f"train.valid_metric: {metric} is not measured in {task}; use {' or '.join(TASK_METRICS[task])}",
+        )
+        require(
+            task == TRANSLATION or self.text.joint,
+            "text.joint: only translation has two vocabularies; leave it out",
+        )
+        require(
+            task == TRANSLATION or not self.text.sampling,
+            "text.sampling: segments pairs of sentences only; leave it out",
         )
         require(
             self.text.joint or not getattr(self.model, "share_source_target", False),
@@ -570,7 +583,7 @@ class Config:
 
     @property
     def task(self) -> str:
-        """What the model does: translation, a language model, classification."""
+        """What the model is for."""
         return TASKS[self.model.architecture]
 
     @classmethod
@@ -665,12 +678,17 @@ class Config:
 
 
 FROM_TOKENIZER = "tokenizer; leave it out and set text.vocab_size"
-TRANSLATION, LANGUAGE_MODEL, CLASSIFICATION = "translation", "language model", "classification"
+TRANSLATION, LANGUAGE_MODEL, CLASSIFICATION = "translation", "language modelling", "classification"
 TASKS = {  # what a model of each architecture does
     "transformer": TRANSLATION,
     "rnn": TRANSLATION,
     "decoder": LANGUAGE_MODEL,
     "encoder": CLASSIFICATION,
+}
+TASK_METRICS = {  # what train.valid_metric may be
+    TRANSLATION: ("chrf", "bleu", "loss", "exact_match"),
+    LANGUAGE_MODEL: ("loss",),
+    CLASSIFICATION: ("accuracy", "macro_f1", "loss"),
 }
 # Where a task differs from translation. A preset, a file and settings win over these.
 TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {

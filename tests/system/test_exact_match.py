@@ -16,7 +16,7 @@ from dragoman.config import Config
 from dragoman.decode.translator import Translator
 from dragoman.evaluate.breakdown import sentence_scores
 from dragoman.evaluate.metrics import evaluate, exact_match, quick_scores
-from dragoman.tasks.translation import Translating
+from dragoman.tasks.translation import TranslationTask
 from dragoman.text.normalize import Normalization, normalize
 from dragoman.training.data import prepare_data
 from dragoman.training.reports.log import SilentReporter
@@ -79,7 +79,7 @@ def test_training_and_evaluate_give_the_same_exact_match(place: Path, translator
     prepared: Any = SimpleNamespace(config=translator.config)
     paths = [place / "source", place / "reference"]
     bundle = load_bundle(quick_run)
-    tested = Translating().test(bundle, prepared, torch.device("cpu"), paths, lambda *_: None, notes.append)
+    tested = TranslationTask().test(bundle, prepared, torch.device("cpu"), paths, lambda *_: None, notes.append)
     trained = tested.scores
     assert trained["exact_match"] == 75.0
     written = (place / "reference").read_text().splitlines()

@@ -17,7 +17,7 @@ from dragoman.data.corpus import file_hash
 from dragoman.errors import ConfigError, ModelError
 from dragoman.model.loss import divergence
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.translation import Translating
+from dragoman.tasks.translation import TranslationTask
 from dragoman.training.checkpoint_files import checkpoint_path, read_checkpoint
 from dragoman.training.data import prepare_data
 from dragoman.training.distributed import Ranks
@@ -259,7 +259,15 @@ def test_saved_activations_stay_within_the_cuda_prediction(tmp_path: Path) -> No
     assert isinstance(config.model, TransformerConfig)
     model = Transformer(config.model)
     layout = Packed(
-        Translating(), config.train, lambda _: store, store, 100, model, torch.device("cpu"), torch.bfloat16, Ranks()
+        TranslationTask(),
+        config.train,
+        lambda _: store,
+        store,
+        100,
+        model,
+        torch.device("cpu"),
+        torch.bfloat16,
+        Ranks(),
     )
     kept: dict[int, torch.UntypedStorage] = {}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman import Classifier, Config, LanguageModel, ModelError, train
+from dragoman import Classifier, Config, ConfigError, DataError, LanguageModel, ModelError, train
 from dragoman.bundle import load_bundle
 from tests.forked import shared_server
 
@@ -180,6 +180,89 @@ def test_a_classifier_starts_from_a_translator(quick_run: Path, texts: Path, tmp
     assert all((ours.weights[name] == theirs.weights[name]).all() for name in shared)
     assert ours.tokenizers.source.digest == theirs.tokenizers.source.digest
     assert {*ours.weights} - {*shared} == {"output.weight", "output.bias"}
+
+
+def test_labels_keep_their_case_whatever_the_text_does(tmp_path: Path) -> None:
+    rows = [
+        f"{word} film {number}\t{label}\n" for number in range(20) for word, label in (("Good", "Pos"), ("Bad", "Neg"))
+    ]
+    (tmp_path / "all.tsv").write_text("".join(rows))
+    names = ("source", "target", "valid_source", "valid_target")
+    settings = [
+        *LABELS,
+        "text.normalization=nfc-lowercase",
+        "train.max_steps=2",
+        "train.save_every=2",
+        "train.r_drop=1.0",
+    ]
+    config = Config.build("tiny", None, settings, data=dict.fromkeys(names, str(tmp_path / "all.tsv")))
+    train(config, tmp_path / "run")
+    assert Classifier.load(tmp_path / "run", "cpu").labels.names == ["Neg", "Pos"]
+
+
+def test_an_unknown_label_of_a_test_set_is_found_before_training(texts: Path, tmp_path: Path) -> None:
+    (tmp_path / "test.tsv").write_text("great\tpos\ngreat\tposs\n")
+    files = {"source": "train.tsv", "target": "train.tsv", "valid_source": "valid.tsv", "valid_target": "valid.tsv"}
+    data = {name: str(texts / file) for name, file in files.items()}
+    data |= dict.fromkeys(("test_source", "test_target"), str(tmp_path / "test.tsv"))
+    with pytest.raises(DataError, match=r"test.tsv:2: 'poss' is not a label of the training data; did you mean pos\?"):
+        train(Config.build("tiny", None, LABELS, data=data), tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(("architecture", "setting", "message"), [
+    ("decoder", "train.valid_metric=bleu", "train.valid_metric: bleu is not measured in language modelling; use loss"),
+    ("encoder", "train.valid_metric=chrf",
+     "train.valid_metric: chrf is not measured in classification; use accuracy or macro_f1 or loss"),
+    ("transformer", "train.valid_metric=accuracy",
+     "train.valid_metric: accuracy is not measured in translation; use chrf or bleu or loss or exact_match"),
+    ("decoder", "text.joint=false", "text.joint: only translation has two vocabularies; leave it out"),
+    ("encoder", "text.sampling=0.1", "text.sampling: segments pairs of sentences only; leave it out"),
+    ("transformer", "text.normalization=none",
+     "text.normalization: none is for language models and classifiers; use nfc or another form"),
+])  # fmt: skip
+def test_settings_that_do_not_fit_the_task_are_refused(architecture: str, setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.build("tiny", None, [f"model.architecture={architecture}", setting])
+    assert str(caught.value) == message
+
+
+def test_files_of_another_task_are_refused(texts: Path, tmp_path: Path) -> None:
+    data = {"text": str(texts / "train.txt"), "valid_text": str(texts / "valid.txt")}
+    with pytest.raises(ConfigError) as caught:
+        train(Config.build("tiny", None, SMALL, data=data), tmp_path / "run")
+    assert str(caught.value) == (
+        "data.text: not used in translation; leave it out, or set the model.architecture that uses it"
+    )
+
+
+@pytest.mark.parametrize("name", ["language_model", "classifier"])
+def test_a_run_starts_from_a_model_of_its_own_task(
+    name: str, texts: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    before = request.getfixturevalue(name)
+    if name == "language_model":
+        files = ["--text", texts / "train.txt", "--valid-text", texts / "valid.txt"]
+    else:
+        sides = ("source", "target", "valid-source", "valid-target")
+        files = [word for side in sides for word in (f"--{side}", texts / "train.tsv")]
+    settings = ["--set", "train.max_steps=1", "--set", "train.learning_rate=0", "--set", "train.trackers=[]"]
+    output_of("train", "--from", before, *files, *settings, "--out", tmp_path / "run")
+    ours, theirs = load_bundle(tmp_path / "run"), load_bundle(before)
+    assert ours.config.model == theirs.config.model
+    assert all((ours.weights[name] == theirs.weights[name]).all() for name in theirs.weights if "output" not in name)
+
+
+def test_a_language_model_starts_from_the_decoder_of_a_translator(quick_run: Path, texts: Path, tmp_path: Path) -> None:
+    files = ["--text", texts / "train.txt", "--valid-text", texts / "valid.txt"]
+    asked = ("model.architecture=decoder", "train.max_steps=1", "train.learning_rate=0", "train.trackers=[]")
+    settings = [word for one in asked for word in ("--set", one)]
+    output_of("train", "--from", quick_run, *files, *settings, "--out", tmp_path / "run")
+    ours, theirs = load_bundle(tmp_path / "run").weights, load_bundle(quick_run).weights
+    assert (ours["target_embedding.weight"] == theirs["source_embedding.weight"]).all(), "which the translator shares"
+    own = [name for name in ours if name.startswith("decoder")]
+    assert own
+    assert all((ours[name] == theirs[name]).all() for name in own)
 
 
 # What does not fit

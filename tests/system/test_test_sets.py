@@ -126,7 +126,7 @@ def test_missing_test_set_is_reported_before_the_first_step(tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"one\.de: no such file; check its name"):
         train(config, tmp_path / "run")
     (tmp_path / "sets" / "one.de").write_text("one line\n")
-    with pytest.raises(DataError, match=r"one\.de: 1 lines, .*one\.src: 3; line N of one must translate line N"):
+    with pytest.raises(DataError, match=r"one\.de: 1 lines, .*one\.src: 3; line N of one belongs to line N"):
         train(config, tmp_path / "run")
     (tmp_path / "sets" / "one.de").write_bytes(b"one\ntwo\n\xff\n")
     with pytest.raises(DataError, match=r"one\.de:3: invalid UTF-8 at byte 1; fix the line"):

@@ -13,7 +13,7 @@ import torch
 
 from dragoman.config import TransformerConfig
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.translation import Translating
+from dragoman.tasks.translation import TranslationTask
 from dragoman.training.batches import BatchLoader, EpochStores
 from dragoman.training.checkpoint import Progress
 from dragoman.training.distributed import Ranks
@@ -47,8 +47,8 @@ def make_layout(name: str, batch_tokens: int) -> Layout:
     settings = quick_config(f"train.batch_tokens={batch_tokens}").train
     model, cpu = Transformer(TransformerConfig.tiny(vocab_size=30, d_model=8, d_ff=8)), torch.device("cpu")
     if name == "padded":
-        return Padded(Translating(), settings, stores, LONGEST, model, cpu, torch.float32, Ranks())
-    return Packed(Translating(), settings, stores, stores(0), LONGEST, model, cpu, torch.float32, Ranks())
+        return Padded(TranslationTask(), settings, stores, LONGEST, model, cpu, torch.float32, Ranks())
+    return Packed(TranslationTask(), settings, stores, stores(0), LONGEST, model, cpu, torch.float32, Ranks())
 
 
 def resume(progress: Progress, name: str, start: Start) -> tuple[Progress, BatchLoader]:

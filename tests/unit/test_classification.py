@@ -16,7 +16,7 @@ from dragoman.errors import DataError, ModelError
 from dragoman.evaluate.classification import best_temperature, score_labels
 from dragoman.inspect.one_stack import inspect_label
 from dragoman.model.variants import EncoderOnly
-from dragoman.tasks.classification import Classification
+from dragoman.tasks.classification import ClassificationTask
 from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
 
@@ -70,6 +70,17 @@ def test_damaged_labels_are_refused(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["end", "mean"])
+def test_long_texts_are_pooled_exactly_in_bfloat16(tokenizers: Tokenizers, pooling: str) -> None:
+    """bfloat16 cannot represent 259, the length of one of the texts."""
+    model = make_classifier(tokenizers, pooling=pooling).model.bfloat16()
+    ids = torch.randint(4, tokenizers.source.size, (2, 300), generator=torch.Generator().manual_seed(0))
+    allowed = torch.arange(300) < torch.tensor([[259], [300]])
+    with torch.no_grad():
+        alone, together = model(ids[:1, :259]), model(ids, allowed)[:1]
+    torch.testing.assert_close(alone.float(), together.float(), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("pooling", ["end", "mean"])
 def test_batch_mates_and_padding_change_nothing(tokenizers: Tokenizers, pooling: str) -> None:
     classifier = make_classifier(tokenizers, pooling=pooling)
     rows = [classifier.cut(ids) for ids in tokenizers.source.encode_batch(TEXTS[:6])]
@@ -86,7 +97,7 @@ def test_poolings_are_what_they_say(tokenizers: Tokenizers) -> None:
         "mean": lambda states: states.mean(dim=0),
     }
     for pooling, reduce in poolings.items():
-        model = make_classifier(tokenizers, pooling=pooling)._model
+        model = make_classifier(tokenizers, pooling=pooling).model
         ids = torch.tensor([[5, 6, 7, 3]])
         states: list[torch.Tensor] = []
         hook = model.encoder.register_forward_hook(lambda _, __, output, kept=states: kept.append(output))
@@ -115,7 +126,7 @@ def build(tmp_path: Path, tokenizers: Tokenizers, labels: list[str], *settings: 
     files = {"source": [str(tmp_path / "texts")], "target": [str(tmp_path / "labels")]}
     asked = ["model.architecture=encoder", "text.max_length=20", *settings]
     config = Config.build("tiny", None, asked, data=files)
-    task = Classification()
+    task = ClassificationTask()
     return task.build_store(
         "training", config.data, ("source", "target"), config, tokenizers, tmp_path / "s", lambda *_: None
     )
@@ -123,7 +134,7 @@ def build(tmp_path: Path, tokenizers: Tokenizers, labels: list[str], *settings: 
 
 def test_a_batch_has_texts_and_labels(tmp_path: Path, tokenizers: Tokenizers) -> None:
     store = build(tmp_path, tokenizers, LABELS)
-    batch = Classification().collate(store, np.array([1, 5]))
+    batch = ClassificationTask().collate(store, np.array([1, 5]))
     assert batch.target_output.tolist() == [0, 1], "neg, other"
     assert batch.source_ids[0][batch.source_allowed[0]].tolist() == [*tokenizers.source.encode(TEXTS[1]), 3]
     assert batch.num_tokens == 2
@@ -133,12 +144,12 @@ def test_a_batch_has_texts_and_labels(tmp_path: Path, tokenizers: Tokenizers) ->
 
 def test_balanced_weights_make_every_label_count_the_same(tmp_path: Path, tokenizers: Tokenizers) -> None:
     store = build(tmp_path, tokenizers, LABELS, "train.class_weights=balanced")
-    batch = Classification().collate(store, np.arange(24))
+    batch = ClassificationTask().collate(store, np.arange(24))
     totals = [float(batch.weight[batch.target_output == label].sum()) for label in range(3)]
     assert totals == pytest.approx([8.0, 8.0, 8.0])
     logits = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
     losses = torch.nn.functional.cross_entropy(logits, batch.target_output, reduction="none")
-    found = Classification().loss(logits, batch, 0.0)
+    found = ClassificationTask().loss(logits, batch, 0.0)
     torch.testing.assert_close(found, (losses * batch.weight).sum())
     assert abs(float(found - losses.sum())) > 0.1, "the control"
 
@@ -168,6 +179,19 @@ def test_scores_by_their_definitions() -> None:
     assert scores.log_loss == pytest.approx(-(3 * math.log(0.91) + 3 * math.log(0.03)) / 6)
 
 
+def test_texts_that_are_all_right_do_not_ask_for_certainty() -> None:
+    right = np.zeros(20, np.int64)
+    log_p = np.log(np.tile([[0.9, 0.1]], (20, 1)))
+    assert 0.5 < best_temperature(right, log_p) < 1.0
+    assert best_temperature(np.zeros(20_000, np.int64), np.log(np.tile([[0.9, 0.1]], (20_000, 1)))) < 0.5, "the control"
+
+
+def test_many_labels_take_little_memory() -> None:
+    right = np.arange(300) % 150
+    scores = score_labels(right, np.log(np.eye(150)[right] * 0.9 + 0.1 / 150), [str(label) for label in range(150)])
+    assert scores.accuracy.score == scores.macro_f1.low == 100.0
+
+
 def test_interval_covers_and_shrinks_with_the_number_of_texts() -> None:
     def width(count: int) -> float:
         right = np.zeros(count, np.int64)
@@ -190,7 +214,7 @@ def test_temperature_corrects_overconfidence() -> None:
         log_p = factor * logits - np.logaddexp.reduce(factor * logits, axis=1)[:, None]
         assert best_temperature(right, log_p) == pytest.approx(factor, rel=0.1)
     weights = {"output.weight": torch.ones(3, 2), "output.bias": torch.ones(3), "encoder.x": torch.ones(1)}
-    finished = Classification().finish(weights, {"temperature": 2.0})
+    finished = ClassificationTask().finish(weights, {"temperature": 2.0})
     assert {*finished["output.weight"].flatten().tolist(), *finished["output.bias"].tolist()} == {0.5}
     assert finished["encoder.x"] is weights["encoder.x"]
 

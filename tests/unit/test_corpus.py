@@ -56,7 +56,7 @@ def numbered(count: int) -> bytes:
 def test_unequal_line_counts_name_both_files(tmp_path: Path, missing: int) -> None:
     whole, cut = numbered(1000), numbered(1000 - missing)
     source, target = tmp_path / "train.en", tmp_path / "train.de"
-    remedy = "line N of one must translate line N of the other"
+    remedy = "line N of one belongs to line N of the other"
     assert message_of(lambda: pairs_of(tmp_path, whole, cut)) == (
         f"{target}: {1000 - missing} lines, {source}: 1000; {remedy}"
     )

@@ -17,7 +17,7 @@ from dragoman.errors import DataError
 from dragoman.model.loss import projected_cross_entropy, smoothed_cross_entropy
 from dragoman.model.packed import PackedDecoder, packed_model
 from dragoman.model.variants import DecoderOnly
-from dragoman.tasks.language_model import LanguageModelling
+from dragoman.tasks.language_model import LanguageModelTask
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.vocabulary import VOCABULARY
 
@@ -98,7 +98,9 @@ def test_bad_lines_are_reported_or_skipped(tmp_path: Path, tokenizer: Tokenizer)
     with pytest.raises(DataError, match=r"text.txt:2: invalid UTF-8 at byte 1; fix the line or use --on-bad-line skip"):
         build_text_store(tmp_path / "a", [path], tokenizer, length=16)
     store = build_text_store(tmp_path / "a", [path], tokenizer, length=16, on_bad_line="skip")
-    assert store.num_ids == len("good") + 1 + 1 + len("end") + 1, "a blank line is text, a bad one is left out"
+    assert store.target_sizes.sum() == len("good") + 1 + 1 + len("end") + 1, (
+        "a blank line is text, a bad one is left out"
+    )
     assert store.report.notes() == [f"1 line left out, not valid text: {path}:2"]
 
 
@@ -127,7 +129,7 @@ def test_packed_blocks_have_the_loss_and_gradients_of_padded_ones(
     model = make_model(tokenizer, **variant).double().train()
     rows = PackingPlan(store, source_tokens=0, target_tokens=100, sentences=20, seed=1).epoch(0)[0]
     assert len(rows) >= 5, "as many blocks as fit"
-    task = LanguageModelling()
+    task = LanguageModelTask()
     padded, packed = task.collate(store, rows), task.pack(store, rows, None)
     if filled:
         shape = Shape(0, 128, 20, whole=64, block=64)
@@ -155,7 +157,7 @@ def test_score_is_the_sum_over_all_tokens(tokenizer: Tokenizer) -> None:
     text = "the cat"
     ids = [*tokenizer.encode(text), EOS]
     with torch.no_grad():
-        log_p_TV = model._model(torch.tensor([[EOS, *ids[:-1]]]))[0].log_softmax(dim=-1)
+        log_p_TV = model.model(torch.tensor([[EOS, *ids[:-1]]]))[0].log_softmax(dim=-1)
     expected = -sum(float(log_p_TV[place, piece]) for place, piece in enumerate(ids))
     score = model.score(text)
     assert score.nats == pytest.approx(expected, rel=1e-5)
@@ -175,7 +177,7 @@ def test_long_text_is_scored_in_overlapping_windows(tokenizer: Tokenizer) -> Non
     while scored < len(ids):  # by hand: the first window whole, then 8 new ids of each, the last window full
         end = min(len(ids), scored + (16 if scored == 1 else 8))
         window = ids[end - 17 : end]
-        log_p_TV = model._model(torch.tensor([window[:-1]]))[0].log_softmax(dim=-1).detach()
+        log_p_TV = model.model(torch.tensor([window[:-1]]))[0].log_softmax(dim=-1).detach()
         for place in range(scored, end):
             at = place - (end - 17) - 1
             total -= float(log_p_TV[at, ids[place]])
@@ -203,7 +205,7 @@ def test_temperature_0_and_top_1_take_the_likeliest_token(tokenizer: Tokenizer) 
     assert greedy == model.generate("a", max_tokens=12, top_k=1, seed=2)
     past, expected = [EOS, *tokenizer.encode("a")], []
     for _ in range(12):
-        logits = model._model(torch.tensor([past]))[0, -1]
+        logits = model.model(torch.tensor([past]))[0, -1]
         logits[list(VOCABULARY.never_predicted)] = -math.inf
         expected.append(int(logits.argmax()))
         past.append(expected[-1])
@@ -215,13 +217,13 @@ def test_text_longer_than_the_context_goes_on(tokenizer: Tokenizer) -> None:
     """Beyond its context the model begins again with the newest half."""
     model = language_model(tokenizer, positions="learned", max_positions=16)
     fed: list[int] = []
-    decode = model._model.decode
+    decode = model.model.decode
 
     def watched(ids: torch.Tensor, cache: Any) -> torch.Tensor:
         fed.append(ids.shape[1])
         return decode(ids, cache)
 
-    model._model.decode = watched
+    model.model.decode = watched
     list(model._sample([EOS] * 40, 50, DecodeConfig(sampling=True)))
     assert fed[0] == 16, "a longer prompt is cut"
     assert fed[1] == 8

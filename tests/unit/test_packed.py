@@ -16,7 +16,7 @@ from dragoman.model.build import build_model
 from dragoman.model.loss import projected_cross_entropy, smoothed_cross_entropy
 from dragoman.model.packed import PackedTransformer, Rows, Segments, _kept, _PaddedAttention
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.translation import Translating
+from dragoman.tasks.translation import TranslationTask
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 from dragoman.training.distributed import Ranks
@@ -75,7 +75,7 @@ def test_groups_of_a_padded_batch_give_the_gradient_of_one_batch(store: Store) -
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.tiny(vocab_size=300, d_model=32, d_ff=48, dropout=0.0)).double()
     cpu = torch.device("cpu")
-    padded = Padded(Translating(), settings, lambda epoch: store, 100, model, cpu, torch.float32, Ranks())
+    padded = Padded(TranslationTask(), settings, lambda epoch: store, 100, model, cpu, torch.float32, Ranks())
     rows = padded.epoch(0)[0]
     groups = padded.make(0, rows)
     whole = collate(store, rows)
@@ -94,7 +94,7 @@ def test_group_needs_room_for_the_longest_pair_only(store: Store) -> None:
     settings, model = quick_config("train.batch_tokens=2048").train, Transformer(TransformerConfig.tiny(vocab_size=300))
     sides = (model, torch.device("cpu"), torch.float32, Ranks())
     for longest, groups in ((1_024, 2), (1_025, 1)):
-        assert Padded(Translating(), settings, lambda epoch: store, longest, *sides)._groups == groups
+        assert Padded(TranslationTask(), settings, lambda epoch: store, longest, *sides)._groups == groups
 
 
 def packed_attention(store: Store, dropout: float, seed: int = 0) -> Any:
@@ -227,7 +227,7 @@ def test_other_special_ids_with_their_embeddings_give_the_same_loss(store: Store
         assert set(filled.source_ids_N[-5:].tolist()) == {of.source_vocabulary.pad}
         batch.target_output[0, 0] = packed.target_output_N[0] = of.target_vocabulary.pad  # nothing to predict there
         fast = PackedLoss(model, PackedTransformer(model, 64), torch.float32, 0.1)
-        return [PaddedLoss(Translating(), model, torch.float32, 0.1)(batch).item(), fast(packed).item()]
+        return [PaddedLoss(TranslationTask(), model, torch.float32, 0.1)(batch).item(), fast(packed).item()]
 
     before, control = losses(store), losses(other)
     assert abs(control[0] - before[0]) > 1.0, "the control: other embeddings"
@@ -275,7 +275,10 @@ def test_batch_has_room_for_the_longest_source(store: Store) -> None:
     settings, cpu = quick_config("train.batch_tokens=1024").train, torch.device("cpu")
 
     def layout_for(longest: int) -> Packed:
-        return Packed(Translating(), settings, lambda _: store, Short(), longest, model, cpu, torch.float32, Ranks())  # type: ignore[arg-type]
+        typical: Any = Short()
+        return Packed(
+            TranslationTask(), settings, lambda _: store, typical, longest, model, cpu, torch.float32, Ranks()
+        )
 
     assert layout_for(50).plan["source_tokens"] == 128
     assert layout_for(256).plan["source_tokens"] == 384

@@ -36,7 +36,7 @@ def command(
         stored = {name: torch.from_numpy(array) for name, array in compact(full).items()}
     else:
         stored = {name: torch.from_numpy(array).to(getattr(torch, weights)) for name, array in full.items()}
-    text = bundle.load_card(source) or "# A dragoman translation model\n"
+    text = bundle.load_card(source) or "# A dragoman model\n"
     text += f"\nWeights stored as {weights} by `dragoman compress`; scores above are of those it was given.\n"
     with bundle.removed_on_error(out):
         bundle.save_bundle(out, loaded.config, loaded.tokenizers, stored, text, loaded.shortlist)

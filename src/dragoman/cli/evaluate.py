@@ -103,8 +103,12 @@ def command(
     )
     wanted.check()
     if model is not None and source is not None and _task_of(model) == CLASSIFICATION:
-        if search:
-            raise ConfigError(f"--{next(iter(search))}: is for translation, and {model} is a classifier; leave it out")
+        others = {"against": against, "paper": paper, "comet": comet, "rouge": rouge, "worst": worst,
+                  "sentences": sentences, "lowercase": lowercase}  # fmt: skip
+        unfit = [*search, *(name for name, value in others.items() if value)]
+        if unfit:
+            option = unfit[0].replace("_", "-")
+            raise ConfigError(f"--{option}: is for translation, and {model} is a classifier; leave it out")
         from dragoman.cli.evaluate_labels import evaluate_labels
 
         precision = "float32" if precision == "auto" else precision
@@ -367,7 +371,7 @@ def _check_sides(model: Path | None, source: Path | None, hypotheses: Path | Non
         raise ConfigError("--model: give either --model and --source, or --hypotheses")
     if hypotheses is not None and search:
         raise ConfigError(f"--hypotheses: are already translations; leave out --{next(iter(search))}")
-    if model is not None and source is None:
+    if model is not None and source is None and _task_of(model) != LANGUAGE_MODEL:
         raise ConfigError(f"--source: missing; give what {model} is to translate, or translations with --hypotheses")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.options import DEFAULT_MODEL, Json, Settings, complete_model
-from dragoman.config import Config
+from dragoman.config import CLASSIFICATION, TRANSLATION, Config
 from dragoman.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ def command(
         int8 = False
         config = Config.build(preset, None, settings or [])
         size = vocab_size or config.text.vocab_size
-        config = config.with_vocabulary(size, size)
+        config = config.with_vocabulary(size, config.model.target_vocabulary if config.task == CLASSIFICATION else size)
 
     from dragoman.decode.engines.choice import choose_engine
     from dragoman.machine import find_device
@@ -56,12 +56,14 @@ def command(
         record = {
             "parameters": counts,
             "total": sum(counts.values()),
-            "engine": asdict(choice),
+            "task": config.task,
+            "engine": asdict(choice) if config.task == TRANSLATION else None,
             "settings": asdict(config),
         }
         print(json.dumps(record, ensure_ascii=False))
         return
     print(parameter_table(config.model))
     what = "a model of this shape" if model is None else model_name(model)
-    print(f"\n{what} translates here with the {choice.describe()}\n")
+    used = f"translates here with the {choice.describe()}" if config.task == TRANSLATION else f"is for {config.task}"
+    print(f"\n{what} {used}\n")
     print(config.to_toml(), end="")

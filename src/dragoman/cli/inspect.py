@@ -63,6 +63,8 @@ def command(
 
         folders = {kind: folder for kind, folder in (("svg", svg), ("png", png)) if folder is not None}
         texts = text or [line.text for line in _valid_lines(source) if line.text][:most]
+        if not texts:
+            raise DataError(f"{source}: no text in it; give a file with text")
         places = {"out": out, "folders": folders, "as_json": as_json}
         inspect_texts(task, model, texts, device=device, precision=precision, threads=threads, **places)  # type: ignore[arg-type]
         return

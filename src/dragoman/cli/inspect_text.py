@@ -43,7 +43,8 @@ def inspect_texts(
             _print(found)
         if out is not None and number == 1:
             write_output(out, page(found, model_name(model)).encode())
-            print(f"{out}: open it in a browser", file=sys.stderr if as_json else sys.stdout)
+            shown = f"{out}: 1 of {len(texts)} texts; open it in a browser"
+            print(shown, file=sys.stderr if as_json else sys.stdout)
 
 
 def _inspector(

@@ -30,7 +30,8 @@ SCORES = {  # how each metric of a validation is printed, in this order
 class TrainingReporter:
     """The training loop's Reporter, on a console."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, unit: str = "tokens") -> None:
+        self._unit = unit  # what the speed counts
         self.console = Console(stderr=True, highlight=False, quiet=quiet)
         self._progress = Progress(
             TextColumn("[bold]step"),
@@ -62,7 +63,7 @@ class TrainingReporter:
 
     def step(self, record: Mapping[str, Any], max_steps: int) -> None:
         described = (
-            f"loss {record['loss']:.3f}  {record['tokens_per_second']:,.0f} tokens/s  "
+            f"loss {record['loss']:.3f}  {record['tokens_per_second']:,.0f} {self._unit}/s  "
             f"learning rate {record['learning_rate']:.2e}"
         )
         self._first = self._first or (record["step"], time.monotonic())

@@ -9,7 +9,7 @@ import typer
 
 from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Threads
-from dragoman.config import CLASSIFICATION, LANGUAGE_MODEL, TRANSLATION
+from dragoman.config import CLASSIFICATION, LANGUAGE_MODEL
 from dragoman.errors import ConfigError, DataError, ModelError
 
 
@@ -29,7 +29,7 @@ def command(
 
     With a language model: the perplexity, the nats per token and the bits per byte of a text.
     """
-    from dragoman.bundle import load_config, require_task, resolve_model
+    from dragoman.bundle import load_config, resolve_model
 
     config = load_config(resolve_model(model))
     if config.task == LANGUAGE_MODEL:
@@ -39,7 +39,6 @@ def command(
         return
     if config.task == CLASSIFICATION:
         raise ModelError(f"{model}: is a classifier; use `dragoman evaluate --model {model} --source F --reference F`")
-    require_task(config, TRANSLATION, model)
     if target is None:
         raise ConfigError(f"TARGET: missing; give the translation of {source}")
     import dragoman

@@ -1,15 +1,15 @@
-"""`dragoman train`: from parallel text to a model directory."""
+"""`dragoman train`: from text to a model directory."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dragoman.cli.options import Settings, Threads, complete_model
-from dragoman.config import PRESETS, Config, LayersConfig, ModelConfig, read_toml
+from dragoman.config import CLASSIFICATION, PRESETS, Config, LayersConfig, ModelConfig, read_toml
 from dragoman.errors import ConfigError
 
 DEFAULT_PRESET = "small"
@@ -101,7 +101,8 @@ def command(
     from dragoman.training.loop import train
 
     silent = not _is_single_process() and os.environ["RANK"] != "0"  # only one of several processes prints
-    with TrainingReporter(quiet=silent) as reporter:
+    unit = "texts" if built.task == CLASSIFICATION else "tokens"
+    with TrainingReporter(quiet=silent, unit=unit) as reporter:
         result = train(built, out, reporter, data_folder=data_folder)
     if silent:
         return
@@ -147,11 +148,14 @@ def build_config(
 
     # an existing run has all its settings, and the model it started from may be gone
     before = load_config(out if saved.exists() else resolve_model(start_from))
-    if preset is None and file is None:
-        asked = Config.build(fitting_preset(before.model), None, settings, data=data)
-    if asked.model.architecture != before.model.architecture:
-        before = replace(before, model=_shared_shape(asked.model, before.model, start_from))
     document = read_toml(file) if file else {}
+    if "architecture" not in document.get("model", ()) and not any("model.architecture" in each for each in settings):
+        settings = [f"model.architecture={before.model.architecture}", *settings]
+    fitting = fitting_preset(before.model) if preset is None and file is None else default if preset is None else preset
+    asked = Config.build(fitting, file, settings, data=data)
+    if asked.model.architecture != before.model.architecture:
+        model = _shared_shape(asked.model, before.model, start_from)
+        before = replace(asked, model=model, text=replace(before.text, joint=True))
     given = {f"{section}.{key}": f"{file}: " for section in ("model", "text") for key in document.get(section, ())}
     given |= {setting.partition("=")[0].strip(): "--set " for setting in settings}
     changed: dict[str, dict[str, Any]] = {"model": {}, "text": {}}
@@ -178,8 +182,12 @@ def _shared_shape(asked: ModelConfig, before: ModelConfig, start_from: str) -> M
         raise ConfigError(
             f"model.architecture: {asked.architecture} has no part in common with {start_from}; leave --from out"
         )
+    (kept,) = asked.stacks
+    if kept not in before.stacks:
+        raise ConfigError(f"model.architecture: {start_from} has no {kept}; leave --from out")
     shared = {entry.name for entry in fields(LayersConfig)} - {"architecture"}
-    return replace(asked, **{name: getattr(before, name) for name in shared})
+    layers = {name: getattr(before, name) for name in shared} | asdict(before.stacks[kept])
+    return replace(asked, **layers)
 
 
 def fitting_preset(model: ModelConfig) -> str:

@@ -182,7 +182,7 @@ def parallel_lines(source: Path, target: Path) -> Iterator[tuple[Line, Line]]:
             longer, shorter = (source, target) if source_line else (target, source)
             raise DataError(
                 f"{shorter}: {present.number - 1} lines, {longer}: {total}; "
-                "line N of one must translate line N of the other"
+                "line N of one belongs to line N of the other"
             )
         yield source_line, target_line
 

@@ -5,6 +5,7 @@ to its final path and then renamed, so it is complete or absent. `meta.json` hol
 that fails the check is rebuilt.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -25,7 +26,7 @@ from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
 
 FORMAT = 1  # version of the files below; part of the key
-CHUNK_PAIRS = 10_000
+CHUNK_ROWS = 10_000
 CHUNK_CHARACTERS = 1 << 24  # long lines make shorter chunks, so that memory stays bounded
 SIDES = ("source", "target")
 TEXT = "text"  # the side of a store that holds no pairs
@@ -34,7 +35,8 @@ Lengths = npt.NDArray[np.int64]
 Ids = npt.NDArray[Any]  # uint16 or int32, as the vocabulary needs
 Row = Sequence[int]
 Tokenizers = Sequence[Tokenizer | Labels]  # one for each side
-AnyStore = TypeVar("AnyStore", bound="Store")
+AnyRow = TypeVar("AnyRow")
+StoreKind = TypeVar("StoreKind", bound="Store")
 
 
 class Store:
@@ -50,17 +52,17 @@ class Store:
         self.source_lengths: Lengths = np.diff(self._offsets[0])
         self.target_lengths: Lengths = np.diff(self._offsets[1])
 
-    @property
+    @functools.cached_property
     def source_sizes(self) -> Lengths:
         """The positions that the source of each pair takes in a batch: with </s>."""
         return self.source_lengths + 1
 
-    @property
+    @functools.cached_property
     def target_sizes(self) -> Lengths:
         """The same of the target: what there is to predict."""
         return self.target_lengths + 1
 
-    @property
+    @functools.cached_property
     def sizes(self) -> Lengths:
         """Of the longer side."""
         return np.maximum(self.source_sizes, self.target_sizes)
@@ -121,8 +123,8 @@ def build_store(
     max_length: int,
     on_bad_line: OnBadLine = "fail",
     progress: Callable[[int], None] | None = None,
-    kind: type[AnyStore] = Store,  # type: ignore[assignment]
-) -> AnyStore:
+    kind: type[StoreKind] = Store,  # type: ignore[assignment]
+) -> StoreKind:
     """Open the store of these files, or build it if missing or damaged; `progress` gets the number of pairs read.
 
     A pair with more than `max_length` pieces on a side, including the EOS that training adds, is dropped and counted.
@@ -133,7 +135,7 @@ def build_store(
     def fill(writer: StoreWriter) -> CorpusReport:
         report = CorpusReport()
         pairs = read_pairs(source_paths, target_paths, on_bad_line=on_bad_line, report=report)
-        for count, chunk in _chunks(pairs):
+        for count, chunk in chunks(pairs, lambda pair: len(pair.source) + len(pair.target)):
             _add_encoded(writer, chunk, tokenizers, max_length, report)
             if progress:
                 progress(count)
@@ -237,15 +239,15 @@ def _key(
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _chunks(pairs: Iterable[Pair]) -> Iterator[tuple[int, list[Pair]]]:
-    """Yield chunks, each with the number of pairs up to its end."""
-    chunk: list[Pair] = []
+def chunks(rows: Iterable[AnyRow], length: Callable[[AnyRow], int]) -> Iterator[tuple[int, list[AnyRow]]]:
+    """Yield chunks, each with the number of rows up to its end; `length` counts the characters of a row."""
+    chunk: list[AnyRow] = []
     count = characters = 0
-    for pair in pairs:
-        chunk.append(pair)
+    for row in rows:
+        chunk.append(row)
         count += 1
-        characters += len(pair.source) + len(pair.target)
-        if len(chunk) == CHUNK_PAIRS or characters > CHUNK_CHARACTERS:
+        characters += length(row)
+        if len(chunk) == CHUNK_ROWS or characters > CHUNK_CHARACTERS:
             yield count, chunk
             chunk, characters = [], 0
     if chunk:

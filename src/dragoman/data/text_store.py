@@ -6,21 +6,20 @@ predicts there, and what precedes the first id of all.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.data.corpus import CorpusReport, OnBadLine, TextLine, content_hash, read_text
+from dragoman.data.corpus import CorpusReport, OnBadLine, content_hash, read_text
 from dragoman.data.store import (
-    CHUNK_CHARACTERS,
-    CHUNK_PAIRS,
     FORMAT,
     TEXT,
     Lengths,
     StoreWriter,
+    chunks,
     find_or_fill,
     map_ids,
     saved_report,
@@ -32,7 +31,7 @@ SHIFT = (0, 1)  # makes the random stream of the shifts another than that of the
 
 
 class TextStore:
-    """A text in blocks of `length` ids; the first and the last block may be shorter. Create one with `build`.
+    """A text in blocks of `length` ids; the first and the last may be shorter. Create one with `build_text_store`.
 
     With a `shift`, blocks begin elsewhere in the text. Every id is in one block, whatever the shift.
     """
@@ -51,6 +50,9 @@ class TextStore:
         self._lines = np.load(directory / "lines.npy", mmap_mode="r")
         cuts = np.arange(shift % length, len(self._ids), length, dtype=np.int64)
         self._bounds = np.unique(np.concatenate(([0], cuts, [len(self._ids)])))
+        self.target_sizes: Lengths = np.diff(self._bounds)  # the ids of each block, all of which are predicted
+        self.source_sizes: Lengths = np.zeros_like(self.target_sizes)  # a text has no source
+        self.sizes = self.target_sizes
 
     def for_epoch(self, seed: int, epoch: int) -> "TextStore":
         """The same text in the blocks of this epoch."""
@@ -60,24 +62,6 @@ class TextStore:
     def __len__(self) -> int:
         """The number of blocks."""
         return len(self._bounds) - 1
-
-    @property
-    def num_ids(self) -> int:
-        return len(self._ids)
-
-    @property
-    def target_sizes(self) -> Lengths:
-        """The ids of each block, all of which are predicted."""
-        return np.diff(self._bounds)
-
-    @property
-    def source_sizes(self) -> Lengths:
-        """None: a text has no source."""
-        return np.zeros(len(self), np.int64)
-
-    @property
-    def sizes(self) -> Lengths:
-        return self.target_sizes
 
     def gather(self, rows: npt.NDArray[np.int64]) -> tuple[Ids, Ids, Lengths]:
         """What the model is fed and what it must predict in these blocks, end to end, and the size of each."""
@@ -108,25 +92,12 @@ def build_text_store(
 
     def fill(writer: StoreWriter) -> CorpusReport:
         report = CorpusReport()
-        for lines in _chunks(read_text(paths, on_bad_line=on_bad_line, report=report)):
+        for count, lines in chunks(read_text(paths, on_bad_line=on_bad_line, report=report), lambda row: len(row.text)):
             rows = [[*ids, tokenizer.vocabulary.eos] for ids in tokenizer.encode_batch([line.text for line in lines])]
             writer.add(rows, lines=np.array([(line.part, line.line) for line in lines], np.int64))
             if progress:
-                progress(report.kept)
+                progress(count)
         return report
 
     meta = find_or_fill(directory / key[:16], key, (tokenizer,), fill)
     return TextStore(directory / key[:16], meta, paths, tokenizer, length)
-
-
-def _chunks(lines: Iterable[TextLine]) -> Iterator[list[TextLine]]:
-    chunk: list[TextLine] = []
-    characters = 0
-    for line in lines:
-        chunk.append(line)
-        characters += len(line.text)
-        if len(chunk) == CHUNK_PAIRS or characters > CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk

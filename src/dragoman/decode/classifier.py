@@ -97,5 +97,5 @@ class Classifier(Runner):
         pad = self.tokenizers.source.vocabulary.pad
         source_ids, allowed = (part.to(self.device) for part in pad_rows(rows, pad))
         with self.inference():
-            log_probs_BC: Tensor = self._model(source_ids, allowed).float().log_softmax(dim=-1)
+            log_probs_BC: Tensor = self.model(source_ids, allowed).float().log_softmax(dim=-1)
         return log_probs_BC

@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.config import LANGUAGE_MODEL, DecodeConfig
+from dragoman.data.corpus import text_line
 from dragoman.decode.runner import Runner
+from dragoman.errors import DataError
 from dragoman.progress import Advance, no_progress
 from dragoman.text.normalize import normalize
 from dragoman.text.tokenizer import Tokenizer
@@ -117,7 +119,7 @@ class LanguageModel(Runner):
 
     def _encode(self, text: str) -> list[list[int]]:
         """The ids of every line; all but the last end in </s>."""
-        rows = [self.tokenizer.encode(line) for line in text.split("\n")]
+        rows = self.tokenizer.encode_batch(valid_lines(text))
         return [*([*ids, self.tokenizer.vocabulary.eos] for ids in rows[:-1]), rows[-1]]
 
     def _sample(self, past: list[int], count: int, options: DecodeConfig) -> Iterator[int]:
@@ -126,17 +128,17 @@ class LanguageModel(Runner):
         from dragoman.decode.sampling import draw, forbid, uniforms
 
         uniform_T = torch.from_numpy(uniforms(options.seed, 0, 0, count + 1)).to(self.device)
-        cache, fed = self._model.start(), past[-self.context :]
+        cache, fed = self.model.start(), past[-self.context :]
         for number in range(count):
             with self.inference():
-                logits_V = self._model.decode(torch.tensor([fed], device=self.device), cache)[:, -1].float()
+                logits_V = self.model.decode(torch.tensor([fed], device=self.device), cache)[:, -1].float()
                 log_prob_1V = forbid(logits_V.log_softmax(dim=-1), self.tokenizer.vocabulary.never_predicted)
                 piece = int(draw(log_prob_1V, uniform_T[number : number + 1], options))
             yield piece
             past.append(piece)
             fed = [piece]
             if cache.length == self.context:  # begin again with the newest half, which leaves room for the rest
-                cache, fed = self._model.start(), past[-max(1, self.context // 2) :]
+                cache, fed = self.model.start(), past[-max(1, self.context // 2) :]
 
     def score(self, text: str, advance: Advance = no_progress) -> TextScore:
         """The likelihood of a text, given nothing. `advance` counts tokens.
@@ -144,7 +146,7 @@ class LanguageModel(Runner):
         A text longer than the model looks back is scored in windows that overlap by half: every token but the first
         ones has at least half a window before it.
         """
-        lines = text.removesuffix("\n").split("\n")
+        lines = valid_lines(text.removesuffix("\n"))
         eos = self.tokenizer.vocabulary.eos
         rows = self.tokenizer.encode_batch(lines)
         ids = np.fromiter((piece for row in rows for piece in (*row, eos)), np.int64)
@@ -165,10 +167,19 @@ class LanguageModel(Runner):
             some = ends[first : first + group]
             part_BT = torch.from_numpy(np.stack([ids[end - length : end + 1] for end in some])).to(self.device)
             with self.inference():
-                logits_BTV = self._model(part_BT[:, :-1]).float()
+                logits_BTV = self.model(part_BT[:, :-1]).float()
                 nats_BT = F.cross_entropy(logits_BTV.transpose(1, 2), part_BT[:, 1:], reduction="none")
             for number, (end, nats_T) in enumerate(zip(some, nats_BT, strict=True), start=first):
                 new = end - (ends[number - 1] if number else 0)  # earlier windows have scored the others
                 total += float(nats_T[-new:].double().sum())
                 advance(new)
         return total
+
+
+def valid_lines(text: str) -> list[str]:
+    """The lines of a text, each checked to be one."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if problem := text_line(line).problem:
+            raise DataError(f"text:{number}: {problem}; fix the text")
+    return lines

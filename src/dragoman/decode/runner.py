@@ -34,7 +34,7 @@ class Runner:
         self.config: Config = bundle.config
         self.tokenizers = bundle.tokenizers
         self._threads = choose_threads(threads or bundle.config.decode.threads, bundle.config.model.d_model)
-        self._model: Any = in_precision(bundle.model.to(self.device).eval(), self.device, precision)
+        self.model: Any = in_precision(bundle.model.to(self.device).eval(), self.device, precision)
 
     @classmethod
     def load(

@@ -44,13 +44,13 @@ class LabelScores:
 
     def per_label(self) -> dict[str, dict[str, float]]:
         """Precision, recall and F1 in per cent, and the number of texts with that label."""
-        precision_C, recall_C, f1_C = _rates(self.confusion_CC[None].astype(float))
+        precision_C, recall_C, f1_C = _rates(self.confusion_CC)
         counts = self.confusion_CC.sum(axis=1)
         return {
             label: {
-                "precision": 100 * float(precision_C[0, index]),
-                "recall": 100 * float(recall_C[0, index]),
-                "f1": 100 * float(f1_C[0, index]),
+                "precision": 100 * float(precision_C[index]),
+                "recall": 100 * float(recall_C[index]),
+                "f1": 100 * float(f1_C[index]),
                 "texts": int(counts[index]),
             }
             for index, label in enumerate(self.labels)
@@ -68,33 +68,45 @@ class LabelScores:
         }
 
 
-def score_labels(right_N: Ints, log_prob_NC: Floats, labels: list[str]) -> LabelScores:
-    """Scores of the likeliest labels. Resampling texts is drawing cells of the confusion matrix."""
+def score_labels(right_N: Ints, log_prob_NC: Floats, labels: list[str], resamples: int = RESAMPLES) -> LabelScores:
+    """Scores of the likeliest labels. Without `resamples`, intervals are the score itself."""
     predicted_N = log_prob_NC.argmax(axis=1)
     count, size = len(right_N), len(labels)
-    confusion_CC = np.bincount(right_N * size + predicted_N, minlength=size * size).reshape(size, size)
-    drawn_RCC = (
-        np.random.default_rng(SEED)
-        .multinomial(count, confusion_CC.ravel() / count, size=RESAMPLES)
-        .reshape(-1, size, size)
+    counts_CC = np.bincount(right_N * size + predicted_N, minlength=size * size).reshape(size, size)
+    found = _accuracy_and_f1(counts_CC, counts_CC)
+    # to resample texts is to draw cells of the confusion matrix; most may be empty
+    cells = counts_CC.nonzero()
+    random, drawn = np.random.default_rng(SEED), [found]
+    for _ in range(resamples):
+        drawn_CC = np.zeros_like(counts_CC)
+        drawn_CC[cells] = random.multinomial(count, counts_CC[cells] / count)
+        drawn.append(_accuracy_and_f1(drawn_CC, counts_CC))
+    lows, highs = np.quantile(drawn[1:] or drawn, (0.025, 0.975), axis=0)
+    accuracy, macro_f1 = (
+        Interval(*(100 * float(value) for value in each)) for each in zip(found, lows, highs, strict=True)
     )
     return LabelScores(
         labels,
-        _interval(_accuracy, confusion_CC, drawn_RCC),
-        _interval(_macro_f1, confusion_CC, drawn_RCC),
-        confusion_CC,
+        accuracy,
+        macro_f1,
+        counts_CC,
         float(-log_prob_NC[np.arange(count), right_N].mean()),
         _calibration_error(right_N == predicted_N, np.exp(log_prob_NC.max(axis=1))),
     )
 
 
 def best_temperature(right_N: Ints, log_prob_NC: Floats) -> float:
-    """What to divide logits by for the lowest loss on these texts: between 0.1 and 10, to a thousandth."""
+    """What to divide logits by for the lowest loss on these texts: between 0.1 and 10, to a thousandth.
+
+    One more text with a label at random is assumed: without it, texts that are all right would ask for certainty.
+    """
+    surprise = 1.0 / (len(right_N) + 1)
 
     def loss(logarithm: float) -> float:
         scaled_NC = log_prob_NC / np.exp(logarithm)
-        normal_N = np.logaddexp.reduce(scaled_NC, axis=1)
-        return float((normal_N - scaled_NC[np.arange(len(right_N)), right_N]).mean())
+        lost_NC = np.logaddexp.reduce(scaled_NC, axis=1)[:, None] - scaled_NC
+        right = lost_NC[np.arange(len(right_N)), right_N].mean()
+        return float((1 - surprise) * right + surprise * lost_NC.mean())
 
     low, high = np.log(0.1), np.log(10.0)
     while high - low > 1e-3:  # the loss has one minimum
@@ -106,37 +118,20 @@ def best_temperature(right_N: Ints, log_prob_NC: Floats) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def _interval(metric: Any, confusion_CC: Ints, drawn_RCC: Ints) -> Interval:
-    used_C = (confusion_CC.sum(axis=0) + confusion_CC.sum(axis=1)) > 0
-    score = metric(confusion_CC[None], used_C)[0]
-    low, high = np.quantile(metric(drawn_RCC, used_C), (0.025, 0.975))
-    return Interval(*(100 * float(value) for value in (score, low, high)))
+def _accuracy_and_f1(counts_CC: Ints, whole_CC: Ints) -> tuple[float, float]:
+    """Accuracy, and the mean F1 of the labels that occur in the whole set, right or predicted."""
+    used_C = (whole_CC.sum(axis=0) + whole_CC.sum(axis=1)) > 0
+    return float(np.trace(counts_CC) / counts_CC.sum()), float(_rates(counts_CC)[2][used_C].mean())
 
 
-def _accuracy(counts_RCC: Ints, _used_C: npt.NDArray[np.bool_]) -> Floats:
-    right_R: Floats = np.trace(counts_RCC, axis1=1, axis2=2) / counts_RCC.sum(axis=(1, 2))
-    return right_R
-
-
-def _macro_f1(counts_RCC: Ints, used_C: npt.NDArray[np.bool_]) -> Floats:
-    """The mean over the labels that occur, right or predicted."""
-    mean_R: Floats = _rates(counts_RCC.astype(float))[2][:, used_C].mean(axis=1)
-    return mean_R
-
-
-def _rates(counts_RCC: Floats) -> tuple[Floats, Floats, Floats]:
+def _rates(counts_CC: Ints) -> tuple[Floats, Floats, Floats]:
     """Precision, recall and F1 of every label; 0 where there is nothing to divide by."""
-    right_RC = np.diagonal(counts_RCC, axis1=1, axis2=2)
-    predicted_RC, actual_RC = counts_RCC.sum(axis=1), counts_RCC.sum(axis=2)
-    precision_RC, recall_RC, f1_RC = (
-        np.divide(top, bottom, out=np.zeros_like(right_RC), where=bottom > 0)
-        for top, bottom in (
-            (right_RC, predicted_RC),
-            (right_RC, actual_RC),
-            (2 * right_RC, predicted_RC + actual_RC),
-        )
+    right_C, predicted_C, actual_C = np.diagonal(counts_CC), counts_CC.sum(axis=0), counts_CC.sum(axis=1)
+    precision_C, recall_C, f1_C = (
+        np.divide(top, bottom, out=np.zeros(len(right_C)), where=bottom > 0)
+        for top, bottom in ((right_C, predicted_C), (right_C, actual_C), (2 * right_C, predicted_C + actual_C))
     )
-    return precision_RC, recall_RC, f1_RC
+    return precision_C, recall_C, f1_C
 
 
 def _calibration_error(right_N: npt.NDArray[np.bool_], probability_N: Floats) -> float:

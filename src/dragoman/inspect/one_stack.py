@@ -12,8 +12,9 @@ import numpy.typing as npt
 import torch
 
 from dragoman import pictures
+from dragoman.data.corpus import text_line
 from dragoman.decode.classifier import Classifier
-from dragoman.decode.language_model import LanguageModel
+from dragoman.decode.language_model import LanguageModel, valid_lines
 from dragoman.errors import DataError
 from dragoman.model.attention import AttentionWeights
 from dragoman.static_page import document, section, table
@@ -43,13 +44,13 @@ class TextInspection:
 def inspect_text(model: LanguageModel, text: str) -> TextInspection:
     """How likely each token is after the ones before it, what else was likely, and where the model looked."""
     special, tokenizer = model.tokenizer.vocabulary, model.tokenizer
-    ids = [piece for line in text.split("\n") for piece in (*tokenizer.encode(line), special.eos)]
+    ids = [piece for line in valid_lines(text) for piece in (*tokenizer.encode(line), special.eos)]
     if len(ids) > model.context:
         raise DataError(f"text: {len(ids)} tokens; this model looks back on {model.context}; give a shorter text")
     weights = AttentionWeights()
     with model.inference():
         fed = torch.tensor([[special.eos, *ids[:-1]]], device=model.device)
-        logits_TV = model._model.decode(fed, model._model.start(), weights)[0].float()
+        logits_TV = model.model.decode(fed, model.model.start(), weights)[0].float()
         log_prob_TV = logits_TV.log_softmax(dim=-1).cpu()
     best = log_prob_TV.topk(min(CANDIDATES, log_prob_TV.shape[1]), dim=-1)
     names = tokenizer.pieces(ids)
@@ -76,11 +77,13 @@ def inspect_text(model: LanguageModel, text: str) -> TextInspection:
 
 
 def inspect_label(classifier: Classifier, text: str) -> TextInspection:
-    """The label of a text, what each token adds to it, and where the class token looked.
+    """The label of a text, what each token adds to it, and where </s> looked, whose state is classified.
 
-    The influence of a token is what its removal takes from the label's log-probability. With pooling = "mean" there is
-    no class token: the mean over all tokens is shown instead.
+    The influence of a token is what its removal takes from the label's log-probability. With pooling = "mean" the mean
+    over all tokens is shown in place of </s>.
     """
+    if problem := text_line(text).problem:
+        raise DataError(f"text: {problem}; fix the text")
     source = classifier.tokenizers.source
     ids = classifier.cut(source.encode(text))
     without = [ids[:place] + ids[place + 1 :] for place in range(len(ids) - 1)]  # </s> stays
@@ -88,7 +91,7 @@ def inspect_label(classifier: Classifier, text: str) -> TextInspection:
     label = int(log_probs[0].argmax())
     influence = [float(log_probs[0, label] - one[label]) for one in log_probs[1:]]
     with classifier.inference():
-        _, weights = classifier._model(torch.tensor([ids], device=classifier.device), need_weights=True)
+        _, weights = classifier.model(torch.tensor([ids], device=classifier.device), need_weights=True)
     attention_LHTT = stacked(weights.encoder)
     ends = classifier.config.model.pooling == "end"  # type: ignore[union-attr]
     looked_T = (attention_LHTT[-1, :, -1] if ends else attention_LHTT[-1].mean(axis=1)).mean(axis=0)

@@ -130,7 +130,11 @@ class PackedDecoder(nn.Module):
 
 def packed_model(model: Any, longest: int) -> nn.Module:
     """The model over packed batches. `longest`: tokens of the longest sentence."""
-    return PACKED[type(model)](model, longest)
+    return next(make for kind, make in PACKED.items() if isinstance(model, kind))(model, longest)
+
+
+def can_pack(model: Any) -> bool:
+    return isinstance(model, tuple(PACKED))
 
 
 PACKED: dict[type[nn.Module], Callable[[Any, int], nn.Module]] = {

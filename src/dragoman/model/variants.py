@@ -82,11 +82,14 @@ class EncoderOnly(nn.Module):
     def classify(self, x_BSM: Tensor, source_allowed: Tensor | None, weights: AttentionWeights | None) -> Tensor:
         """From embeddings to logits."""
         states_BSM = self.encoder(x_BSM, source_allowed, weights)
-        allowed_BS = states_BSM.new_ones(states_BSM.shape[:2]) if source_allowed is None else source_allowed
-        return self.output(self.dropout(self._pool(states_BSM, allowed_BS.to(states_BSM.dtype))))
+        real_BS = torch.ones_like(states_BSM[..., 0], dtype=torch.bool) if source_allowed is None else source_allowed
+        return self.output(self.dropout(self._pool(states_BSM, real_BS)))
 
     def _pool(self, states_BSM: Tensor, real_BS: Tensor) -> Tensor:
-        if self.config.pooling == "mean":
-            return (states_BSM * real_BS[:, :, None]).sum(dim=1) / real_BS.sum(dim=1, keepdim=True)
-        last_B = real_BS.sum(dim=1).long() - 1
-        return states_BSM[torch.arange(len(last_B), device=last_B.device), last_B]
+        length_B = real_BS.sum(dim=1)
+        if self.config.pooling == "end":
+            return states_BSM[torch.arange(len(length_B), device=length_B.device), length_B - 1]
+        # at least fp32: bf16 cannot represent a length of 257
+        real_BSM = states_BSM.masked_fill(~real_BS[:, :, None], 0.0)
+        precise = torch.promote_types(states_BSM.dtype, torch.float32)
+        return (real_BSM.sum(dim=1, dtype=precise) / length_B[:, None]).to(states_BSM.dtype)

@@ -1,15 +1,15 @@
-"""The task of a configuration, and what to say where another one is needed."""
+"""The task of a configuration."""
 
 from dragoman.config import CLASSIFICATION, LANGUAGE_MODEL, TRANSLATION, Config
-from dragoman.tasks.classification import Classification
-from dragoman.tasks.language_model import LanguageModelling
+from dragoman.tasks.classification import ClassificationTask
+from dragoman.tasks.language_model import LanguageModelTask
 from dragoman.tasks.task import Task
-from dragoman.tasks.translation import Translating
+from dragoman.tasks.translation import TranslationTask
 
 TASKS: dict[str, Task] = {
-    TRANSLATION: Translating(),
-    LANGUAGE_MODEL: LanguageModelling(),
-    CLASSIFICATION: Classification(),
+    TRANSLATION: TranslationTask(),
+    LANGUAGE_MODEL: LanguageModelTask(),
+    CLASSIFICATION: ClassificationTask(),
 }
 
 

@@ -1,5 +1,6 @@
 """Classification: texts with a label each, cross-entropy of the label, accuracy and F1."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dragoman.data.corpus import CorpusReport, Pair, read_pairs
 from dragoman.data.packing import AnyPackedBatch, Shape
 from dragoman.data.store import Store, build_store
 from dragoman.decode.classifier import Classifier
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import DataError
 from dragoman.evaluate.classification import best_temperature, score_labels
 from dragoman.markdown import escape
 from dragoman.tasks.task import PreparedData, Rows, Samples, Tested, Working, mean_loss, paths_of, spread
@@ -32,15 +33,16 @@ class LabelStore(Store):
 
     weight_C: npt.NDArray[np.float32] | None = None
 
-    @property
+    @functools.cached_property
     def target_sizes(self) -> npt.NDArray[np.int64]:
         return np.ones(len(self), np.int64)
 
 
-class Classification:
+class ClassificationTask:
     name = CLASSIFICATION
     title = "A dragoman classifier"
     rows = "texts"
+    predicted = "texts"
     files: tuple[str, ...] = ("source", "target", "valid_source", "valid_target")
     test_files: tuple[str, ...] = ("test_source", "test_target")
     options = "--source, --target, --valid-source and --valid-target: texts, and one label per line"
@@ -49,6 +51,10 @@ class Classification:
         source, target = files
         for pair in _pairs(paths_of(data, source), paths_of(data, target), config):
             yield pair.source, pair.target
+
+    def read_validation(self, data: DataConfig, files: tuple[str, ...], config: Config) -> tuple[list[str], list[str]]:
+        pairs = list(self.read(data, files, config))  # all: files are often sorted by label
+        return [text for text, _ in pairs], [label for _, label in pairs]
 
     def learn_tokenizers(self, data: DataConfig, config: Config) -> Tokenizers:
         training = self.files[:2]
@@ -67,6 +73,10 @@ class Classification:
         source, target = (paths_of(data, name) for name in files)
         labels = _labels(tokenizers)
         _check_labels(_pairs(source, target, config), labels, target)
+        for paths in zip(
+            *(paths_of(data, name) for name in self.test_files), strict=True
+        ):  # before training, not after
+            _check_labels(_pairs([paths[0]], [paths[1]], config), labels, [paths[1]])
         store = build_store(
             directory,
             source,
@@ -98,7 +108,7 @@ class Classification:
         )
 
     def pack(self, store: LabelStore, rows: Rows, shape: Shape | None) -> AnyPackedBatch:
-        raise ConfigError("train.layout: a classifier is trained on padded batches; use padded or auto")
+        raise NotImplementedError  # `choose_layout` refuses packed batches
 
     def loss(self, output: Tensor, batch: AnyBatch, label_smoothing: float) -> Tensor:
         assert isinstance(batch, LabelBatch)
@@ -115,14 +125,14 @@ class Classification:
         return f"{len(prepared.valid_references):,} texts"
 
     def judge(self, prepared: PreparedData) -> str:
-        return f"{prepared.config.train.valid_metric} on {len(prepared.valid)} of {prepared.valid.key[:16]}"
+        return f"{prepared.config.train.valid_metric} on {len(prepared.valid_references)} of {prepared.valid.key[:16]}"
 
     def measure(
         self, bundle: Bundle, prepared: PreparedData, device: torch.device, precision: torch.dtype
     ) -> dict[str, Any]:
         classifier = Classifier(bundle, device)
         right_N, log_prob_NC = _answers(classifier, prepared.valid_sources, prepared.valid_references)
-        scores = score_labels(right_N, log_prob_NC, classifier.labels.names)
+        scores = score_labels(right_N, log_prob_NC, classifier.labels.names, resamples=0)
         said = classifier.classify(prepared.valid_sources[0])
         return {
             "loss": mean_loss(self, bundle.model, prepared, device, precision),
@@ -143,15 +153,21 @@ class Classification:
         self, bundle: Bundle, prepared: PreparedData, device: torch.device, files: Sequence[Path], working: Working,
         note: Callable[[str], None],
     ) -> Tested:  # fmt: skip
+        report = CorpusReport()
         source, target = ([path] for path in files)
-        pairs = list(_pairs(source, target, prepared.config))
-        _check_labels(pairs, _labels(bundle.tokenizers), target)
+        pairs = list(read_pairs(source, target, on_bad_line=prepared.config.data.on_bad_line, report=report))
+        for each in report.notes():
+            note(each)
         working(f"classifying {files[0].name}, lines", len(pairs))
         classifier = Classifier(bundle, device)
-        texts, right = [pair.source for pair in pairs], [pair.target for pair in pairs]
-        scores = score_labels(*_answers(classifier, texts, right), classifier.labels.names)
-        said = [prediction.label for prediction in classifier.classify(texts)]
-        return Tested(scores.to_dict(), said, f"accuracy {scores.accuracy}, macro F1 {scores.macro_f1}")
+        names = classifier.labels.names
+        answers = _answers(classifier, [pair.source for pair in pairs], [pair.target for pair in pairs])
+        scores = score_labels(*answers, names)
+        predicted = [names[best] for best in answers[1].argmax(axis=1)]
+        return Tested(scores.to_dict(), predicted, f"accuracy {scores.accuracy}, macro F1 {scores.macro_f1}")
+
+    def search(self, config: Config) -> dict[str, Any]:
+        return {}
 
     def test_table(self, tests: Mapping[str, Any]) -> tuple[Sequence[str], list[Sequence[str]]]:
         rows: list[Sequence[str]] = []

@@ -25,10 +25,11 @@ SAMPLES, SAMPLE_TOKENS = 3, 200
 VALIDATION_SAMPLE = 100  # tokens
 
 
-class LanguageModelling:
+class LanguageModelTask:
     name = LANGUAGE_MODEL
     title = "A dragoman language model"
     rows = "blocks"
+    predicted = "tokens"
     files: tuple[str, ...] = ("text", "valid_text")
     test_files: tuple[str, ...] = ("test_text",)
     options = "--text and --valid-text"
@@ -36,6 +37,9 @@ class LanguageModelling:
     def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterator[tuple[str]]:
         for line in read_text(paths_of(data, files[0]), on_bad_line=config.data.on_bad_line, report=CorpusReport()):
             yield (line.text,)
+
+    def read_validation(self, data: DataConfig, files: tuple[str, ...], config: Config) -> tuple[list[str], list[str]]:
+        return [], []
 
     def learn_tokenizers(self, data: DataConfig, config: Config) -> Tokenizers:
         tokenizer = Tokenizer.train((text for (text,) in self.read(data, self.files[:1], config)), config.text)
@@ -115,6 +119,9 @@ class LanguageModelling:
             f"{score.bits_per_byte:.3f} bits a byte"
         )
         return Tested(score.to_dict(), [], summary)
+
+    def search(self, config: Config) -> dict[str, Any]:
+        return {}
 
     def test_table(self, tests: Mapping[str, Any]) -> tuple[Sequence[str], list[Sequence[str]]]:
         rows: list[Sequence[str]] = [

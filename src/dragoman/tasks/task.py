@@ -33,7 +33,7 @@ class PreparedData:
     tokenizers: Tokenizers
     train: Any  # AnyStore: which one is the task's own business
     valid: Any
-    valid_sources: list[str]  # text of the validation set; none for a language model
+    valid_sources: list[str]  # of the validation set; none for a language model
     valid_references: list[str]
     identity: dict[str, str]  # SHA-256 of the training corpus and the vocabularies
 
@@ -59,12 +59,16 @@ class Task(Protocol):
     name: str  # as in `config.TASKS`
     title: str  # of a model of this task, for its card
     rows: str  # what a corpus consists of: pairs, blocks
+    predicted: str  # what there is to predict, which training counts: target tokens, texts
     files: tuple[str, ...]  # the settings of [data] that name its corpora: of training, then of validation
     test_files: tuple[str, ...]  # the same for test sets
     options: str  # the command line's words for `files`
 
     def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterable[tuple[str, ...]]:
         """The usable rows of these files, as text: one text per file name."""
+
+    def read_validation(self, data: DataConfig, files: tuple[str, ...], config: Config) -> tuple[list[str], list[str]]:
+        """The texts to measure a model on, and what is right for each; none for a language model."""
 
     def learn_tokenizers(self, data: DataConfig, config: Config) -> Tokenizers:
         """Vocabularies from the training text."""
@@ -109,6 +113,9 @@ class Task(Protocol):
         note: Callable[[str], None],
     ) -> Tested:  # fmt: skip
         """Evaluate a finished model on one test set."""
+
+    def search(self, config: Config) -> dict[str, Any]:
+        """How the outputs of a test set were found, for its record."""
 
     def test_table(self, tests: Mapping[str, Any]) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Headings and rows for the scores of all test sets."""

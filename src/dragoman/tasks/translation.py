@@ -1,6 +1,7 @@
 """Translation: pairs of sentences, cross-entropy, BLEU and chrF of real translations."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ SAMPLES = 10
 MAX_TOKENS = 40  # of the sentence whose attention is drawn, where there is one that short
 
 
-class Translating:
+class TranslationTask:
     name = TRANSLATION
     title = "A dragoman translation model"
     rows = "pairs"
+    predicted = "target tokens"
     files: tuple[str, ...] = ("source", "target", "valid_source", "valid_target")
     test_files: tuple[str, ...] = ("test_source", "test_target")
     options = "--source, --target, --valid-source and --valid-target, or data.generated for a generated corpus"
@@ -43,6 +45,11 @@ class Translating:
         paths = paths_of(data, source), paths_of(data, target)
         for pair in read_pairs(*paths, on_bad_line=config.data.on_bad_line, report=CorpusReport()):
             yield pair.source, pair.target
+
+    def read_validation(self, data: DataConfig, files: tuple[str, ...], config: Config) -> tuple[list[str], list[str]]:
+        pairs = list(islice(self.read(data, files, config), config.train.valid_sentences))
+        # normalised as translations are
+        return [source for source, _ in pairs], [normalize(target, config.text.normalization) for _, target in pairs]
 
     def learn_tokenizers(self, data: DataConfig, config: Config) -> Tokenizers:
         def side(index: int) -> Iterator[str]:
@@ -144,6 +151,9 @@ class Translating:
         others = f"chrF {scores['chrf']['score']:.1f}, exact {scores['exact_match']:.1f}%"
         summary = f"BLEU {bleu['score']:.1f} ({bleu['low']:.1f} to {bleu['high']:.1f}), {others}"
         return Tested(scores, translations, summary)
+
+    def search(self, config: Config) -> dict[str, Any]:
+        return {"search": {"beam": config.decode.beam, "length_penalty": config.decode.length_penalty}}
 
     def test_table(self, tests: Mapping[str, Any]) -> tuple[Sequence[str], list[Sequence[str]]]:
         rows: list[Sequence[str]] = []

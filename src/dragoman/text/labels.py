@@ -12,14 +12,14 @@ from dragoman.errors import DataError, ModelError, suggestion
 from dragoman.text.normalize import normalize
 from dragoman.text.vocabulary import Vocabulary
 
-MOST = 10_000  # labels; more are most likely text
-NONE = -1  # no id
+MAX_LABELS = 10_000  # labels; more are most likely text
+NO_ID = -1  # no id
 
 
 class Labels:
     """Labels in alphabetical order; the id of a label is its place."""
 
-    vocabulary = Vocabulary(pad=NONE, unk=NONE, bos=NONE, eos=NONE)  # no id is special
+    vocabulary = Vocabulary(pad=NO_ID, unk=NO_ID, bos=NO_ID, eos=NO_ID)  # no id is special
     languages: tuple[str, ...] = ()
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -31,8 +31,10 @@ class Labels:
         names: set[str] = set()
         for label in labels:
             names.add(normalize(label))
-            if len(names) > MOST:
-                raise DataError(f"labels: more than {MOST:,} different ones; give one label per line, from a fixed set")
+            if len(names) > MAX_LABELS:
+                raise DataError(
+                    f"labels: more than {MAX_LABELS:,} different ones; give one label per line, from a fixed set"
+                )
         if len(names) < 2:
             raise DataError(f"labels: all lines have the label {min(names, default='')!r}; give at least two labels")
         return cls(sorted(names))

@@ -6,22 +6,21 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from dragoman.bundle import CONFIG, Tokenizers, load_config, load_tokenizers, resolve_model, tokenizer_files
-from dragoman.config import Config, DataConfig
+from dragoman.config import TRANSLATION, Config, DataConfig
 from dragoman.data import generated
 from dragoman.data.corpus import content_hash
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import make_directory, write_file
-from dragoman.tasks.choice import task_of
+from dragoman.tasks.choice import TASKS, task_of
 from dragoman.tasks.task import AnyStore, PreparedData, Task
 from dragoman.text.byte_level import ByteLevelTokenizer
-from dragoman.text.normalize import normalize
 from dragoman.training.reports.log import Reporter
 
+FILES = {name for task in TASKS.values() for name in (*task.files, *task.test_files)}
 FOLDER = "$DRAGOMAN_DATA"
 VOCABULARY_FORMAT = 1  # version of vocabulary training; part of its cache key
 
@@ -56,9 +55,7 @@ def prepare_data(
     config = config.with_vocabulary(tokenizers.source.size, tokenizers.output.size)
     train = _store(task, "training", data, training, config, tokenizers, run, reporter)
     valid = _store(task, "validation", data, validation, config, tokenizers, run, reporter)
-    texts = list(islice(task.read(data, validation, config), config.train.valid_sentences))
-    sources = [text[0] for text in texts]
-    references = [normalize(text[-1], config.text.normalization) for text in texts]  # as translations are
+    sources, references = task.read_validation(data, validation, config)
     return PreparedData(config, data, tokenizers, train, valid, sources, references, identity)
 
 
@@ -83,6 +80,11 @@ def _corpora(task: Task, data: DataConfig, run: Path, seed: int, folder: str) ->
             test_source=(*([str(files.test_source)] if tested else []), *data.test_source),
             test_target=(*([str(files.test_target)] if tested else []), *data.test_target),
         )
+    for name in sorted({*FILES} - {*task.files, *task.test_files}):
+        if getattr(data, name):
+            raise ConfigError(
+                f"data.{name}: not used in {task.name}; leave it out, or set the model.architecture that uses it"
+            )
     for name in task.files:
         if not getattr(data, name):
             raise ConfigError(f"data.{name}: missing; give {task.options}")
@@ -143,6 +145,7 @@ def _vocabulary_key(task: Task, config: Config, data: DataConfig) -> str:
     """What a vocabulary follows from."""
     files = [content_hash([Path(name) for name in getattr(data, side)]) for side in _halves(task.files)[0]]
     parts = [*files, asdict(config.text), data.on_bad_line, VOCABULARY_FORMAT]
+    parts += [] if task.name == TRANSLATION else [task.name]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -17,7 +17,7 @@ from dragoman.data.packing import AnyPackedBatch, PackingPlan, Shape
 from dragoman.errors import ConfigError
 from dragoman.model.build import Model
 from dragoman.model.loss import divergence, projected_cross_entropy
-from dragoman.model.packed import PACKED, kernels_fit, packed_model
+from dragoman.model.packed import can_pack, kernels_fit, packed_model
 from dragoman.tasks.task import AnyStore, Task
 from dragoman.training.cuda_graph import GradientGraph
 from dragoman.training.distributed import Ranks, gradient_sync, is_sharded, unwrap_ddp, wrap_ddp
@@ -70,7 +70,7 @@ def choose_layout(
         name = "packed" if packing_pays(model, device, precision) else "padded"
     if name == "padded":
         return Padded(task, settings, stores, longest, model, device, precision, ranks)
-    if type(model) not in PACKED:
+    if not can_pack(model):
         raise ConfigError("train.layout: packed batches need a Transformer with a decoder; use padded or auto")
     if is_sharded(model):
         raise ConfigError("train.layout: packed batches do not support train.parallel = fsdp; use padded or auto")
@@ -78,7 +78,7 @@ def choose_layout(
 
 
 def packing_pays(model: Model, device: torch.device, precision: torch.dtype) -> bool:
-    if type(model) not in PACKED or is_sharded(model):  # these need the model's own forward
+    if not can_pack(model) or is_sharded(model):  # these need the model's own forward
         return False
     # On CUDA one pass instead of several is faster even without the kernels; on the CPU PyTorch's own attention, which
     # padded batches use, is slow in bfloat16

@@ -112,8 +112,8 @@ def _learner(
 ) -> Learner:
     settings = prepared.config.train
     if settings.start_from and not checkpoints(directory):
-        load_initial_weights(model, Path(settings.start_from), prepared.config.model.architecture)
-        reporter.note(f"starting from the weights of {settings.start_from}")
+        taken = load_initial_weights(model, Path(settings.start_from), prepared.config.model.architecture)
+        reporter.note(f"starting from {taken} weights of {settings.start_from}")
     if not checkpoints(directory):
         set_word_vectors(model, prepared, reporter)
     freeze(model, settings.freeze)
@@ -123,13 +123,16 @@ def _learner(
     return Learner(model, build_optimizer(model, settings, device), average)
 
 
-def load_initial_weights(model: nn.Module, directory: Path, architecture: str) -> None:
-    """Copy the weights of another model directory: all of them, or the parts that another architecture shares."""
+def load_initial_weights(model: nn.Module, directory: Path, architecture: str) -> str:
+    """Copy the weights of another model directory: all of them, or the parts that another architecture shares.
+
+    Returns how many were copied, in words.
+    """
     directory = bundle.resolve_model(directory)
     given = bundle.load_bundle(directory)
     if given.config.model.architecture == architecture:
         tensors.set_weights(model, tensors.named_weights(given.model), directory)
-        return
+        return "the"
     theirs = dict(given.model.named_parameters(remove_duplicate=False))
     own = dict(model.named_parameters())
     shared = [name for name in own if name in theirs and own[name].shape == theirs[name].shape]
@@ -138,6 +141,8 @@ def load_initial_weights(model: nn.Module, directory: Path, architecture: str) -
     with torch.no_grad():
         for name in shared:
             own[name].copy_(theirs[name])
+    numbers = [sum(own[name].numel() for name in names) for names in (shared, own)]
+    return f"{numbers[0]:,} of {numbers[1]:,}"
 
 
 def set_word_vectors(model: Model, prepared: PreparedData, reporter: Reporter) -> None:

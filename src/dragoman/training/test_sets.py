@@ -37,7 +37,7 @@ def evaluate_test_sets(run: Run) -> None:
     progress, made_by = run.progress, run.made_by
     result = {
         "tests": tests,
-        "search": {"beam": run.config.decode.beam, "length_penalty": run.config.decode.length_penalty},
+        **run.task.search(run.config),
         "weights": json_values(read_published(run.directory) or {}),
         "parameters": sum(parameter_counts(run.config.model).values()),
         "steps": progress.step,

@@ -36,7 +36,7 @@ def model_card(prepared: PreparedData, progress: Progress, scores: Mapping[str, 
         f"- trained on {corpus}: {len(prepared.train):,} {task.rows} (data key `{prepared.train.key[:16]}`)",
         f"- {config.text.model} vocabulary: {task.describe_vocabulary(prepared)}",
         *_fine_tuning(config.train),
-        f"- {progress.step:,} steps, {progress.tokens:,} target tokens, {progress.seconds / 60:.1f} minutes, "
+        f"- {progress.step:,} steps, {progress.tokens:,} {task.predicted}, {progress.seconds / 60:.1f} minutes, "
         f"seed {config.train.seed}",
         "",
         f"## Scores on the validation set, {task.describe_validation(prepared)}",

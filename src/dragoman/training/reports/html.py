@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from dragoman import bundle, files, pictures
-from dragoman.config import TRANSLATION
 from dragoman.errors import ModelError
 from dragoman.static_page import document, section, table
 from dragoman.tasks.choice import task_of
@@ -75,7 +74,7 @@ def _tests(run: Path, task: Task) -> Iterator[str]:
     if result is None:
         return
     headings, rows = task.test_table(result["tests"])
-    search = f"Beam {result['search']['beam']}, at" if task.name == TRANSLATION else "At"
+    search = f"Beam {result['search']['beam']}, at" if "search" in result else "At"
     yield from section("Test sets", table(headings, rows) + f"<p>{search} step {result['steps']:,}.</p>")
 
 
@@ -85,7 +84,7 @@ def _samples(valid: Sequence[Record]) -> Iterator[str]:
     samples = [(record["step"], *list(record["sample"].values())[:2]) for record in valid]
     (_, given, _), output = samples[-1], list(valid[-1]["sample"])[1]
     rows = [(f"{step:,}", said) for step, source, said in _spread([s for s in samples if s[1] == given], MAX_SAMPLES)]
-    told = f"<p>The first validation sentence, greedy: <q>{html.escape(given)}</q></p>" if given else ""
+    told = f"<p>The first of the validation set: <q>{html.escape(given)}</q></p>" if given else ""
     yield from section(f"One {output} over time", told + table(("step", output), rows))
 
 

@@ -86,18 +86,18 @@ def _record(records: Iterable[Record], published: Record) -> Record | None:
 
 
 def _effort(prepared: PreparedData, run: Path, records: Sequence[Record]) -> Iterator[str]:
-    saved = checkpoints(run)
+    saved, task = checkpoints(run), task_of(prepared.config)
     progress = json.loads((saved[-1] / STATE).read_bytes())["progress"] if saved else {}
     if progress:
         minutes = progress["seconds"] / 60
         yield (
             f"- **Effort**: {progress['step']:,} steps, into epoch {progress['epoch'] + 1:,} of "
-            f"{len(prepared.train):,} {task_of(prepared.config).rows}; {progress['tokens']:,} target tokens; "
+            f"{len(prepared.train):,} {task.rows}; {progress['tokens']:,} {task.predicted}; "
             f"{minutes:.1f} minutes"
         )
     speeds = [record["tokens_per_second"] for record in records if is_number(record.get("tokens_per_second"))]
     if speeds:
-        yield f"- **Speed**: {statistics.median(speeds):,.0f} target tokens per second between validations"
+        yield f"- **Speed**: {statistics.median(speeds):,.0f} {task.predicted} per second between validations"
     memory = [record for record in records if record["kind"] == "memory" and is_number(record.get("peak_bytes"))]
     if memory:
         peak = max(memory, key=lambda record: float(record["peak_bytes"]))
