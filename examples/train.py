@@ -17,6 +17,7 @@ def main(directory: Path = Path("runs/example-train"), steps: int = 1_000) -> No
             "data.generated=numbers-de",  # with files of your own: data={"source": "train.en", ...}
             f"train.max_steps={steps}",
             f"train.save_every={max(1, steps // 4)}",
+            "train.valid_sentences=200",
         ],
     )
     result = dragoman.train(config, directory)

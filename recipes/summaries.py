@@ -113,7 +113,7 @@ def read_packages(path: Path) -> Iterator[Package]:
 
 
 def lead(document: str) -> str:
-    return sentences(document)[0]
+    return sentences(document)[0].strip()
 
 
 def _central(documents: list[str]) -> list[str]:

@@ -35,14 +35,15 @@ def test_inspect_attention(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sharpest head: layer " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    example("train").main(tmp_path, steps=4)
+    example("train").main(tmp_path, steps=2)
     assert "forty-two -> " in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_language_model_prefers_the_right_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    example("language_model").main(tmp_path, steps=150)
+    example("language_model").main(tmp_path, steps=100)
     right, wrong = (float(line.split()[0]) for line in capsys.readouterr().out.splitlines()[-2:])
     assert right < wrong
 

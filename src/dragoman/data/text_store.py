@@ -67,7 +67,7 @@ class TextStore:
         """What the model is fed and what it must predict in these blocks, end to end, and the size of each."""
         starts, sizes = self._bounds[rows], self.target_sizes[rows]
         places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-        before = np.where(places > 0, self._ids[places - 1], self.vocabulary.eos)
+        before = self._ids[places - 1]  # of the first id the last one of all: </s>
         return before.astype(np.int64), self._ids[places].astype(np.int64), sizes
 
     def place(self, index: int) -> str:
