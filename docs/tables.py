@@ -7,6 +7,7 @@ around it is written by hand. Results come from these files:
     results/ablations/ROW.json      result.json of a row of recipes/ablations.py; with another seed ROW.seed-N.json
     results/tried/RECIPE.WHAT.json  result.json of a variant of a recipe that was not adopted
     results/bundled/TEST.json       output of `dragoman evaluate --paper --json` for the bundled model
+    results/tasks/RECIPE.WHAT.json  result.json of a recipe of another task; in no table
     results/races/RECIPE.json       last line of `python -m benchmarks.time_to_quality --json`
 
 Every file records the commit of the source and the configuration. If an older one did not, its `note` says how they

@@ -11,7 +11,7 @@ from dragoman.pictures import terminal_heatmap
 
 def main() -> None:
     translator = dragoman.load("en-de")
-    result = translator.translate("The cat sat on the mat.", attention=True)
+    result = translator.translate("I would like to thank you all.", attention=True)
     print(result.text)
 
     attention = result.attention

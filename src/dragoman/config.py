@@ -569,6 +569,10 @@ class Config:
             f"train.valid_metric: {metric} is not measured in {task}; use {' or '.join(TASK_METRICS[task])}",
         )
         require(
+            task == CLASSIFICATION or self.train.class_weights == "none",
+            f"train.class_weights: there are no classes in {task}; leave it out",
+        )
+        require(
             task == TRANSLATION or self.text.joint,
             "text.joint: only translation has two vocabularies; leave it out",
         )

@@ -60,6 +60,7 @@ def test_scores_of_a_model_record_its_commit_and_configuration(place: Path, quic
         "lowercase": True,
         "paper_language": None,
         "comet": None,
+        "rouge": False,
         "device": "auto",
         "precision": "auto",
         "engine": "auto",

@@ -216,6 +216,8 @@ def test_an_unknown_label_of_a_test_set_is_found_before_training(texts: Path, tm
      "train.valid_metric: chrf is not measured in classification; use accuracy or macro_f1 or loss"),
     ("transformer", "train.valid_metric=accuracy",
      "train.valid_metric: accuracy is not measured in translation; use chrf or bleu or loss or exact_match"),
+    ("decoder", "train.class_weights=balanced",
+     "train.class_weights: there are no classes in language modelling; leave it out"),
     ("decoder", "text.joint=false", "text.joint: only translation has two vocabularies; leave it out"),
     ("encoder", "text.sampling=0.1", "text.sampling: segments pairs of sentences only; leave it out"),
     ("transformer", "text.normalization=none",
@@ -263,6 +265,58 @@ def test_a_language_model_starts_from_the_decoder_of_a_translator(quick_run: Pat
     own = [name for name in ours if name.startswith("decoder")]
     assert own
     assert all((ours[name] == theirs[name]).all() for name in own)
+
+
+def test_bad_options_are_refused_before_anything_is_printed(language_model: Path) -> None:
+    for words, message in (
+        (["--top-p", "2"], "decode.top_p: 2.0 is out of range; use 0.001 to 1.0"),
+        (["--threads", "-1"], "decode.threads: -1 is out of range; use 0 to 1024"),
+        (["--temperature", "0.001"], "decode.temperature: 0.001 is out of range; use 0.01 to 100.0"),
+    ):
+        ended = shared_server().run(["generate", "--model", str(language_model), "ab", *words])
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr == f"dragoman: {message}\n"
+    with pytest.raises(ConfigError, match="max_tokens: 0 is too few; use at least 1"):
+        LanguageModel.load(language_model, "cpu").generate("a", max_tokens=0)
+
+
+def test_unknown_characters_are_counted(language_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("ab\u4e2d\n")
+    ended = shared_server().run(["score", "--model", str(language_model), str(tmp_path / "other.txt"), "--json"])
+    assert json.loads(ended.stdout)["unknown"] == 1
+    assert ended.stderr == "score: 1 tokens are characters unknown to the model; its numbers are not comparable\n"
+    ended = shared_server().run(["generate", "--model", str(language_model), "\u4e2d", "--max-tokens", "1"])
+    assert ended.stderr == "generate: 1 tokens of the prompt are characters unknown to the model\n"
+
+
+def test_every_line_of_a_file_is_scored(language_model: Path, tmp_path: Path) -> None:
+    model = LanguageModel.load(language_model, "cpu")
+    for text in ("ab\n", "ab", "ab\n\n", "\n\n\n"):
+        (tmp_path / "text").write_text(text)
+        found = json.loads(output_of("score", "--model", language_model, tmp_path / "text", "--json"))
+        assert found["nats"] == pytest.approx(model.score(text).nats)
+        assert found["bytes"] == len(text.removesuffix("\n")) + 1
+
+
+def test_classify_reports_what_it_could_not_read_and_keeps_its_input(classifier: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text(f"great\n\n{'great film ' * 300}\n")
+    words = ["classify", "--model", str(classifier), "--input", str(tmp_path / "in.txt")]
+    ended = shared_server().run(words)
+    assert ended.stderr == (
+        "classify: 1 of 3 texts: nothing to read\nclassify: 1 of 3 texts: too long, only their beginning was read\n"
+    )
+    ended = shared_server().run([*words, "--output", str(tmp_path / "in.txt")])
+    assert ended.returncode == 2
+    assert ended.stderr.endswith("is the input too; give another file\n")
+    assert (tmp_path / "in.txt").read_text().startswith("great\n")
+
+
+def test_page_has_every_text(classifier: Path, tmp_path: Path) -> None:
+    shown = output_of("inspect", "--model", classifier, "great film", "awful plot", "--out", tmp_path / "page.html")
+    assert shown == f"{tmp_path / 'page.html'}: 2 texts; open it in a browser\n"
+    page = (tmp_path / "page.html").read_text()
+    assert "great film: pos" in page
+    assert "awful plot: neg" in page
 
 
 # What does not fit

@@ -54,7 +54,7 @@ def expected_rows() -> list[tuple[list[int], list[int]]]:
 
 @pytest.mark.parametrize("chunk", [1, 3, 10_000])
 def test_store_holds_the_ids_of_the_tokenizers(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "CHUNK_PAIRS", chunk)
+    monkeypatch.setattr(store_module, "CHUNK_ROWS", chunk)
     seen: list[int] = []
     store = build(tmp_path, seen=seen)
     assert rows(store) == expected_rows()

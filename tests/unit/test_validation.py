@@ -46,6 +46,15 @@ def test_the_loss_is_the_mean_over_all_tokens_without_smoothing_or_dropout(prepa
     assert len(set(lengths)) > 1, "of several lengths, otherwise a mean of means would pass"
 
 
+def test_equal_accuracy_is_decided_by_the_loss(prepared: PreparedData) -> None:
+    train = replace(prepared.config.train, valid_metric="loss")
+    validation = Validation(replace(prepared, config=replace(prepared.config, train=train)), CPU, torch.float32)
+    validation.settings = replace(train, valid_metric="accuracy")
+    scores = [validation.metric({"accuracy": 90.0, "loss": loss}) for loss in (0.5, 0.4)]
+    assert scores[0] < scores[1]
+    assert validation.metric({"accuracy": 90.1, "loss": 9.0}) > scores[1], "the loss decides nothing else"
+
+
 RECORD = {"loss": 2.5, "chrf": 40.0, "bleu": 20.0, "exact_match": 10.0}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
@@ -36,6 +37,9 @@ def command(
     if text and source is not None:
         raise ConfigError("--input: texts were given as arguments too; give one or the other")
 
+    if source is not None and output is not None and output.exists() and output.samefile(source):
+        raise ConfigError(f"--output {output}: is the input too; give another file")
+
     from dragoman.cli.translate import opened
     from dragoman.data.corpus import Line, read_lines, split_lines, text_line, valid_line
     from dragoman.decode.classifier import Classifier
@@ -47,11 +51,16 @@ def command(
     else:
         lines = split_lines(sys.stdin.buffer, "standard input") if source is None else read_lines(source)
     name = source or Path("argument" if text else "standard input")
+    counts: Counter[str] = Counter()
     with opened(output) as stream:
         while window := [valid_line(line, name).text for line in islice(lines, WINDOW)]:
             for said in classifier.classify(window):
+                counts[said.status] += 1
                 shown = (
                     json.dumps(asdict(said), ensure_ascii=False) if as_json else f"{said.label}\t{said.probability:.4f}"
                 )
                 stream.write(f"{shown}\n")
             stream.flush()
+    for status, what in (("empty", "nothing to read"), ("truncated", "too long, only their beginning was read")):
+        if counts[status]:
+            print(f"classify: {counts[status]:,} of {counts.total():,} texts: {what}", file=sys.stderr)

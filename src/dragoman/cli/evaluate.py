@@ -38,7 +38,7 @@ ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 
 
 def command(
-    reference: Annotated[Path, typer.Option(help="The right translations, one per line.")],
+    reference: Annotated[Path, typer.Option(help="The right translations, or labels, one per line.")],
     model: Annotated[
         Path | None,
         typer.Option(
@@ -109,6 +109,8 @@ def command(
         if unfit:
             option = unfit[0].replace("_", "-")
             raise ConfigError(f"--{option}: is for translation, and {model} is a classifier; leave it out")
+        if confusion is not None and confusion.suffix.lower() not in (".svg", ".png"):
+            raise ConfigError(f"--confusion {confusion}: is a picture; name it .svg or .png")
         from dragoman.cli.evaluate_labels import evaluate_labels
 
         precision = "float32" if precision == "auto" else precision
@@ -371,7 +373,9 @@ def _check_sides(model: Path | None, source: Path | None, hypotheses: Path | Non
         raise ConfigError("--model: give either --model and --source, or --hypotheses")
     if hypotheses is not None and search:
         raise ConfigError(f"--hypotheses: are already translations; leave out --{next(iter(search))}")
-    if model is not None and source is None and _task_of(model) != LANGUAGE_MODEL:
+    if model is not None and source is None and _task_of(model) == CLASSIFICATION:
+        raise ConfigError(f"--source: missing; give the texts that {model} is to classify")
+    if model is not None and source is None:
         raise ConfigError(f"--source: missing; give what {model} is to translate, or translations with --hypotheses")
 
 

@@ -20,7 +20,8 @@ def command(
         ),
     ],
     prompt: Annotated[
-        str | None, typer.Argument(metavar="[PROMPT]", help="The text to continue; \\\\n is a line end.")
+        str | None,
+        typer.Argument(metavar="[PROMPT]", help=r"The text to continue; \n is a line end; -: standard input."),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate; a line end is one.")] = 200,
     samples: Annotated[int, typer.Option(min=1, help="How many continuations, with consecutive seeds.")] = 1,
@@ -42,7 +43,9 @@ def command(
 
     language_model = LanguageModel.load(model, device, precision, threads)
     interrupts.check()
-    prompt = (prompt or "").replace("\\n", "\n")
+    prompt = sys.stdin.read().removesuffix("\n") if prompt == "-" else (prompt or "").replace("\\n", "\n")
+    if unknown := language_model.unknown(prompt):
+        print(f"generate: {unknown} tokens of the prompt are characters unknown to the model", file=sys.stderr)
     for number in range(seed, seed + samples):
         pieces = language_model.stream(
             prompt, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=number

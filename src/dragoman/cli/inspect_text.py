@@ -26,25 +26,27 @@ def inspect_texts(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Print what the model does with each text; with `out` write a page of the first, with `folders` pictures."""
+    """Print what the model does with each text; with `out` write a page, with `folders` pictures."""
     from dragoman.bundle import model_name
     from dragoman.files import write_output
     from dragoman.inspect.one_stack import page
 
     inspect = _inspector(task, model, device, precision, threads)
     interrupts.check()
+    inspected = []
     for number, text in enumerate(texts, start=1):
         found = inspect(text)
+        inspected.append(found)
         for kind, folder in folders.items():
             _write_pictures(found, folder, kind, number)
         if as_json:
             print(json.dumps(found.to_dict(), ensure_ascii=False))
         elif out is None and not folders:
             _print(found)
-        if out is not None and number == 1:
-            write_output(out, page(found, model_name(model)).encode())
-            shown = f"{out}: 1 of {len(texts)} texts; open it in a browser"
-            print(shown, file=sys.stderr if as_json else sys.stdout)
+    if out is not None:
+        write_output(out, page(inspected, model_name(model)).encode())
+        texts_shown = "1 text" if len(texts) == 1 else f"{len(texts)} texts"
+        print(f"{out}: {texts_shown}; open it in a browser", file=sys.stderr if as_json else sys.stdout)
 
 
 def _inspector(
@@ -65,8 +67,11 @@ def _print(found: "TextInspection") -> None:
     from dragoman.pictures import NARROWEST, aligned_left, terminal_heatmap
 
     print(f"{found.text}\n{found.summary}\n")
-    for label, (_, *cells) in zip(aligned_left([row[0] for row in found.table]), found.table, strict=True):
-        print(f"  {label}  {cells[0]:>7}  {'  '.join(cells[1:])}")
+    rows = [found.headings, *found.table]
+    wide = max(len(row[1]) for row in rows)
+    for label, (_, *cells) in zip(aligned_left([row[0] for row in rows]), rows, strict=True):
+        print(f"  {label}  {cells[0]:>{wide}}  {'  '.join(cells[1:])}")
+    print("\nself-attention of the last layer, mean of all heads")
     width = max(NARROWEST, shutil.get_terminal_size((100, 24)).columns)
     mean_TT = found.attention_LHTT[-1].mean(axis=0)
     print(f"\n{terminal_heatmap(mean_TT, found.tokens, found.tokens, color=sys.stdout.isatty(), width=width)}")

@@ -73,7 +73,12 @@ def _score_text(path: Path, model: Path, device: str, precision: str, threads: i
     if not lines:
         raise DataError(f"{path}: empty; give a file with text")
     with counting("scoring tokens", None, show=True) as advance:
-        score = language_model.score("\n".join(lines), advance)
+        score = language_model.score("".join(f"{line}\n" for line in lines), advance)
+    if score.unknown:
+        print(
+            f"score: {score.unknown:,} tokens are characters unknown to the model; its numbers are not comparable",
+            file=sys.stderr,
+        )
     if as_json:
         print(json.dumps(score.to_dict()))
         return

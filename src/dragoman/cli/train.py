@@ -25,7 +25,7 @@ def command(
     source: Annotated[
         Files, typer.Option(help="Training text, one sentence per line; may be given several times.")
     ] = None,
-    target: Annotated[Files, typer.Option(help="Its translation, line by line.")] = None,
+    target: Annotated[Files, typer.Option(help="Its translation, line by line; for a classifier its labels.")] = None,
     valid_source: Annotated[Files, typer.Option(help="Held-out text for validation.")] = None,
     valid_target: Annotated[Files, typer.Option(help="Its translation.")] = None,
     test_source: Annotated[
@@ -151,8 +151,9 @@ def build_config(
     document = read_toml(file) if file else {}
     if "architecture" not in document.get("model", ()) and not any("model.architecture" in each for each in settings):
         settings = [f"model.architecture={before.model.architecture}", *settings]
-    fitting = fitting_preset(before.model) if preset is None and file is None else default if preset is None else preset
-    asked = Config.build(fitting, file, settings, data=data)
+    if preset is None and file is None:
+        preset = fitting_preset(before.model)
+    asked = Config.build(preset, file, settings, data=data)
     if asked.model.architecture != before.model.architecture:
         model = _shared_shape(asked.model, before.model, start_from)
         before = replace(asked, model=model, text=replace(before.text, joint=True))

@@ -3,7 +3,7 @@
 Shapes: B texts, S positions, C labels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -48,14 +48,15 @@ class Classifier(Runner):
         assert self.tokenizers.labels is not None
         return self.tokenizers.labels
 
-    @overload  # a string is a Sequence[str] too; the first matching overload wins
+    @overload  # a string is an Iterable[str] too; the first matching overload wins
     def classify(self, texts: str) -> Prediction: ...  # type: ignore[overload-overlap]
     @overload
-    def classify(self, texts: Sequence[str], advance: Advance = no_progress) -> list[Prediction]: ...
-    def classify(self, texts: str | Sequence[str], advance: Advance = no_progress) -> Prediction | list[Prediction]:
+    def classify(self, texts: Iterable[str], advance: Advance = no_progress) -> list[Prediction]: ...
+    def classify(self, texts: str | Iterable[str], advance: Advance = no_progress) -> Prediction | list[Prediction]:
         """The label of a text, or of each of several; `advance` counts texts."""
         if isinstance(texts, str):
             return self.classify([texts])[0]
+        texts = list(texts)
         for number, text in enumerate(texts, start=1):
             if problem := text_line(text).problem:
                 raise DataError(f"text {number}: {problem}; fix the text")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.config import LANGUAGE_MODEL, DecodeConfig
+from dragoman.config import LANGUAGE_MODEL, DecodeConfig, require
 from dragoman.data.corpus import text_line
 from dragoman.decode.runner import Runner
 from dragoman.errors import DataError
@@ -31,6 +31,7 @@ class TextScore:
 
     nats: float  # the negative log-probability of the whole text
     tokens: int
+    unknown: int  # tokens that stand for characters the model does not know; with any, no number is comparable
     bytes: int  # of the normalised text, in UTF-8
 
     @property
@@ -48,7 +49,7 @@ class TextScore:
         return self.nats / self.bytes / math.log(2)
 
     def to_dict(self) -> dict[str, float]:
-        names = ("perplexity", "nats_per_token", "bits_per_byte", "tokens", "bytes", "nats")
+        names = ("perplexity", "nats_per_token", "bits_per_byte", "tokens", "unknown", "bytes", "nats")
         return {name: getattr(self, name) for name in names}
 
 
@@ -91,13 +92,16 @@ class LanguageModel(Runner):
         seed: int = 1,
     ) -> Iterator[str]:
         """The same, piece by piece. A draw depends on (seed, number of the token) only."""
+        require(max_tokens > 0, f"max_tokens: {max_tokens} is too few; use at least 1")
         options = DecodeConfig(
             sampling=True, temperature=temperature or 1.0, top_k=top_k if temperature else 1, top_p=top_p, seed=seed
         )
-        *before, line = self._encode(prompt)
-        past = [self.tokenizer.vocabulary.eos, *(piece for ids in before for piece in ids), *line]
+        return self._stream(self._encode(prompt), max_tokens, options)
+
+    def _stream(self, prompt: list[list[int]], max_tokens: int, options: DecodeConfig) -> Iterator[str]:
+        end, line = self.tokenizer.vocabulary.eos, prompt[-1]
+        past = [end, *(piece for ids in prompt for piece in ids)]
         shown = self.tokenizer.decode(line)
-        end = self.tokenizer.vocabulary.eos
         for piece in self._sample(past, max_tokens, options):
             if piece == end:
                 yield self._rest(line, shown, final=True) + "\n"
@@ -152,7 +156,12 @@ class LanguageModel(Runner):
         ids = np.fromiter((piece for row in rows for piece in (*row, eos)), np.int64)
         normalization = self.tokenizer.normalization
         size = sum(len(normalize(line, normalization).encode()) + 1 for line in lines)
-        return TextScore(self._nats(np.concatenate(([eos], ids)), advance), len(ids), size)
+        unknown = int((ids == self.tokenizer.vocabulary.unk).sum())
+        return TextScore(self._nats(np.concatenate(([eos], ids)), advance), len(ids), unknown, size)
+
+    def unknown(self, text: str) -> int:
+        """How many tokens of a text stand for characters that the model does not know."""
+        return sum(ids.count(self.tokenizer.vocabulary.unk) for ids in self._encode(text))
 
     def _nats(self, ids: Ids, advance: Advance) -> float:
         """Of all ids but the first."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -31,9 +32,11 @@ class Runner:
         from dragoman.decode.engines.plain import in_precision
 
         self.device = torch.device(find_device(device) if isinstance(device, str) else device)
-        self.config: Config = bundle.config
+        decode = bundle.config.decode
+        decode = decode if threads is None else replace(decode, threads=threads)
+        self.config: Config = replace(bundle.config, decode=decode)
         self.tokenizers = bundle.tokenizers
-        self._threads = choose_threads(threads or bundle.config.decode.threads, bundle.config.model.d_model)
+        self._threads = choose_threads(decode.threads, bundle.config.model.d_model)
         self.model: Any = in_precision(bundle.model.to(self.device).eval(), self.device, precision)
 
     @classmethod

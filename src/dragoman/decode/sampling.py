@@ -54,7 +54,7 @@ def sample(
 def draw(log_prob_NV: Tensor, uniform_N: Tensor, options: DecodeConfig) -> Tensor:
     """Draw one id per row, [N, 1], by inverse CDF, after temperature, then top-k, then top-p."""
     value_NC, id_NC = log_prob_NV, None
-    if options.top_k > 0 or options.top_p < 1.0:  # only these need sorted values
+    if 0 < options.top_k < log_prob_NV.shape[1] or options.top_p < 1.0:  # only these need sorted values
         value_NC, id_NC = largest(log_prob_NV, options.top_k or log_prob_NV.shape[1])
     prob_NC = torch.softmax(value_NC.float() / options.temperature, dim=1)
     if options.top_p < 1.0:

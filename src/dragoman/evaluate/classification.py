@@ -73,14 +73,14 @@ def score_labels(right_N: Ints, log_prob_NC: Floats, labels: list[str], resample
     predicted_N = log_prob_NC.argmax(axis=1)
     count, size = len(right_N), len(labels)
     counts_CC = np.bincount(right_N * size + predicted_N, minlength=size * size).reshape(size, size)
-    found = _accuracy_and_f1(counts_CC, counts_CC)
+    found = _accuracy_and_f1(counts_CC)
     # to resample texts is to draw cells of the confusion matrix; most may be empty
     cells = counts_CC.nonzero()
     random, drawn = np.random.default_rng(SEED), [found]
     for _ in range(resamples):
         drawn_CC = np.zeros_like(counts_CC)
         drawn_CC[cells] = random.multinomial(count, counts_CC[cells] / count)
-        drawn.append(_accuracy_and_f1(drawn_CC, counts_CC))
+        drawn.append(_accuracy_and_f1(drawn_CC))
     lows, highs = np.quantile(drawn[1:] or drawn, (0.025, 0.975), axis=0)
     accuracy, macro_f1 = (
         Interval(*(100 * float(value) for value in each)) for each in zip(found, lows, highs, strict=True)
@@ -90,7 +90,7 @@ def score_labels(right_N: Ints, log_prob_NC: Floats, labels: list[str], resample
         accuracy,
         macro_f1,
         counts_CC,
-        float(-log_prob_NC[np.arange(count), right_N].mean()),
+        float(abs(log_prob_NC[np.arange(count), right_N].mean())),
         _calibration_error(right_N == predicted_N, np.exp(log_prob_NC.max(axis=1))),
     )
 
@@ -118,9 +118,9 @@ def best_temperature(right_N: Ints, log_prob_NC: Floats) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def _accuracy_and_f1(counts_CC: Ints, whole_CC: Ints) -> tuple[float, float]:
-    """Accuracy, and the mean F1 of the labels that occur in the whole set, right or predicted."""
-    used_C = (whole_CC.sum(axis=0) + whole_CC.sum(axis=1)) > 0
+def _accuracy_and_f1(counts_CC: Ints) -> tuple[float, float]:
+    """Accuracy, and the mean F1 of the labels that occur, right or predicted."""
+    used_C = (counts_CC.sum(axis=0) + counts_CC.sum(axis=1)) > 0
     return float(np.trace(counts_CC) / counts_CC.sum()), float(_rates(counts_CC)[2][used_C].mean())
 
 

@@ -79,8 +79,8 @@ def inspect_text(model: LanguageModel, text: str) -> TextInspection:
 def inspect_label(classifier: Classifier, text: str) -> TextInspection:
     """The label of a text, what each token adds to it, and where </s> looked, whose state is classified.
 
-    The influence of a token is what its removal takes from the label's log-probability. With pooling = "mean" the mean
-    over all tokens is shown in place of </s>.
+    The influence of a token is what its removal takes from the label's log-odds. With pooling = "mean" the mean over
+    all tokens is shown in place of </s>.
     """
     if problem := text_line(text).problem:
         raise DataError(f"text: {problem}; fix the text")
@@ -89,7 +89,9 @@ def inspect_label(classifier: Classifier, text: str) -> TextInspection:
     without = [ids[:place] + ids[place + 1 :] for place in range(len(ids) - 1)]  # </s> stays
     log_probs = classifier.log_probs([ids, *without])
     label = int(log_probs[0].argmax())
-    influence = [float(log_probs[0, label] - one[label]) for one in log_probs[1:]]
+    others = np.logaddexp.reduce(np.delete(log_probs, label, axis=1), axis=1)
+    odds = log_probs[:, label] - others  # not the probability alone, which hardly changes near 1
+    influence = [float(odds[0] - one) for one in odds[1:]]
     with classifier.inference():
         _, weights = classifier.model(torch.tensor([ids], device=classifier.device), need_weights=True)
     attention_LHTT = stacked(weights.encoder)
@@ -130,9 +132,11 @@ def draw(found: TextInspection) -> Iterator[tuple[str, str]]:
     yield "heads", pictures.svg_grid(attention, names, title="Every head (layer.head)", caption=caption)
 
 
-def page(found: TextInspection, model_name: str) -> str:
+def page(inspected: Sequence[TextInspection], model_name: str) -> str:
     """Everything as one HTML file."""
-    parts = [*section(found.summary, table(found.headings, found.table))]
-    for name, picture in draw(found):
-        parts += section("All heads" if name == "heads" else name.replace("-", " ").capitalize(), picture)
-    return document(f"{model_name}: {found.text}", parts)
+    parts: list[str] = []
+    for found in inspected:
+        parts += section(f"{found.text}: {found.summary}", table(found.headings, found.table))
+        for name, picture in draw(found):
+            parts += section("All heads" if name == "heads" else name.replace("-", " ").capitalize(), picture)
+    return document(f"{model_name}: {inspected[0].text}", parts)

@@ -1,6 +1,7 @@
 """Classification: texts with a label each, cross-entropy of the label, accuracy and F1."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
 
 SAMPLES = 10
+LABELS_SHOWN = 10
 
 
 class LabelStore(Store):
@@ -92,6 +94,12 @@ class ClassificationTask:
             counts_C = np.bincount(store.gather_target(np.arange(len(store)))[0], minlength=labels.size)
             store.weight_C = (len(store) / (labels.size * np.maximum(counts_C, 1))).astype(np.float32)
         return store
+
+    def describe_rows(self, store: LabelStore, tokenizers: Tokenizers) -> str:
+        counts = Counter(store.gather_target(np.arange(len(store)))[0].tolist())
+        names = _labels(tokenizers).names
+        shown = ", ".join(f"{count:,} {names[label]}" for label, count in counts.most_common(LABELS_SHOWN))
+        return f": {shown}{', ...' if len(counts) > LABELS_SHOWN else ''}"
 
     def collate(self, store: LabelStore, rows: Rows) -> LabelBatch:
         vocabulary = store.source_vocabulary

@@ -61,6 +61,9 @@ class LanguageModelTask:
             progress=lambda done: working(f"encoding {what} lines", done),
         )
 
+    def describe_rows(self, store: TextStore, tokenizers: Tokenizers) -> str:
+        return ""
+
     def collate(self, store: TextStore, rows: Rows) -> TextBatch:
         before, ids, sizes = store.gather(rows)
         ends, pad = np.cumsum(sizes)[:-1], store.vocabulary.pad
@@ -113,7 +116,7 @@ class LanguageModelTask:
         lines = [line.text for line in read_text(files, on_bad_line=prepared.config.data.on_bad_line, report=report)]
         for each in report.notes():
             note(each)
-        score = LanguageModel(bundle, device).score("\n".join(lines), advance)
+        score = LanguageModel(bundle, device).score("".join(f"{line}\n" for line in lines), advance)
         summary = (
             f"perplexity {score.perplexity:.2f}, {score.nats_per_token:.4f} nats a token, "
             f"{score.bits_per_byte:.3f} bits a byte"

@@ -82,6 +82,9 @@ class Task(Protocol):
     ) -> AnyStore:  # fmt: skip
         """The encoded corpus of these files, kept in `directory`."""
 
+    def describe_rows(self, store: Any, tokenizers: Tokenizers) -> str:
+        """More on a corpus than the number of its rows."""
+
     def collate(self, store: Any, rows: Rows) -> AnyBatch:
         """A padded batch of these rows."""
 

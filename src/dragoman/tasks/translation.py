@@ -80,6 +80,9 @@ class TranslationTask:
             progress=lambda done: working(f"encoding {what} pairs", done),
         )
 
+    def describe_rows(self, store: Store, tokenizers: Tokenizers) -> str:
+        return ""
+
     def collate(self, store: Store, rows: Rows) -> Batch:
         return collate(store, rows)
 

@@ -3,6 +3,7 @@
 It stands where a translator has the target's tokenizer: a label is a text of one piece.
 """
 
+import difflib
 import functools
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,8 @@ from dragoman.text.normalize import normalize
 from dragoman.text.vocabulary import Vocabulary
 
 MAX_LABELS = 10_000  # labels; more are most likely text
-NO_ID = -1  # no id
+NO_ID = -1
+SHOWN = 20  # labels that an error lists
 
 
 class Labels:
@@ -52,6 +54,9 @@ class Labels:
     def to_bytes(self) -> bytes:
         return "".join(f"{name}\n" for name in self.names).encode()
 
+    def __repr__(self) -> str:
+        return f"Labels({self.names})"
+
     @property
     def size(self) -> int:
         return len(self.names)
@@ -66,7 +71,8 @@ class Labels:
 
     def suggest(self, text: str) -> str:
         """What to say of a text that is no label."""
-        return suggestion(text, self.names)
+        near = difflib.get_close_matches(text, self.names, n=1)
+        return suggestion(text, self.names) if near or len(self.names) <= SHOWN else f"there are {self.size:,} others"
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids[normalize(text)]] for text in texts]

@@ -160,7 +160,7 @@ def _store(
     reporter: Reporter,
 ) -> AnyStore:
     store = task.build_store(what, data, files, config, tokenizers, run / "data", reporter.working)
-    reporter.note(f"{len(store):,} {what} {task.rows}")
+    reporter.note(f"{len(store):,} {what} {task.rows}{task.describe_rows(store, tokenizers)}")
     for note in store.report.notes():
         reporter.note(note)
     return store

@@ -11,6 +11,8 @@ from dragoman.model.build import Model
 from dragoman.tasks.choice import task_of
 from dragoman.tasks.task import PreparedData
 
+TIE = 1e-6  # few texts give equal scores: the lower loss is better then
+
 
 class Validation:
     """Measures a model in training, always on the same data."""
@@ -35,4 +37,6 @@ class Validation:
         value = float(record[self.settings.valid_metric])
         if not math.isfinite(value):
             return -math.inf
+        if self.settings.valid_metric in ("accuracy", "macro_f1"):
+            return value - TIE * float(record["loss"])
         return -value if self.settings.valid_metric == "loss" else value

@@ -74,8 +74,8 @@ def _tests(run: Path, task: Task) -> Iterator[str]:
     if result is None:
         return
     headings, rows = task.test_table(result["tests"])
-    search = f"Beam {result['search']['beam']}, at" if "search" in result else "At"
-    yield from section("Test sets", table(headings, rows) + f"<p>{search} step {result['steps']:,}.</p>")
+    search = f"Beam {result['search']['beam']}, after" if "search" in result else "After"
+    yield from section("Test sets", table(headings, rows) + f"<p>{search} {result['steps']:,} steps.</p>")
 
 
 def _samples(valid: Sequence[Record]) -> Iterator[str]:
