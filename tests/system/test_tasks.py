@@ -92,6 +92,7 @@ def test_a_language_model_learns_its_text(language_model: Path, texts: Path) -> 
     assert tested["nats"] == pytest.approx(score.nats, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_language_model_resumes_to_the_bit(texts: Path, language_model: Path, tmp_path: Path) -> None:
     train(lm_config(texts, "train.max_steps=40", "train.save_every=20"), tmp_path / "lm")
     train(lm_config(texts, "train.max_steps=60", "train.save_every=20"), tmp_path / "lm")
@@ -182,6 +183,7 @@ def test_a_classifier_starts_from_a_translator(quick_run: Path, texts: Path, tmp
     assert {*ours.weights} - {*shared} == {"output.weight", "output.bias"}
 
 
+@pytest.mark.slow
 def test_labels_keep_their_case_whatever_the_text_does(tmp_path: Path) -> None:
     rows = [
         f"{word} film {number}\t{label}\n" for number in range(20) for word, label in (("Good", "Pos"), ("Bad", "Neg"))
@@ -238,6 +240,7 @@ def test_files_of_another_task_are_refused(texts: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["language_model", "classifier"])
 def test_a_run_starts_from_a_model_of_its_own_task(
     name: str, texts: Path, tmp_path: Path, request: pytest.FixtureRequest
@@ -255,6 +258,7 @@ def test_a_run_starts_from_a_model_of_its_own_task(
     assert all((ours.weights[name] == theirs.weights[name]).all() for name in theirs.weights if "output" not in name)
 
 
+@pytest.mark.slow
 def test_a_language_model_starts_from_the_decoder_of_a_translator(quick_run: Path, texts: Path, tmp_path: Path) -> None:
     files = ["--text", texts / "train.txt", "--valid-text", texts / "valid.txt"]
     asked = ("model.architecture=decoder", "train.max_steps=1", "train.learning_rate=0", "train.trackers=[]")
