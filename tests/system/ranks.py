@@ -10,8 +10,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,15 +20,19 @@ import torch
 from torch import Tensor
 
 from dragoman.config import Config
+from dragoman.data.batching import Batch
 from dragoman.data.sampled import sampled_store
 from dragoman.errors import DragomanError
+from dragoman.tasks.translation import TranslationTask
 from dragoman.training import batches, checkpoint, loop
 from dragoman.training.gradients import _Layout
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 ATTEMPT = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 WRITES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link", "os.symlink")
-gradients = _Layout.gradients
+gradients, collate = _Layout.gradients, TranslationTask.collate
+rows_of: dict[int, list[int]] = {}  # of a batch, by the id of its tensor
+kept: list[Batch] = []
 
 written: list[str] = []
 
@@ -41,9 +45,16 @@ def audit(event: str, arguments: tuple[Any, ...]) -> None:
         written.append(str(arguments[0]))
 
 
+def collate_noting_rows(self: TranslationTask, store: Any, rows: Any) -> Batch:
+    batch = collate(self, store, rows)
+    rows_of[id(batch.source_ids)] = rows.tolist()
+    kept.append(batch)  # so that no other batch gets its id
+    return batch
+
+
 def recording(rows: list[list[list[int]]]) -> Callable[..., Tensor]:
     def wrapped(self: _Layout, batches: Sequence[Any], tokens: int) -> Tensor:
-        rows.append([batch.rows.tolist() for batch in batches])
+        rows.append([rows_of[id(batch.source_ids)] for batch in batches])
         return gradients(self, batches, tokens)
 
     return wrapped
@@ -105,9 +116,18 @@ def slowly_opened(*arguments: Any, **options: Any) -> Any:
     return sampled_store(*arguments, **options)
 
 
+@contextmanager
+def _both(one: Any, other: Any) -> Iterator[None]:
+    with one, other:
+        yield
+
+
 def changes(names: Sequence[str], rows: list[list[list[int]]]) -> list[Any]:
     known: dict[str, Callable[[], Any]] = {
-        "record rows": lambda: patch.object(_Layout, "gradients", recording(rows)),
+        "record rows": lambda: _both(
+            patch.object(_Layout, "gradients", recording(rows)),
+            patch.object(TranslationTask, "collate", collate_noting_rows),
+        ),
         "normalise by rank": lambda: patch.object(_Layout, "gradients", normalised_by_rank),
         "lose random state": lambda: patch.object(checkpoint, "own_rng_state", lambda *_: None),
         "kill rank 0": lambda: patch.object(_Layout, "gradients", killed(0)),

@@ -319,8 +319,8 @@ def test_page_has_every_text(classifier: Path, tmp_path: Path) -> None:
     shown = output_of("inspect", "--model", classifier, "great film", "awful plot", "--out", tmp_path / "page.html")
     assert shown == f"{tmp_path / 'page.html'}: 2 texts; open it in a browser\n"
     page = (tmp_path / "page.html").read_text()
-    assert "great film: pos" in page
-    assert "awful plot: neg" in page
+    assert "great film: label pos" in page
+    assert "awful plot: label neg" in page
 
 
 # What does not fit

@@ -106,7 +106,7 @@ def inspect_label(classifier: Classifier, text: str) -> TextInspection:
     ]
     return TextInspection(
         text,
-        f"{names[label]}: {said[names[label]]:.1%}",
+        f"label {names[label]}, {said[names[label]]:.1%}",
         tokens,
         attention_LHTT,
         ("token", "influence", "attention"),

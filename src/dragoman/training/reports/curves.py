@@ -33,8 +33,10 @@ def best_of(records: Iterable[Record], metric: str) -> Record | None:
     return max(scored, key=lambda record: float(record[metric]), default=None)
 
 
-def curves(records: Sequence[Record], smoothing: float, *, speed: bool = False) -> str:
-    """Panels for what was measured; empty when nothing was."""
+def curves(
+    records: Sequence[Record], smoothing: float, predicted: str = "target tokens", *, speed: bool = False
+) -> str:
+    """Panels for what was measured, empty when nothing was; `predicted` is what training counts."""
     training = "training, with label smoothing" if smoothing else "training"
     norms = _points(records, "step", "gradient_norm")
     panels = (
@@ -44,8 +46,13 @@ def curves(records: Sequence[Record], smoothing: float, *, speed: bool = False) 
         ("Gradient norm", {"before clipping": norms}, all(norm > 0 for _, norm in norms)),
         ("Speed", {"training": _points(records, "step", "tokens_per_second") if speed else []}, False),
     )
-    labels = {"Loss": "nats a token", "Validation": "score, of 100", "Learning rate": "rate", "Gradient norm": "norm"}
-    labels |= {"Speed": "target tokens per second"}
+    labels = {
+        "Loss": "nats a text" if predicted == "texts" else "nats a token",
+        "Validation": "score, of 100",
+        "Learning rate": "rate",
+        "Gradient norm": "norm",
+    }
+    labels |= {"Speed": f"{predicted} per second"}
     drawn = []
     for title, lines, logarithmic in panels:
         series = {name: line for name, line in lines.items() if line}

@@ -41,7 +41,7 @@ def write_html_report(run: Path, out: Path | None = None) -> Path:
     parts = [
         *_facts(run, records),
         *_tests(run, task_of(config)),
-        *section("Curves", curves(records, config.train.label_smoothing, speed=True)),
+        *section("Curves", curves(records, config.train.label_smoothing, task_of(config).predicted, speed=True)),
         *_samples([record for record in records if record["kind"] == "valid"]),
         *_attention(read_snapshots(run, max(record["step"] for record in records))),
         *section("Data", _data(run)),

@@ -28,8 +28,9 @@ def write_summary(prepared: PreparedData, run: Path, device: torch.device, reaso
     """Write DIR/summary.md and its pictures; `reason` says why the run stopped. Takes seconds."""
     records = read_log(run)
     published = read_published(run)
-    samples = task_of(prepared.config).show_samples(bundle.load_bundle(run), prepared, device)
-    drawn = curves(records, prepared.config.train.label_smoothing)
+    task = task_of(prepared.config)
+    samples = task.show_samples(bundle.load_bundle(run), prepared, device)
+    drawn = curves(records, prepared.config.train.label_smoothing, task.predicted)
     for name, picture in ((CURVES, drawn), (ATTENTION, samples.picture)):
         if picture:
             files.write_file(run / name, picture.encode())
