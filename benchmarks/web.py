@@ -1,4 +1,4 @@
-"""TranslationTask in a browser: the page of `dragoman export --to web` and, with the same weights, transformers.js.
+"""Translating in a browser: the page of `dragoman export --to web` and, with the same weights, transformers.js.
 
     python -m benchmarks.web --node-modules DIR [--model en-de] [--input FILE] [--lines 30] [--repeats 3] [--json]
 

@@ -440,7 +440,7 @@ def test_a_newer_text_replaces_the_one_before(browser: Any, runtime: Path, tmp_p
     # at once: typing so much takes the browser long
     page.locator("#source").evaluate("box => (box.value = 'the cat sat on the mat\\n'.repeat(3000))")
     page.press("#source", "Control+Enter")
-    page.locator("#status", has_text="TranslationTask line").wait_for()
+    page.locator("#status", has_text="Translating line").wait_for()
     assert translate(page, "a dog", 1) == translator.translate("a dog", beam=1).text
     page.fill("#source", "")
     page.press("#source", "Control+Enter")
