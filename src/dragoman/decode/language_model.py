@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,16 @@ class TextScore:
         return {name: getattr(self, name) for name in names}
 
 
+class SamplingOptions(TypedDict, total=False):
+    """The keyword arguments of `LanguageModel.stream`."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
 class LanguageModel(Runner):
     """A decoder that continues and scores text. Create one with `LanguageModel.load`."""
 
@@ -67,19 +78,9 @@ class LanguageModel(Runner):
         """How many tokens the model looks back on."""
         return min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
 
-    def generate(
-        self,
-        prompt: str = "",
-        *,
-        max_tokens: int = 200,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 1,
-    ) -> str:
-        """Continue `prompt` by sampling; returns the continuation only. Temperature 0 takes the likeliest token."""
-        options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        return "".join(self.stream(prompt, max_tokens=max_tokens, **options))  # type: ignore[arg-type]
+    def generate(self, prompt: str = "", **options: Unpack[SamplingOptions]) -> str:
+        """Continue `prompt` by sampling; returns the continuation only. The options are those of `stream`."""
+        return "".join(self.stream(prompt, **options))
 
     def stream(
         self,
@@ -91,7 +92,10 @@ class LanguageModel(Runner):
         top_p: float = 1.0,
         seed: int = 1,
     ) -> Iterator[str]:
-        """The same, piece by piece. A draw depends on (seed, number of the token) only."""
+        """Yield the continuation as it is sampled. Temperature 0 takes the likeliest token.
+
+        A draw depends on (seed, number of the token) only.
+        """
         require(max_tokens > 0, f"max_tokens: {max_tokens} is too few; use at least 1")
         options = DecodeConfig(
             sampling=True, temperature=temperature or 1.0, top_k=top_k if temperature else 1, top_p=top_p, seed=seed
