@@ -21,9 +21,12 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # instead of typing's, which takes a while to import
 if TYPE_CHECKING:
     from dragoman.config import Config, TransformerConfig
+    from dragoman.data.features import write_features
     from dragoman.decode.classifier import Classifier
+    from dragoman.decode.forecaster import Forecaster
     from dragoman.decode.language_model import LanguageModel
     from dragoman.decode.options import DecodeOptions
+    from dragoman.decode.transcriber import Transcriber
     from dragoman.decode.translation import Attention, Translation
     from dragoman.decode.translator import Translator
     from dragoman.errors import ConfigError, DataError, DiskError, DragomanError, ModelError, NonFiniteError, Stopped
@@ -39,15 +42,18 @@ _HOMES = {
     "DecodeOptions": "dragoman.decode.options",
     "DiskError": "dragoman.errors",
     "DragomanError": "dragoman.errors",
+    "Forecaster": "dragoman.decode.forecaster",
     "LanguageModel": "dragoman.decode.language_model",
     "ModelError": "dragoman.errors",
     "NonFiniteError": "dragoman.errors",
     "Stopped": "dragoman.errors",
+    "Transcriber": "dragoman.decode.transcriber",
     "Transformer": "dragoman.model.transformer",
     "TransformerConfig": "dragoman.config",
     "Translation": "dragoman.decode.translation",
     "Translator": "dragoman.decode.translator",
     "train": "dragoman.training.loop",
+    "write_features": "dragoman.data.features",
 }
 
 __all__ = [
@@ -59,16 +65,19 @@ __all__ = [
     "DecodeOptions",
     "DiskError",
     "DragomanError",
+    "Forecaster",
     "LanguageModel",
     "ModelError",
     "NonFiniteError",
     "Stopped",
+    "Transcriber",
     "Transformer",
     "TransformerConfig",
     "Translation",
     "Translator",
     "load",
     "train",
+    "write_features",
 ]
 
 

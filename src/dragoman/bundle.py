@@ -3,6 +3,8 @@
     DIR/weights.safetensors   the best weights so far, replaced by one rename; int8 where `dragoman compress` made it
     DIR/config.toml           every setting
     DIR/tokenizer.model       or source.model and target.model
+    DIR/labels.txt            the labels of a classifier
+    DIR/scale.json            the mean and the standard deviation of feature vectors
     DIR/shortlist.safetensors which target pieces can translate a source piece, if `dragoman shortlist` made it
     DIR/card.md               what it is, for humans
     DIR/manifest.json         SHA-256 of weights, tokenizers and shortlist, verified on load; users may edit the others
@@ -21,16 +23,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dragoman import hub
-from dragoman.config import CLASSIFICATION, LANGUAGE_MODEL, TRANSLATION, Config
+from dragoman.config import CLASSIFICATION, FORECASTING, LANGUAGE_MODEL, TRANSCRIPTION, TRANSLATION, Config
 from dragoman.errors import ConfigError, ModelError
 from dragoman.files import RefusedFile, make_directory, partial_path, read_checked, write_file
 from dragoman.model.shapes import weight_shapes
+from dragoman.scale import Scale
 from dragoman.shortlist import RELEARN, Shortlist, max_bytes, read_shortlist
 from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
@@ -48,8 +51,9 @@ WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md
 SHORTLIST = "shortlist.safetensors"
 CHECKPOINTS = "checkpoints"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
-LABELS = "labels.txt"
-MODEL_FILES = (MANIFEST, *TOKENIZERS, LABELS, CONFIG, WEIGHTS, SHORTLIST, CARD)
+LABELS, SCALE = "labels.txt", "scale.json"
+OTHER_FILES: dict[type, str] = {Labels: LABELS, Scale: SCALE}  # where a side is no text
+MODEL_FILES = (MANIFEST, *TOKENIZERS, LABELS, SCALE, CONFIG, WEIGHTS, SHORTLIST, CARD)
 
 # In bytes, far above any real file; larger ones are refused before they are read.
 MAX_TEXT = 4_000_000  # config.toml, card.md, manifest.json
@@ -60,23 +64,42 @@ MAX_DOTS = 20  # in a key of config.toml: tomllib takes quadratic time for them
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """One tokenizer per side; the same object twice when joint. A classifier has labels instead of a target."""
+    """What stands between data and a model, for each side: of text a tokenizer, of labels their list, of feature
+    vectors their scale. The same object twice when joint.
+    """
 
-    source: Tokenizer
-    target: Tokenizer
-    labels: Labels | None = None
+    input: Tokenizer | Scale
+    output: Tokenizer | Labels | Scale
 
     @property
-    def output(self) -> Tokenizer | Labels:
-        """What the ids that the model chooses from stand for."""
-        return self.labels or self.target
+    def source(self) -> Tokenizer:
+        """Of a model that reads text."""
+        assert not isinstance(self.input, Scale)
+        return self.input
+
+    @property
+    def target(self) -> Tokenizer:
+        """Of a model that writes text."""
+        assert not isinstance(self.output, Labels | Scale)
+        return self.output
+
+    @property
+    def labels(self) -> Labels:
+        """Of a classifier."""
+        assert isinstance(self.output, Labels)
+        return self.output
+
+    @property
+    def scale(self) -> Scale:
+        """Of a model that reads vectors."""
+        assert isinstance(self.input, Scale)
+        return self.input
 
     def files(self) -> dict[str, bytes]:
-        if self.labels is not None:
-            return {"tokenizer.model": self.source.to_bytes(), LABELS: self.labels.to_bytes()}
-        if self.source is self.target:
-            return {"tokenizer.model": self.source.to_bytes()}
-        return {"source.model": self.source.to_bytes(), "target.model": self.target.to_bytes()}
+        """The content of the files that hold them."""
+        one = self.input is self.output or isinstance(self.input, Scale) or isinstance(self.output, Labels)
+        named = zip((self.input, self.output), tokenizer_names(joint=one), strict=True)
+        return {OTHER_FILES.get(type(side), name): side.to_bytes() for side, name in named}
 
 
 class Bundle:
@@ -323,8 +346,16 @@ COMMANDS = {  # what uses a model of each task
     TRANSLATION: "dragoman translate",
     LANGUAGE_MODEL: "dragoman generate",
     CLASSIFICATION: "dragoman classify",
+    TRANSCRIPTION: "dragoman transcribe",
+    FORECASTING: "dragoman forecast",
 }
-NAMES = {TRANSLATION: "a translation model", LANGUAGE_MODEL: "a language model", CLASSIFICATION: "a classifier"}
+NAMES = {
+    TRANSLATION: "a translation model",
+    LANGUAGE_MODEL: "a language model",
+    CLASSIFICATION: "a classifier",
+    TRANSCRIPTION: "a transcriber",
+    FORECASTING: "a forecaster",
+}
 
 
 def require_task(config: Config, task: str, model: str | Path) -> None:
@@ -342,13 +373,21 @@ def tokenizer_names(joint: bool) -> tuple[str, str]:
     return (joint_name, joint_name) if joint else (source_name, target_name)
 
 
+def _side_files(config: Config) -> tuple[str, str]:
+    """The file of each side."""
+    source, target = tokenizer_names(config.text.joint)
+    if getattr(config.model, "source_features", None) is not None:
+        source = SCALE
+    return source, {CLASSIFICATION: LABELS, FORECASTING: SCALE}.get(config.task, target)
+
+
 def tokenizer_files(config: Config) -> list[str]:
-    """The names of all files with vocabularies."""
-    return [*dict.fromkeys(tokenizer_names(config.text.joint)), *([LABELS] if config.task == CLASSIFICATION else [])]
+    """The names of all files with vocabularies, labels and scales."""
+    return [*dict.fromkeys(_side_files(config))]
 
 
 def load_tokenizers(directory: Path, config: Config) -> Tokenizers:
-    """The tokenizers of a model directory, and its labels if it is a classifier."""
+    """The tokenizers of a model directory, its labels if it is a classifier, the scale of vectors."""
 
     def load(name: str, read: Callable[[bytes], T]) -> T:
         with _verified(directory, name, MAX_TOKENIZER) as content:
@@ -360,21 +399,21 @@ def load_tokenizers(directory: Path, config: Config) -> Tokenizers:
     def tokenizer(content: bytes) -> Tokenizer:
         return Tokenizer.from_bytes(content, config.text.normalization)
 
-    names = tokenizer_names(config.text.joint)
-    loaded = {name: load(name, tokenizer) for name in sorted(set(names))}
-    labels = load(LABELS, Labels.from_bytes) if config.task == CLASSIFICATION else None
-    return Tokenizers(loaded[names[0]], loaded[names[1]], labels)
+    readers: dict[str, Callable[[bytes], Any]] = {LABELS: Labels.from_bytes, SCALE: Scale.from_bytes}
+    names = _side_files(config)
+    loaded = {name: load(name, readers.get(name, tokenizer)) for name in dict.fromkeys(names)}
+    return Tokenizers(loaded[names[0]], loaded[names[1]])
 
 
 def load_bundle(directory: Path) -> Bundle:
     """Load a model directory and check that its configuration, tokenizers and weights fit together."""
     config = load_config(directory)
     tokenizers = load_tokenizers(directory, config)
-    sizes = (tokenizers.source.size, tokenizers.output.size)
-    if sizes != (config.model.vocab_size, config.model.target_vocabulary):
+    sizes = (tokenizers.input.size, tokenizers.output.size)
+    if sizes != (config.model.input_size, config.model.target_vocabulary):
         raise ModelError(
             f"{directory}: its vocabularies have {sizes[0]} and {sizes[1]} entries, its config.toml says "
-            f"{config.model.vocab_size} and {config.model.target_vocabulary}; restore the files that belong together"
+            f"{config.model.input_size} and {config.model.target_vocabulary}; restore the files that belong together"
         )
     path = directory / WEIGHTS
     if not path.exists():
@@ -387,7 +426,7 @@ def load_bundle(directory: Path) -> Bundle:
 
 
 def _load_shortlist(directory: Path, tokenizers: Tokenizers) -> Shortlist | None:
-    path, sizes = directory / SHORTLIST, (tokenizers.source.size, tokenizers.target.size)
+    path, sizes = directory / SHORTLIST, (tokenizers.input.size, tokenizers.output.size)
     if not os.path.lexists(path):
         return None
     with _verified(directory, SHORTLIST, max_bytes(*sizes) + MAX_HEADER) as content:

@@ -116,6 +116,8 @@ class StackSize:
 SIZES = (  # of a model, in the order in which they are checked
     "vocab_size",
     "target_vocab_size",
+    "source_features",
+    "target_features",
     "num_labels",
     "d_model",
     "d_ff",
@@ -173,8 +175,13 @@ class LayersConfig:
         raise NotImplementedError
 
     @property
+    def input_size(self) -> int:
+        """How many ids the source may consist of; of vectors, how many numbers each has."""
+        return getattr(self, "source_features", None) or self.vocab_size
+
+    @property
     def target_vocabulary(self) -> int:
-        """How many ids the model chooses from."""
+        """How many ids the model chooses from; of a forecaster, how many numbers it predicts at once."""
         return self.vocab_size
 
     @property
@@ -224,6 +231,8 @@ class TransformerConfig(LayersConfig):
     vocab_size: int = 37_000  # of the source, and of the target unless target_vocab_size is given
     num_layers: int = 6  # layers of the encoder, and of the decoder unless decoder_num_layers is given
     target_vocab_size: int | None = None  # of the target, where it has a vocabulary of its own
+    source_features: int | None = None  # numbers in each vector of a source that is no text: frames, patches, rows
+    target_features: int | None = None  # the same of the target: the model forecasts a series
     decoder_num_layers: int | None = None  # layers of the decoder; None: as the encoder
     decoder_d_model: int | None = None  # width of the decoder; None: as the encoder
     decoder_d_ff: int | None = None  # inner width of the decoder's feed-forward networks; None: as the encoder
@@ -242,6 +251,7 @@ class TransformerConfig(LayersConfig):
                 f"{self.decoder.d_model}; make d_model and decoder_d_model equal or set share_source_target = false",
             )
         _require_one_vocabulary(self)
+        _require_unshared_features(self)
 
     @property
     def stacks(self) -> dict[str, StackSize]:
@@ -262,10 +272,10 @@ class TransformerConfig(LayersConfig):
 
     @property
     def target_vocabulary(self) -> int:
-        return self.target_vocab_size or self.vocab_size
+        return self.target_features or self.target_vocab_size or self.vocab_size
 
     def with_vocabulary(self, source_size: int, target_size: int, *, joint: bool) -> Self:
-        return replace(self, vocab_size=source_size, target_vocab_size=None if joint else target_size)
+        return replace(self, **_vocabulary_sizes(self, source_size, target_size, joint))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -286,11 +296,12 @@ class DecoderConfig(LayersConfig):
 
 @dataclass(frozen=True)
 class EncoderConfig(LayersConfig):
-    """The shape of an encoder alone: a classifier of texts."""
+    """The shape of an encoder alone: a classifier."""
 
     architecture: Literal["encoder"] = "encoder"  # the kind of model
+    source_features: int | None = None  # numbers in each vector of a source that is no text: frames, patches, rows
     num_labels: int = 2  # labels to choose from
-    pooling: Literal["end", "mean"] = "end"  # what is classified: the state of the last token, or the mean of all
+    pooling: Literal["end", "mean"] = "end"  # what is classified: the last state, of </s> in a text, or the mean of all
 
     @property
     def stacks(self) -> dict[str, StackSize]:
@@ -301,16 +312,18 @@ class EncoderConfig(LayersConfig):
         return self.num_labels
 
     def with_vocabulary(self, source_size: int, target_size: int, *, joint: bool) -> Self:
-        return replace(self, vocab_size=source_size, num_labels=target_size)
+        return replace(self, vocab_size=source_size if self.source_features is None else 1, num_labels=target_size)
 
 
 @dataclass(frozen=True)
 class RecurrentConfig:
     """The shape of a recurrent encoder-decoder, the Transformer's ancestor."""
 
-    architecture: Literal["rnn"] = "rnn"  # the kind of model
+    architecture: Literal["rnn", "lstm"] = "rnn"  # the kind of model; lstm: with cell = lstm
     vocab_size: int = 37_000  # of the source, and of the target unless target_vocab_size is given
     target_vocab_size: int | None = None  # of the target, where it has a vocabulary of its own
+    source_features: int | None = None  # numbers in each vector of a source that is no text: frames, patches, rows
+    target_features: int | None = None  # the same of the target: the model forecasts a series
     cell: Literal["rnn", "lstm"] = "lstm"  # the recurrent cell
     context: Literal["none", "source", "self"] = "source"  # what a step attends to: nothing, the source, earlier steps
     score: Literal["dot", "scaled_dot", "general", "additive"] = "scaled_dot"  # how attention compares two states
@@ -322,22 +335,31 @@ class RecurrentConfig:
 
     def __post_init__(self) -> None:
         check_fields("model", self)
-        for name in ("vocab_size", "target_vocab_size", "d_model"):
-            _require_range("model", name, getattr(self, name), 1, LARGEST)
+        for name in SIZES:
+            _require_range("model", name, getattr(self, name, None), 1, LARGEST)
         _require_range("model", "num_layers", self.num_layers, 1, 1000)
         _require_range("model", "dropout", self.dropout, 0.0, 0.999)
+        require(
+            self.architecture == "rnn" or self.cell == "lstm",
+            f"model.cell: {self.cell} is not the cell of an lstm; set model.architecture = rnn",
+        )
         _require_one_vocabulary(self)
+        _require_unshared_features(self)
+
+    @property
+    def input_size(self) -> int:
+        return self.source_features or self.vocab_size
 
     @property
     def target_vocabulary(self) -> int:
-        return self.target_vocab_size or self.vocab_size
+        return self.target_features or self.target_vocab_size or self.vocab_size
 
     @property
     def longest(self) -> int | None:
         return None
 
     def with_vocabulary(self, source_size: int, target_size: int, *, joint: bool) -> Self:
-        return replace(self, vocab_size=source_size, target_vocab_size=None if joint else target_size)
+        return replace(self, **_vocabulary_sizes(self, source_size, target_size, joint))  # type: ignore[arg-type]
 
 
 ModelConfig = TransformerConfig | DecoderConfig | EncoderConfig | RecurrentConfig
@@ -346,7 +368,34 @@ ARCHITECTURES: dict[str, type[ModelConfig]] = {
     "decoder": DecoderConfig,
     "encoder": EncoderConfig,
     "rnn": RecurrentConfig,
+    "lstm": RecurrentConfig,
 }
+
+
+def _vocabulary_sizes(
+    model: TransformerConfig | RecurrentConfig, source_size: int, target_size: int, joint: bool
+) -> dict[str, int | None]:
+    if model.target_features is not None:
+        return {"vocab_size": 1}  # no text on either side
+    if model.source_features is not None:
+        return {"vocab_size": target_size}
+    return {"vocab_size": source_size, "target_vocab_size": None if joint else target_size}
+
+
+def _require_unshared_features(model: TransformerConfig | RecurrentConfig) -> None:
+    """What projects vectors cannot be the embedding of ids."""
+    require(
+        model.source_features is not None or model.target_features is None,
+        "model.target_features: a forecast needs a series to start from; set model.source_features too",
+    )
+    require(
+        model.source_features is None or not model.share_source_target,
+        "model.share_source_target: vectors have no embedding to share; set it to false",
+    )
+    require(
+        model.target_features is None or not model.share_target_output,
+        "model.share_target_output: vectors have no embedding to share; set it to false",
+    )
 
 
 def _require_one_vocabulary(model: TransformerConfig | RecurrentConfig) -> None:
@@ -370,6 +419,14 @@ class DataConfig:
     text: tuple[str, ...] = ()  # of a language model: training text, one or more files
     valid_text: tuple[str, ...] = ()  # of a language model: held-out text for validation
     test_text: tuple[str, ...] = ()  # of a language model: test sets, each a file of its own, scored once at the end
+    series: tuple[str, ...] = ()  # of a forecaster: training series, one or more .csv files
+    valid_series: tuple[str, ...] = ()  # of a forecaster: held-out series for validation
+    test_series: tuple[str, ...] = ()  # of a forecaster: test sets, each a file of its own, forecast once at the end
+    lookback: int = 96  # of a forecaster: the rows it is given
+    horizon: int = 96  # of a forecaster: the rows it forecasts
+    # of a forecaster: what the values of a window are measured from: the mean of the training data, the last row given,
+    # or the mean of the rows given, in units of their standard deviation
+    relative_to: Literal["training", "last", "window"] = "last"
     generated: str = ""  # a generated corpus such as "numbers-th", instead of source, target and their validation files
     generated_size: int = 30_000  # training pairs; validation and test get 1,000 each
     generated_test: bool = False  # evaluate the test pairs of the generated corpus at the end
@@ -378,6 +435,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_fields("data", self)
         _require_range("data", "generated_size", self.generated_size, 100, 100_000_000)
+        for name in ("lookback", "horizon"):
+            _require_range("data", name, getattr(self, name), 1, 100_000)
         require(
             not (self.generated and (self.source or self.target or self.valid_source or self.valid_target)),
             f"data.generated: {self.generated!r} replaces data.source, data.target and the validation files; "
@@ -454,8 +513,11 @@ class TrainConfig:
     average: int = 5  # how many of the last checkpoints are averaged at the end
     valid_sentences: int = 1_000  # sentences translated at each validation, at most
     # what checkpoints are selected by: chrF suits languages without spaces too, exact_match counts equal lines; a
-    # language model has loss only, a classifier accuracy, `macro_f1` and loss
-    valid_metric: Literal["chrf", "bleu", "loss", "exact_match", "accuracy", "macro_f1"] = "chrf"
+    # language model has loss only, a classifier accuracy, `macro_f1` and loss, a transcriber also word_error_rate, a
+    # forecaster mse and mae
+    valid_metric: Literal[
+        "chrf", "bleu", "loss", "exact_match", "accuracy", "macro_f1", "word_error_rate", "mse", "mae"
+    ] = "chrf"
     class_weights: Literal["none", "balanced"] = "none"  # of a classifier; balanced: rare labels count more
     patience: int = 0  # validations without a better metric before stopping; 0: never
     log_every: int = 50  # steps between records in log.jsonl
@@ -569,6 +631,10 @@ class Config:
             f"train.valid_metric: {metric} is not measured in {task}; use {' or '.join(TASK_METRICS[task])}",
         )
         require(
+            task != FORECASTING or not self.train.r_drop,
+            "train.r_drop: compares distributions over ids, and a forecaster has none; leave it out",
+        )
+        require(
             task == CLASSIFICATION or self.train.class_weights == "none",
             f"train.class_weights: there are no classes in {task}; leave it out",
         )
@@ -588,7 +654,7 @@ class Config:
     @property
     def task(self) -> str:
         """What the model is for."""
-        return TASKS[self.model.architecture]
+        return _task(vars(self.model))
 
     @classmethod
     def build(
@@ -644,7 +710,7 @@ class Config:
                 origin = "labels; leave it out" if key == "num_labels" else FROM_TOKENIZER
                 require(key not in layer.get("model", ()), f"model.{key}: follows from the {origin}")
         kinds = {**_SECTIONS, "model": _architecture(values["model"])}
-        usual = TASK_DEFAULTS.get(TASKS[kinds["model"].architecture], {})
+        usual = TASK_DEFAULTS.get(_task({"architecture": kinds["model"].architecture, **values["model"]}), {})
         for defaults in (PRESETS[preset] if preset is not None else {}, usual):
             for name, entries in defaults.items():
                 # drop a preset's fields that do not apply to a recurrent model, such as heads
@@ -683,9 +749,11 @@ class Config:
 
 FROM_TOKENIZER = "tokenizer; leave it out and set text.vocab_size"
 TRANSLATION, LANGUAGE_MODEL, CLASSIFICATION = "translation", "language modelling", "classification"
-TASKS = {  # what a model of each architecture does
+TRANSCRIPTION, FORECASTING = "transcription", "forecasting"
+TASKS = {  # what a model of each architecture does with text
     "transformer": TRANSLATION,
     "rnn": TRANSLATION,
+    "lstm": TRANSLATION,
     "decoder": LANGUAGE_MODEL,
     "encoder": CLASSIFICATION,
 }
@@ -693,14 +761,30 @@ TASK_METRICS = {  # what train.valid_metric may be
     TRANSLATION: ("chrf", "bleu", "loss", "exact_match"),
     LANGUAGE_MODEL: ("loss",),
     CLASSIFICATION: ("accuracy", "macro_f1", "loss"),
+    TRANSCRIPTION: ("word_error_rate", "exact_match", "chrf", "bleu", "loss"),
+    FORECASTING: ("mse", "mae", "loss"),
 }
 # Where a task differs from translation. A preset, a file and settings win over these.
 TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     LANGUAGE_MODEL: {"text": {"normalization": "none"}, "train": {"valid_metric": "loss", "label_smoothing": 0.0}},
     CLASSIFICATION: {"train": {"valid_metric": "accuracy"}},
+    TRANSCRIPTION: {"model": {"share_source_target": False}, "train": {"valid_metric": "word_error_rate"}},
+    FORECASTING: {
+        "model": {"share_source_target": False, "share_target_output": False},
+        "train": {"valid_metric": "mse", "label_smoothing": 0.0},
+    },
 }
+LOWER_IS_BETTER = ("loss", "word_error_rate", "mse", "mae")  # metrics
 
 _SECTIONS: dict[str, Any] = {"data": DataConfig, "text": TextConfig, "train": TrainConfig, "decode": DecodeConfig}
+
+
+def _task(model: Mapping[str, Any]) -> str:
+    """What a model with these settings is for."""
+    text_task = TASKS[model["architecture"]]
+    if model.get("target_features") is not None:
+        return FORECASTING
+    return TRANSCRIPTION if text_task == TRANSLATION and model.get("source_features") is not None else text_task
 
 
 def _architecture(entries: Mapping[str, Any]) -> type[ModelConfig]:

@@ -452,6 +452,61 @@ def svg_field(
     return "\n".join([*parts, *bar, "</svg>"]) + "\n"
 
 
+FRAME_WIDTH, FRAME_HEIGHT, ROW = 640, 200, 22  # pixels of vectors over time, and of a row of attention below them
+PICTURE = 160  # pixels of the longer side of a picture
+
+
+def svg_frames(vectors_SF: np.ndarray, attention_TS: np.ndarray, tokens: Sequence[str], *, title: str) -> str:
+    """Vectors over time, as a spectrogram is drawn, and below them where each token looked, on the same axis."""
+    labels = [_fit(_printable(token), LONGEST_LABEL) for token in tokens]
+    left = 32 + max(_longest(labels), 60)
+    width, middle = math.ceil(left + FRAME_WIDTH + 24), 70 + FRAME_HEIGHT
+    bottom = middle + 12 + ROW * len(labels)
+    parts = [
+        *_card(width, bottom + 60, title),
+        _text(left - 8, 70 + FRAME_HEIGHT / 2, "vectors", size=13, color=INK, anchor="end"),
+        _image(left, 70, FRAME_WIDTH, FRAME_HEIGHT, _stretched(vectors_SF.T[::-1])),  # low frequencies at the bottom
+        _image(left, middle + 12, FRAME_WIDTH, ROW * len(labels), _stretched(attention_TS, per_row=True)),
+    ]
+    for number, label in enumerate(labels):
+        parts.append(_text(left - 8, middle + 27 + ROW * number, label, size=13, color=INK, anchor="end"))
+    caption = "each row: where a token looked, from nowhere to its most"
+    parts += [*_color_bar(24, bottom + 26), _text(190, bottom + 38, caption)]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def svg_patches(picture: np.ndarray, attention_TPQ: np.ndarray, tokens: Sequence[str], *, title: str) -> str:
+    """A picture, and once more for each token with the patches where it looked: [token, row, column]."""
+    height, width = (round(side * PICTURE / max(picture.shape)) for side in picture.shape)
+    columns = min(4, len(tokens) + 1)
+    rows = math.ceil((len(tokens) + 1) / columns)
+    across, down = PICTURE + 28, height + 36
+    parts = list(_card(24 + across * columns, 100 + down * rows, title))
+    for number, label in enumerate(["the picture", *tokens]):
+        x, y = 24 + across * (number % columns), 52 + down * (number // columns)
+        parts.append(_text(x, y + 12, _fit(_printable(label), LONGEST_LABEL), size=13, color=INK))
+        parts.append(_image(x, y + 20, width, height, _stretched(picture)))
+        if number:
+            parts.append(_image(x, y + 20, width, height, _stretched(attention_TPQ[number - 1]), opacity=0.7))
+    bottom = 60 + down * rows
+    parts += [*_color_bar(24, bottom + 10), _text(190, bottom + 22, "where a token looked, from nowhere to its most")]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _stretched(values: np.ndarray, *, per_row: bool = False) -> np.ndarray:
+    """From the least value to the greatest as 0 to 1; attention of every token, from 0 on."""
+    axis = 1 if per_row else None
+    low = np.zeros(()) if per_row else values.min()
+    high = values.max(axis=axis, keepdims=True)
+    return np.asarray((values - low) / np.maximum(high - low, 1e-9))
+
+
+def _image(x: float, y: float, width: float, height: float, values: np.ndarray, opacity: float = 1.0) -> str:
+    pixels = base64.b64encode(png_pixels(values)).decode("ascii")
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{width}" height="{height}" preserveAspectRatio="none" opacity="{opacity}"'
+    return f'<image {place} style="image-rendering:pixelated" href="data:image/png;base64,{pixels}"/>'
+
+
 def png_pixels(weights: np.ndarray) -> bytes:
     """A PNG with one pixel per value in 0..1."""
     palette = np.array([_color(level / 255) for level in range(256)], np.uint8)

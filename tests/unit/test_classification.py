@@ -28,7 +28,7 @@ CONFIG = Config.build("tiny", None, ["model.architecture=encoder", "text.max_len
 @pytest.fixture(scope="module")
 def tokenizers() -> Tokenizers:
     tokenizer = Tokenizer.train(TEXTS, CONFIG.text)
-    return Tokenizers(tokenizer, tokenizer, Labels.learn(LABELS))
+    return Tokenizers(tokenizer, Labels.learn(LABELS))
 
 
 def make_classifier(tokenizers: Tokenizers, **overrides: Any) -> Classifier:

@@ -14,6 +14,7 @@ from dragoman.cli import (
     doctor,
     evaluate,
     export,
+    forecast,
     generate,
     import_,
     info,
@@ -22,6 +23,7 @@ from dragoman.cli import (
     score,
     shortlist,
     train,
+    transcribe,
     translate,
 )
 
@@ -40,6 +42,8 @@ app.command("inspect")(inspect.command)
 app.command("report")(report.command)
 app.command("generate")(generate.command)
 app.command("classify")(classify.command)
+app.command("transcribe")(transcribe.command)
+app.command("forecast")(forecast.command)
 app.command("corpus")(corpus.command)
 app.command("info")(info.command)
 app.command("compress")(compress.command)

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from dragoman.cli import interrupts
 from dragoman.cli.options import Device, Json, Precision, Threads, complete_model
 from dragoman.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dragoman.decode.classifier import Prediction
 
 WINDOW = 4_096  # lines at a time
 
@@ -25,7 +28,8 @@ def command(
     ],
     text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; without any, --input.")] = None,
     source: Annotated[
-        Path | None, typer.Option("--input", help="Read texts from this file, one per line; default: standard input.")
+        Path | None,
+        typer.Option("--input", help="Texts, one per line, or vectors as .npz; default: standard input."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write to this file; default: standard output.")] = None,
     device: Device = "auto",
@@ -46,6 +50,15 @@ def command(
 
     classifier = Classifier.load(model, device, precision, threads)
     interrupts.check()
+    if classifier.reads_vectors:
+        if source is None:
+            raise ConfigError(f"--input: missing; {model} classifies vectors, give a file of them (.npz)")
+        from dragoman.data.features import read_features
+
+        rows = read_features(source, classifier.tokenizers.scale.size).rows
+        with opened(output) as stream:
+            _write(classifier.classify_vectors(rows), stream, as_json, Counter())
+        return
     if text:
         lines: Iterator[Line] = (text_line(each, number) for number, each in enumerate(text, start=1))
     else:
@@ -54,13 +67,15 @@ def command(
     counts: Counter[str] = Counter()
     with opened(output) as stream:
         while window := [valid_line(line, name).text for line in islice(lines, WINDOW)]:
-            for said in classifier.classify(window):
-                counts[said.status] += 1
-                shown = (
-                    json.dumps(asdict(said), ensure_ascii=False) if as_json else f"{said.label}\t{said.probability:.4f}"
-                )
-                stream.write(f"{shown}\n")
-            stream.flush()
+            _write(classifier.classify(window), stream, as_json, counts)
     for status, what in (("empty", "nothing to read"), ("truncated", "too long, only their beginning was read")):
         if counts[status]:
             print(f"classify: {counts[status]:,} of {counts.total():,} texts: {what}", file=sys.stderr)
+
+
+def _write(predictions: "list[Prediction]", stream: TextIO, as_json: bool, counts: Counter[str]) -> None:
+    for said in predictions:
+        counts[said.status] += 1
+        shown = json.dumps(asdict(said), ensure_ascii=False) if as_json else f"{said.label}\t{said.probability:.4f}"
+        stream.write(f"{shown}\n")
+    stream.flush()

@@ -22,7 +22,7 @@ from dragoman.cli.options import (
     Threads,
 )
 from dragoman.cli.translate import opened
-from dragoman.config import CLASSIFICATION, LANGUAGE_MODEL
+from dragoman.config import LANGUAGE_MODEL, TRANSCRIPTION, TRANSLATION
 from dragoman.errors import ConfigError, DataError, DiskError, ModelError
 from dragoman.evaluate.paper import DEFAULT_LANGUAGE
 
@@ -38,7 +38,9 @@ ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 
 
 def command(
-    reference: Annotated[Path, typer.Option(help="The right translations, or labels, one per line.")],
+    reference: Annotated[
+        Path, typer.Option(help="The right translations or labels, one per line; with a forecaster, a series.")
+    ],
     model: Annotated[
         Path | None,
         typer.Option(
@@ -84,12 +86,16 @@ def command(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Score translations against references; with a classifier, labels against right ones."""
+    """Score translations against references; with a classifier, labels; with a transcriber, texts of vectors.
+
+    With a forecaster, --reference is a series: every window of it is forecast and compared with what followed.
+    """
     given = {"beam": beam, "split": split, "target_language": target_language, "shortlist": shortlist}
     search = {name: value for name, value in given.items() if value is not None}
     if model is None and hypotheses is None:
         model = DEFAULT_MODEL
-    _check_sides(model, source, hypotheses, search)
+    if hypotheses is not None:
+        _check_hypotheses(model, search)
     if language is not None and not paper:
         raise ConfigError("--language: chooses the tokenisation of --paper; add --paper or leave it out")
     if comet is not None and source is None:
@@ -102,21 +108,25 @@ def command(
         tokenize, lowercase, paper_language, comet, rouge, worst, every_sentence, device, precision, engine
     )
     wanted.check()
-    if model is not None and source is not None and _task_of(model) == CLASSIFICATION:
+    task = TRANSLATION if model is None else _task_of(model)
+    if model is not None and task != TRANSLATION:
+        from dragoman.bundle import NAMES
+        from dragoman.cli.evaluate_tasks import evaluate_task
+
         others = {"against": against, "paper": paper, "comet": comet, "rouge": rouge, "worst": worst,
-                  "sentences": sentences, "lowercase": lowercase}  # fmt: skip
-        unfit = [*search, *(name for name, value in others.items() if value)]
+                  "sentences": sentences, "lowercase": lowercase, "hypotheses": hypotheses}  # fmt: skip
+        unfit = [*(name for name in search if name != "beam" or task != TRANSCRIPTION),
+                 *(name for name, value in others.items() if value)]  # fmt: skip
         if unfit:
             option = unfit[0].replace("_", "-")
-            raise ConfigError(f"--{option}: is for translation, and {model} is a classifier; leave it out")
-        if confusion is not None and confusion.suffix.lower() not in (".svg", ".png"):
-            raise ConfigError(f"--confusion {confusion}: is a picture; name it .svg or .png")
-        from dragoman.cli.evaluate_labels import evaluate_labels
-
-        precision = "float32" if precision == "auto" else precision
-        options = {"device": device, "precision": precision, "threads": threads, "as_json": as_json}
-        evaluate_labels(model, source, reference, picture=confusion, **options)  # type: ignore[arg-type]
+            raise ConfigError(f"--{option}: is for translation, and {model} is {NAMES[task]}; leave it out")
+        evaluate_task(
+            task, model, source, reference, confusion=confusion, beam=beam, device=device,
+            precision="float32" if precision == "auto" else precision, threads=threads, as_json=as_json,
+        )  # fmt: skip
         return
+    if model is not None and source is None:
+        raise ConfigError(f"--source: missing; give what {model} is to translate, or translations with --hypotheses")
     if confusion is not None:
         raise ConfigError("--confusion: draws the labels of a classifier; give its --model, or leave it out")
 
@@ -367,16 +377,12 @@ def _write_sentences(scores: "list[SentenceScore]", path: Path) -> None:
             stream.writelines(f"{one.to_tsv()}\n" for one in scores)
 
 
-def _check_sides(model: Path | None, source: Path | None, hypotheses: Path | None, search: dict[str, Any]) -> None:
-    """Require either a model and a text to translate, or finished translations."""
-    if hypotheses is not None and model is not None:
+def _check_hypotheses(model: Path | None, search: dict[str, Any]) -> None:
+    """Finished translations need neither a model nor a search."""
+    if model is not None:
         raise ConfigError("--model: give either --model and --source, or --hypotheses")
-    if hypotheses is not None and search:
+    if search:
         raise ConfigError(f"--hypotheses: are already translations; leave out --{next(iter(search))}")
-    if model is not None and source is None and _task_of(model) == CLASSIFICATION:
-        raise ConfigError(f"--source: missing; give the texts that {model} is to classify")
-    if model is not None and source is None:
-        raise ConfigError(f"--source: missing; give what {model} is to translate, or translations with --hypotheses")
 
 
 def _task_of(model: Path) -> str:

@@ -30,25 +30,34 @@ def evaluate_labels(
 
     from dragoman.bundle import WEIGHTS, resolve_model
     from dragoman.cli.progress import counting
-    from dragoman.data.corpus import file_hash, parallel_lines, valid_line
+    from dragoman.data.corpus import CorpusReport, file_hash, parallel_lines, valid_line
+    from dragoman.data.features import read_feature_pairs
     from dragoman.decode.classifier import Classifier
     from dragoman.evaluate.classification import score_labels
 
     classifier = Classifier.load(model, device, precision, threads)
     interrupts.check()
-    texts, right = [], []
-    for text, label in parallel_lines(source, reference):
-        texts.append(valid_line(text, source).text)
-        found = classifier.labels.find(valid_line(label, reference).text)
+    if classifier.reads_vectors:
+        pairs = read_feature_pairs(
+            [source], [reference], features=classifier.tokenizers.scale.size, report=CorpusReport()
+        )
+        items = [(pair.source, pair.target, pair.line) for pair in pairs]
+    else:
+        items = [
+            (valid_line(text, source).text, valid_line(label, reference).text, label.number)
+            for text, label in parallel_lines(source, reference)
+        ]
+    right = []
+    for _, label, number in items:
+        found = classifier.labels.find(label)
         if found is None:
             raise DataError(
-                f"{reference}:{label.number}: {label.text!r} is not a label of {model}; "
-                f"{classifier.labels.suggest(label.text)}"
+                f"{reference}:{number}: {label!r} is not a label of {model}; {classifier.labels.suggest(label)}"
             )
         right.append(found)
-    if not texts:
+    if not items:
         raise DataError(f"{reference}: empty; it needs one right label per line")
-    rows = [classifier.cut(ids) for ids in classifier.tokenizers.source.encode_batch(texts)]
+    rows = classifier.encode([item for item, _, _ in items])
     with counting("classifying", len(rows), show=True) as advance:
         log_probs = classifier.log_probs(rows, advance)
     scores = score_labels(np.array(right, np.int64), log_probs, classifier.labels.names)

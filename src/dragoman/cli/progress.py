@@ -24,6 +24,9 @@ SCORES = {  # how each metric of a validation is printed, in this order
     "exact_match": "exact {:.1f}%",
     "accuracy": "accuracy {:.1f}%",
     "macro_f1": "macro F1 {:.1f}%",
+    "word_error_rate": "word error rate {:.1f}%",
+    "mse": "MSE {:.4f}",
+    "mae": "MAE {:.4f}",
 }
 
 

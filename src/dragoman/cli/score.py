@@ -9,7 +9,7 @@ import typer
 
 from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Threads
-from dragoman.config import CLASSIFICATION, LANGUAGE_MODEL
+from dragoman.config import FORECASTING, LANGUAGE_MODEL, TRANSLATION
 from dragoman.errors import ConfigError, DataError, ModelError
 
 
@@ -29,7 +29,7 @@ def command(
 
     With a language model: the perplexity, the nats per token and the bits per byte of a text.
     """
-    from dragoman.bundle import load_config, resolve_model
+    from dragoman.bundle import NAMES, load_config, resolve_model
 
     config = load_config(resolve_model(model))
     if config.task == LANGUAGE_MODEL:
@@ -37,8 +37,9 @@ def command(
             raise ConfigError(f"{target}: a language model scores one text; leave the second file out")
         _score_text(source, model, device, precision, threads, as_json)
         return
-    if config.task == CLASSIFICATION:
-        raise ModelError(f"{model}: is a classifier; use `dragoman evaluate --model {model} --source F --reference F`")
+    if config.task != TRANSLATION:
+        files = "--reference F" if config.task == FORECASTING else "--source F --reference F"
+        raise ModelError(f"{model}: is {NAMES[config.task]}; use `dragoman evaluate --model {model} {files}`")
     if target is None:
         raise ConfigError(f"TARGET: missing; give the translation of {source}")
     import dragoman

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dragoman.cli.options import Settings, Threads, complete_model
-from dragoman.config import CLASSIFICATION, PRESETS, Config, LayersConfig, ModelConfig, read_toml
+from dragoman.config import CLASSIFICATION, FORECASTING, PRESETS, Config, LayersConfig, ModelConfig, read_toml
 from dragoman.errors import ConfigError
 
 DEFAULT_PRESET = "small"
@@ -40,6 +40,14 @@ def command(
         Files,
         typer.Option(help="For a language model: a test set, scored once at the end; may be given several times."),
     ] = None,
+    series: Annotated[
+        Files, typer.Option(help="For a forecaster: a training series, .csv; may be given several times.")
+    ] = None,
+    valid_series: Annotated[Files, typer.Option(help="For a forecaster: a held-out series.")] = None,
+    test_series: Annotated[
+        Files,
+        typer.Option(help="For a forecaster: a test set, forecast once at the end; may be given several times."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The model directory; default runs/NAME of the config.")] = None,
     preset: Annotated[str | None, typer.Option(help="tiny, small, base or big: sizes and schedule together.")] = None,
     settings: Settings = None,
@@ -67,7 +75,9 @@ def command(
     """Train a model. Resumes automatically if the output directory holds a run.
 
     Parallel text trains a translator. --set model.architecture=decoder trains a language model from --text, and
-    --set model.architecture=encoder a classifier, with one label per line as --target.
+    --set model.architecture=encoder a classifier, with one label per line as --target. With --set
+    model.source_features=N, --source is a file of vectors with N numbers each: frames of sound, patches of a picture.
+    With model.target_features too, --series is a time series to forecast.
     """
     given = {
         "source": source,
@@ -79,6 +89,9 @@ def command(
         "text": text,
         "valid_text": valid_text,
         "test_text": test_text,
+        "series": series,
+        "valid_series": valid_series,
+        "test_series": test_series,
         "on_bad_line": on_bad_line,
     }
     data = {name: value for name, value in given.items() if value not in (None, [])}
@@ -101,13 +114,16 @@ def command(
     from dragoman.training.loop import train
 
     silent = not _is_single_process() and os.environ["RANK"] != "0"  # only one of several processes prints
-    unit = "texts" if built.task == CLASSIFICATION else "tokens"
+    unit = {CLASSIFICATION: "texts", FORECASTING: "rows"}.get(built.task, "tokens")
     with TrainingReporter(quiet=silent, unit=unit) as reporter:
         result = train(built, out, reporter, data_folder=data_folder)
     if silent:
         return
     print(result.describe())
-    print(f'next: {COMMANDS[built.task]} --model {result.directory} "some text"')
+    of_vectors = getattr(built.model, "source_features", None) is not None
+    example = {FORECASTING: "series.csv"}.get(built.task, "vectors.npz" if of_vectors else '"some text"')
+    option = "--input " if built.task == CLASSIFICATION and of_vectors else ""
+    print(f"next: {COMMANDS[built.task]} --model {result.directory} {option}{example}")
 
 
 def _report_errors_once() -> AbstractContextManager[None]:

@@ -73,13 +73,29 @@ class AnyBatch:
 class Batch(AnyBatch):
     """Teacher forcing: the decoder is fed <s> y1 .. yn and must predict y1 .. yn </s>."""
 
-    source_ids: "Tensor"  # [B, S], each sentence ends in </s>
+    source_ids: "Tensor"  # [B, S], each sentence ends in </s>; or [B, S, F] feature vectors
     source_allowed: "Tensor"  # [B, S], True = real token
     target_input: "Tensor"  # [B, T]
 
     @property
     def inputs(self) -> "tuple[Tensor, ...]":
         return self.source_ids, self.target_input, self.source_allowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesBatch(AnyBatch):
+    """Windows of a time series: the rows given, and those to forecast as `target_output`, [B, T, F].
+
+    The decoder is fed the last rows given, as many as it is to forecast, and forecasts all at once.
+    """
+
+    source: "Tensor"  # [B, S, F]
+    target_input: "Tensor"  # [B, T, F]
+    weight: "Tensor"  # [B, 1, F], on squared errors: they count in the unit of the training data, not of the window
+
+    @property
+    def inputs(self) -> "tuple[Tensor, ...]":
+        return self.source, self.target_input
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +114,7 @@ class LabelBatch(AnyBatch):
     """Texts, of each of which the label is to be predicted: `target_output` is [B]."""
 
     weight: "Tensor"  # [B], how much each counts in the loss
-    source_ids: "Tensor"  # [B, S], each text ends in </s>
+    source_ids: "Tensor"  # [B, S], each text ends in </s>; or [B, S, F] feature vectors
     source_allowed: "Tensor"  # [B, S], True = real token
 
     @property
@@ -117,6 +133,17 @@ def pad_rows(rows: Sequence[Sequence[int]], pad: int = VOCABULARY.pad) -> "tuple
     return torch.from_numpy(ids), torch.from_numpy(allowed)
 
 
+def pad_vectors(rows: "Sequence[npt.NDArray[Any]]") -> "tuple[Tensor, Tensor]":
+    """The same for rows of feature vectors: [B, longest, F]."""
+    import torch
+
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    allowed = np.arange(lengths.max()) < lengths[:, None]
+    vectors = np.zeros((*allowed.shape, rows[0].shape[1]), np.float32)
+    vectors[allowed] = np.concatenate(rows)
+    return torch.from_numpy(vectors), torch.from_numpy(allowed)
+
+
 def teacher_forcing(
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
@@ -124,7 +151,13 @@ def teacher_forcing(
     target: Vocabulary = VOCABULARY,
 ) -> Batch:
     """Make a batch from ids without special ids, which are added here."""
-    source_ids, source_allowed = pad_rows([[*ids, source.eos] for ids in sources], source.pad)
+    return forcing(*pad_rows([[*ids, source.eos] for ids in sources], source.pad), targets, target)
+
+
+def forcing(
+    source_ids: "Tensor", source_allowed: "Tensor", targets: Sequence[Sequence[int]], target: Vocabulary
+) -> Batch:
+    """The same for a source that is padded already."""
     target_input, _ = pad_rows([[target.bos, *ids] for ids in targets], target.pad)
     target_output, real = pad_rows([[*ids, target.eos] for ids in targets], target.pad)
     return Batch(

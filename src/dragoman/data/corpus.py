@@ -55,7 +55,7 @@ class TextLine(NamedTuple):
 
 
 class Pair(NamedTuple):
-    source: str
+    source: Any  # text; in features.py, vectors
     target: str
     part: int  # which of several files, from 0
     line: int  # within that file, from 1

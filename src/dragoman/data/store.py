@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from dragoman.data.corpus import CorpusReport, Dropped, OnBadLine, Pair, content_hash, read_pairs
 from dragoman.errors import DataError, DiskError
+from dragoman.scale import Scale
 from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
 
@@ -30,11 +31,14 @@ CHUNK_ROWS = 10_000
 CHUNK_CHARACTERS = 1 << 24  # long lines make shorter chunks, so that memory stays bounded
 SIDES = ("source", "target")
 TEXT = "text"  # the side of a store that holds no pairs
+VECTORS = "<f4"  # of features
 
 Lengths = npt.NDArray[np.int64]
 Ids = npt.NDArray[Any]  # uint16 or int32, as the vocabulary needs
-Row = Sequence[int]
-Tokenizers = Sequence[Tokenizer | Labels]  # one for each side
+Row = Sequence[int] | npt.NDArray[Any]  # ids, or [S, F] vectors
+AnyTokenizer = Tokenizer | Labels | Scale
+Tokenizers = Sequence[AnyTokenizer]  # one for each side
+ReadPairs = Callable[[CorpusReport], Iterator[Pair]]
 AnyRow = TypeVar("AnyRow")
 StoreKind = TypeVar("StoreKind", bound="Store")
 
@@ -117,24 +121,26 @@ def build_store(
     directory: Path,
     source_paths: Sequence[Path],
     target_paths: Sequence[Path],
-    source_tokenizer: Tokenizer,
+    source_tokenizer: Tokenizer | Scale,
     target_tokenizer: Tokenizer | Labels,
     *,
     max_length: int,
     on_bad_line: OnBadLine = "fail",
     progress: Callable[[int], None] | None = None,
+    read: ReadPairs | None = None,
     kind: type[StoreKind] = Store,  # type: ignore[assignment]
 ) -> StoreKind:
     """Open the store of these files, or build it if missing or damaged; `progress` gets the number of pairs read.
 
     A pair with more than `max_length` pieces on a side, including the EOS that training adds, is dropped and counted.
+    `read` reads the pairs of files that are not text on both sides.
     """
     key = _key(source_paths, target_paths, source_tokenizer, target_tokenizer, max_length, on_bad_line)
     tokenizers = (source_tokenizer, target_tokenizer)
 
     def fill(writer: StoreWriter) -> CorpusReport:
         report = CorpusReport()
-        pairs = read_pairs(source_paths, target_paths, on_bad_line=on_bad_line, report=report)
+        pairs = read(report) if read else read_pairs(source_paths, target_paths, on_bad_line=on_bad_line, report=report)
         for count, chunk in chunks(pairs, lambda pair: len(pair.source) + len(pair.target)):
             _add_encoded(writer, chunk, tokenizers, max_length, report)
             if progress:
@@ -156,8 +162,9 @@ def _add_encoded(
     max_length: int,
     report: CorpusReport,
 ) -> None:
-    sources = tokenizers[0].encode_batch([pair.source for pair in pairs])
-    targets = tokenizers[1].encode_batch([pair.target for pair in pairs])
+    encode_source, encode_target = _encoders(tokenizers)
+    sources = encode_source([pair.source for pair in pairs])
+    targets = encode_target([pair.target for pair in pairs])
     kept = []
     for pair, source, target in zip(pairs, sources, targets, strict=True):
         if max(len(source), len(target)) + 1 > max_length:  # + 1: EOS
@@ -167,6 +174,10 @@ def _add_encoded(
             kept.append((pair, source, target))
     lines = np.array([(pair.part, pair.line) for pair, _, _ in kept], np.int64).reshape(-1, 2)
     writer.add([source for _, source, _ in kept], [target for _, _, target in kept], lines=lines)
+
+
+def _encoders(tokenizers: Tokenizers) -> list[Callable[[Sequence[Any]], Sequence[Any]]]:
+    return [tokenizer.encode_batch for tokenizer in tokenizers]
 
 
 def find_or_fill(
@@ -191,7 +202,7 @@ class StoreWriter:
     def __init__(self, directory: Path, tokenizers: Tokenizers) -> None:
         self._directory = directory
         self._sides = SIDES if len(tokenizers) == len(SIDES) else (TEXT,)
-        self._dtypes = tuple("<u2" if tokenizer.size <= 1 << 16 else "<i4" for tokenizer in tokenizers)
+        self._dtypes = tuple(map(_dtype, tokenizers))
         self._lengths: tuple[list[Lengths], ...] = tuple([] for _ in tokenizers)
         self._lines: list[npt.NDArray[np.int64]] = []
 
@@ -199,7 +210,7 @@ class StoreWriter:
         """Append rows of ids for each side, with the (file, line) of each row."""
         for side, rows in enumerate(sides):
             lengths = np.array([len(row) for row in rows], np.int64)
-            ids = np.fromiter(chain.from_iterable(rows), self._dtypes[side], int(lengths.sum()))
+            ids = _end_to_end(rows, self._dtypes[side], int(lengths.sum()))
             with (self._directory / f"{self._sides[side]}.ids").open("ab") as file:
                 file.write(ids.tobytes())
             self._lengths[side].append(lengths)
@@ -219,11 +230,23 @@ class StoreWriter:
         (self._directory / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
+def _dtype(tokenizer: AnyTokenizer) -> str:
+    if isinstance(tokenizer, Scale):
+        return VECTORS
+    return "<u2" if tokenizer.size <= 1 << 16 else "<i4"
+
+
+def _end_to_end(rows: Sequence[Row], dtype: str, length: int) -> npt.NDArray[Any]:
+    if dtype == VECTORS:
+        return np.concatenate(rows).astype(dtype)
+    return np.fromiter(chain.from_iterable(rows), dtype, length)
+
+
 def _key(
     source_paths: Sequence[Path],
     target_paths: Sequence[Path],
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer | Labels,
+    source_tokenizer: AnyTokenizer,
+    target_tokenizer: AnyTokenizer,
     max_length: int,
     on_bad_line: OnBadLine,
 ) -> str:

@@ -1,6 +1,6 @@
-"""A classifier ready to use: texts in, labels with probabilities out. Knows nothing of files or training.
+"""A classifier ready to use: texts or vectors in, labels with probabilities out. Knows nothing of files or training.
 
-Shapes: B texts, S positions, C labels.
+Shapes: B texts, S positions, F features, C labels.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.config import CLASSIFICATION
-from dragoman.data.batching import bucket_by_length, pad_rows
+from dragoman.data.batching import bucket_by_length, pad_rows, pad_vectors
 from dragoman.data.corpus import text_line
 from dragoman.decode.runner import Runner
-from dragoman.errors import DataError
+from dragoman.errors import DataError, ModelError
 from dragoman.progress import Advance, no_progress
+from dragoman.scale import Scale
 from dragoman.text.labels import Labels
 
 if TYPE_CHECKING:
@@ -25,13 +26,14 @@ TOKENS = 8_192  # at once, padding included
 BATCH_SIZE = 256  # texts at once
 
 Status = Literal["classified", "empty", "truncated"]
+Row = Sequence[int] | npt.NDArray[np.float32]  # ids that end in </s>, or [S, F] vectors on the model's scale
 
 
 @dataclass(frozen=True)
 class Prediction:
     """What a classifier says of a text."""
 
-    text: str
+    text: str  # of vectors, which sequence it was
     label: str  # the likeliest
     probability: float  # of that label
     probabilities: dict[str, float]  # of every label
@@ -39,14 +41,18 @@ class Prediction:
 
 
 class Classifier(Runner):
-    """An encoder that gives a label to a text. Create one with `Classifier.load`."""
+    """An encoder that gives a label to a text or to a sequence of vectors. Create one with `Classifier.load`."""
 
     task = CLASSIFICATION
 
     @property
     def labels(self) -> Labels:
-        assert self.tokenizers.labels is not None
         return self.tokenizers.labels
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether it classifies sequences of vectors, not texts."""
+        return isinstance(self.tokenizers.input, Scale)
 
     @overload  # a string is an Iterable[str] too; the first matching overload wins
     def classify(self, texts: str) -> Prediction: ...  # type: ignore[overload-overlap]
@@ -56,6 +62,8 @@ class Classifier(Runner):
         """The label of a text, or of each of several; `advance` counts texts."""
         if isinstance(texts, str):
             return self.classify([texts])[0]
+        if self.reads_vectors:
+            raise ModelError("classify: this model reads vectors, not text; use classify_vectors")
         texts = list(texts)
         for number, text in enumerate(texts, start=1):
             if problem := text_line(text).problem:
@@ -67,15 +75,35 @@ class Classifier(Runner):
             for text, ids, probability_C in zip(texts, rows, probabilities_BC, strict=True)
         ]
 
+    def classify_vectors(self, rows: Sequence[npt.NDArray[Any]], advance: Advance = no_progress) -> list[Prediction]:
+        """The label of each of several sequences of vectors, [S, F]; `advance` counts sequences."""
+        if not self.reads_vectors:
+            raise ModelError("classify_vectors: this model reads text; use classify")
+        probabilities_BC = np.exp(self.log_probs(self.encode(rows), advance))
+        return [
+            self._prediction(f"sequence {number}", self._status(row, 0), probability_C)
+            for number, (row, probability_C) in enumerate(zip(rows, probabilities_BC, strict=True), start=1)
+        ]
+
+    def encode(self, items: Sequence[Any]) -> list[Row]:
+        """Texts or sequences of vectors as the model takes them."""
+        if self.reads_vectors:
+            return [row[: self._longest] for row in self.tokenizers.scale.encode_batch(items)]
+        return [self.cut(ids) for ids in self.tokenizers.source.encode_batch(items)]
+
+    @property
+    def _longest(self) -> int:
+        return min(self.config.text.max_length, self.config.model.longest or self.config.text.max_length)
+
     def cut(self, ids: Sequence[int]) -> list[int]:
         """At most as many pieces as the model was trained with, then </s>."""
-        longest = min(self.config.text.max_length, self.config.model.longest or self.config.text.max_length)
-        return [*ids[: longest - 1], self.tokenizers.source.vocabulary.eos]
+        return [*ids[: self._longest - 1], self.tokenizers.source.vocabulary.eos]
 
-    def _status(self, ids: Sequence[int]) -> Status:
-        if not ids:
+    def _status(self, row: Row, added: int = 1) -> Status:
+        """`added`: tokens that mark the end."""
+        if not len(row):
             return "empty"
-        return "truncated" if len(self.cut(ids)) <= len(ids) else "classified"
+        return "truncated" if len(row) + added > self._longest else "classified"
 
     def _prediction(self, text: str, status: Status, probability_C: npt.NDArray[Any]) -> Prediction:
         best = int(probability_C.argmax())
@@ -83,8 +111,8 @@ class Classifier(Runner):
         every = dict(zip(names, probability_C.tolist(), strict=True))
         return Prediction(text, names[best], float(probability_C[best]), every, status)
 
-    def log_probs(self, rows: Sequence[Sequence[int]], advance: Advance = no_progress) -> npt.NDArray[np.float64]:
-        """log P of every label, for ids that end in </s>: [B, C]."""
+    def log_probs(self, rows: Sequence[Row], advance: Advance = no_progress) -> npt.NDArray[np.float64]:
+        """log P of every label, for rows as `encode` makes them: [B, C]."""
         found_BC = np.zeros((len(rows), self.labels.size))
         sizes = np.array([len(ids) for ids in rows], np.int64)
         for group in bucket_by_length(np.arange(len(rows)), sizes, TOKENS):
@@ -94,9 +122,13 @@ class Classifier(Runner):
                 advance(len(some))
         return found_BC
 
-    def _batch(self, rows: Sequence[Sequence[int]]) -> "Tensor":
-        pad = self.tokenizers.source.vocabulary.pad
-        source_ids, allowed = (part.to(self.device) for part in pad_rows(rows, pad))
+    def _batch(self, rows: Sequence[Row]) -> "Tensor":
         with self.inference():
-            log_probs_BC: Tensor = self.model(source_ids, allowed).float().log_softmax(dim=-1)
+            source, allowed = self._padded(rows)
+            log_probs_BC: Tensor = self.model(source, allowed).float().log_softmax(dim=-1)
         return log_probs_BC
+
+    def _padded(self, rows: Sequence[Any]) -> "tuple[Tensor, ...]":
+        if self.reads_vectors:
+            return self.on_device(*pad_vectors(rows))
+        return self.on_device(*pad_rows(rows, self.tokenizers.source.vocabulary.pad))

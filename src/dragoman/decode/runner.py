@@ -53,6 +53,16 @@ class Runner:
         require_task(bundle.config, cls.task, directory)
         return cls(bundle, device, precision, threads)
 
+    def on_device(self, *tensors: "torch.Tensor") -> "tuple[torch.Tensor, ...]":
+        """Feature vectors in the model's precision, and which of them are real."""
+        import torch
+
+        dtypes = {parameter.dtype for parameter in self.model.parameters() if parameter.is_floating_point()}
+        precision = torch.bfloat16 if torch.bfloat16 in dtypes else torch.float32
+        return tuple(
+            tensor.to(self.device, precision if tensor.is_floating_point() else tensor.dtype) for tensor in tensors
+        )
+
     @contextmanager
     def inference(self) -> Iterator[None]:
         """Context for running the model: no gradients, the chosen number of CPU threads."""

@@ -163,9 +163,8 @@ def _rotate(graph: Graph, x_BHTD: str, places: _Places, d_k: int) -> str:
     return graph.add("Add", graph.add("Mul", x_BHTD, places.cos_TD), graph.add("Mul", turned_BHTD, places.sin_TD))
 
 
-def _embed(
-    graph: Graph, embedding: nn.Embedding, stack: Stack, ids_BT: str, places: _Places, num_positions: int
-) -> str:
+def _embed(graph: Graph, embedding: nn.Module, stack: Stack, ids_BT: str, places: _Places, num_positions: int) -> str:
+    assert isinstance(embedding, nn.Embedding)  # only translation models are exported
     x_BTM = graph.look_up(_array(embedding.weight), ids_BT, math.sqrt(embedding.embedding_dim))
     vectors_PM = stack.positions.vectors(torch.arange(num_positions), torch.float32)
     if vectors_PM is not None:

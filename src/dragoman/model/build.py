@@ -14,6 +14,7 @@ MODELS: dict[str, Any] = {
     "decoder": DecoderOnly,
     "encoder": EncoderOnly,
     "rnn": Recurrent,
+    "lstm": Recurrent,
 }
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 
-from dragoman.config import ModelConfig
+from dragoman.config import ModelConfig, RecurrentConfig
 from dragoman.model.shapes import weight_shapes
 
 # the parts of a model in the order of the forward pass, and what the names of their weights begin with
@@ -34,7 +34,7 @@ _RECURRENT = {
 def parameter_counts(config: ModelConfig) -> dict[str, int]:
     """Parameters by part, in the order of the forward pass. Shared matrices are counted once, where first used."""
     sizes = {name: math.prod(shape) for name, shape in weight_shapes(config).items()}
-    parts = _RECURRENT if config.architecture == "rnn" else _TRANSFORMER
+    parts = _RECURRENT if isinstance(config, RecurrentConfig) else _TRANSFORMER
     counts = {
         part: sum(size for name, size in sizes.items() if re.match(beginning, name))
         for part, beginning in parts.items()

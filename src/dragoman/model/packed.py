@@ -134,7 +134,8 @@ def packed_model(model: Any, longest: int) -> nn.Module:
 
 
 def can_pack(model: Any) -> bool:
-    return isinstance(model, tuple(PACKED))
+    reads_vectors = getattr(model.config, "source_features", None) is not None
+    return isinstance(model, tuple(PACKED)) and not reads_vectors
 
 
 PACKED: dict[type[nn.Module], Callable[[Any, int], nn.Module]] = {

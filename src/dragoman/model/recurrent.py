@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from dragoman.config import RecurrentConfig
 from dragoman.model.attention import AttentionWeights, look_ahead_mask, masked_softmax
 from dragoman.model.cache import rows_of, rows_of_hypotheses, rows_of_sentences
-from dragoman.model.transformer import embed, initialise
+from dragoman.model.transformer import embed, initialise, input_layer
 
 CellState = tuple[Tensor, ...]  # h_LBM of an RNN; h_LBM and c_LBM of an LSTM
 
@@ -92,8 +92,8 @@ class Recurrent(nn.Module):
         width = config.d_model
         cell = {"rnn": nn.RNN, "lstm": nn.LSTM}[config.cell]
         between = config.dropout if config.num_layers > 1 else 0.0
-        self.source_embedding = nn.Embedding(config.vocab_size, width)
-        self.target_embedding = nn.Embedding(config.target_vocabulary, width)
+        self.source_embedding = input_layer(config.vocab_size, config.source_features, width)
+        self.target_embedding = input_layer(config.target_vocabulary, config.target_features, width)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = cell(width, width, config.num_layers, batch_first=True, dropout=between)
         self.decoder = cell(width, width, config.num_layers, batch_first=True, dropout=between)

@@ -23,9 +23,9 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def _transformer(config: TransformerConfig) -> Named:
     encoder, decoder = config.encoder, config.decoder
-    yield "source_embedding.weight", (config.vocab_size, encoder.d_model)
+    yield from _input("source_embedding", config.vocab_size, config.source_features, encoder.d_model)
     if not config.share_source_target:
-        yield "target_embedding.weight", (config.target_vocabulary, decoder.d_model)
+        yield from _input("target_embedding", config.target_vocabulary, config.target_features, decoder.d_model)
     yield from _stack("encoder", encoder, config, {"self_attention": encoder.d_model})
     memories = {"self_attention": decoder.d_model, "cross_attention": encoder.d_model}
     yield from _stack("decoder", decoder, config, memories)
@@ -45,7 +45,7 @@ def _decoder_only(config: DecoderConfig) -> Named:
 
 
 def _encoder_only(config: EncoderConfig) -> Named:
-    yield "source_embedding.weight", (config.vocab_size, config.d_model)
+    yield from _input("source_embedding", config.vocab_size, config.source_features, config.d_model)
     yield from _stack("encoder", config.stacks["encoder"], config, {"self_attention": config.d_model})
     yield from _linear("output", config.d_model, config.num_labels)
 
@@ -75,9 +75,9 @@ def _stack(name: str, size: StackSize, config: LayersConfig, memories: dict[str,
 
 def _recurrent(config: RecurrentConfig) -> Named:
     width, gates = config.d_model, {"rnn": 1, "lstm": 4}[config.cell]
-    yield "source_embedding.weight", (config.vocab_size, width)
+    yield from _input("source_embedding", config.vocab_size, config.source_features, width)
     if not config.share_source_target:
-        yield "target_embedding.weight", (config.target_vocabulary, width)
+        yield from _input("target_embedding", config.target_vocabulary, config.target_features, width)
     for side in ("encoder", "decoder"):
         for number in range(config.num_layers):
             for kind in ("ih", "hh"):
@@ -97,6 +97,14 @@ def _recurrent(config: RecurrentConfig) -> Named:
     yield "output.bias", (config.target_vocabulary,)
 
 
+def _input(name: str, vocab_size: int, features: int | None, width: int) -> Named:
+    """An embedding, or the projection of vectors."""
+    if features is None:
+        yield f"{name}.weight", (vocab_size, width)
+    else:
+        yield from _linear(name, features, width)
+
+
 def _linear(name: str, inputs: int, outputs: int, bias: bool = True) -> Named:
     yield f"{name}.weight", (outputs, inputs)
     if bias:
@@ -113,4 +121,5 @@ _SHAPES: dict[str, Callable[[Any], Named]] = {
     "decoder": _decoder_only,
     "encoder": _encoder_only,
     "rnn": _recurrent,
+    "lstm": _recurrent,
 }

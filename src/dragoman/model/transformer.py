@@ -257,8 +257,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         source_width, target_width = config.encoder.d_model, config.decoder.d_model
-        self.source_embedding = nn.Embedding(config.vocab_size, source_width)
-        self.target_embedding = nn.Embedding(config.target_vocabulary, target_width)
+        self.source_embedding = input_layer(config.vocab_size, config.source_features, source_width)
+        self.target_embedding = input_layer(config.target_vocabulary, config.target_features, target_width)
         self.encoder = Encoder(config.encoder, config)
         self.decoder = Decoder(config.decoder, config, d_memory=source_width)
         self.output = nn.Linear(target_width, config.target_vocabulary, bias=config.output_bias)
@@ -336,8 +336,15 @@ class Transformer(nn.Module):
         return self.decode(ids_B[:, None], cache)[:, -1]
 
 
-def embed(embedding: nn.Embedding, ids_BT: Tensor) -> Tensor:
+def input_layer(vocab_size: int, features: int | None, width: int) -> nn.Embedding | nn.Linear:
+    """From ids to vectors of the model's width, or from vectors of so many features."""
+    return nn.Embedding(vocab_size, width) if features is None else nn.Linear(features, width)
+
+
+def embed(embedding: nn.Embedding | nn.Linear, ids_BT: Tensor) -> Tensor:
     """Scale embeddings by sqrt(d_model) (section 3.4): they are drawn small to serve as output weights too."""
+    if isinstance(embedding, nn.Linear):
+        return embedding(ids_BT)  # [B, T, F] features
     return embedding(ids_BT) * math.sqrt(embedding.embedding_dim)
 
 

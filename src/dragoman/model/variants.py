@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dragoman.config import DecoderConfig, EncoderConfig
 from dragoman.model.attention import AttentionWeights
 from dragoman.model.cache import DecoderCache
-from dragoman.model.transformer import Decoder, Encoder, embed, initialise
+from dragoman.model.transformer import Decoder, Encoder, embed, initialise, input_layer
 
 
 class DecoderOnly(nn.Module):
@@ -57,7 +57,7 @@ class EncoderOnly(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.source_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.source_embedding = input_layer(config.vocab_size, config.source_features, config.d_model)
         self.encoder = Encoder(config.stacks["encoder"], config)
         self.output = nn.Linear(config.d_model, config.num_labels)
         self.dropout = nn.Dropout(config.dropout)

@@ -1,4 +1,4 @@
-"""Classification: texts with a label each, cross-entropy of the label, accuracy and F1."""
+"""Classification: texts or sequences of vectors with a label each, cross-entropy of the label, accuracy and F1."""
 
 import functools
 from collections import Counter
@@ -14,17 +14,18 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle, Tokenizers
 from dragoman.config import CLASSIFICATION, Config, DataConfig
-from dragoman.data.batching import AnyBatch, LabelBatch, pad_rows
-from dragoman.data.corpus import CorpusReport, Pair, read_pairs
+from dragoman.data.batching import AnyBatch, LabelBatch
+from dragoman.data.corpus import CorpusReport, Pair
+from dragoman.data.feature_store import FeatureStore
 from dragoman.data.packing import AnyPackedBatch, Shape
 from dragoman.data.store import Store, build_store
 from dragoman.decode.classifier import Classifier
 from dragoman.errors import DataError
 from dragoman.evaluate.classification import best_temperature, score_labels
 from dragoman.markdown import escape
+from dragoman.tasks.sources import Source, TextSource
 from dragoman.tasks.task import PreparedData, Rows, Samples, Tested, Working, mean_loss, paths_of, spread
 from dragoman.text.labels import Labels
-from dragoman.text.tokenizer import Tokenizer
 
 SAMPLES = 10
 LABELS_SHOWN = 10
@@ -40,55 +41,67 @@ class LabelStore(Store):
         return np.ones(len(self), np.int64)
 
 
+class VectorLabelStore(LabelStore, FeatureStore):
+    """Sequences of vectors and their labels."""
+
+
 class ClassificationTask:
     name = CLASSIFICATION
     title = "A dragoman classifier"
-    rows = "texts"
-    predicted = "texts"
     files: tuple[str, ...] = ("source", "target", "valid_source", "valid_target")
     test_files: tuple[str, ...] = ("test_source", "test_target")
-    options = "--source, --target, --valid-source and --valid-target: texts, and one label per line"
 
-    def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterator[tuple[str, str]]:
+    def __init__(self, source: Source | None = None, store: type[LabelStore] = LabelStore) -> None:
+        self.source: Source = source or TextSource()
+        self._store = store
+        self.rows = self.predicted = self.source.name
+        self.options = (
+            f"--source, --target, --valid-source and --valid-target: {self.source.name}, and one label per line"
+        )
+
+    def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterator[tuple[Any, str]]:
         source, target = files
-        for pair in _pairs(paths_of(data, source), paths_of(data, target), config):
+        for pair in self._pairs(paths_of(data, source), paths_of(data, target), config):
             yield pair.source, pair.target
 
-    def read_validation(self, data: DataConfig, files: tuple[str, ...], config: Config) -> tuple[list[str], list[str]]:
+    def _pairs(self, source: Sequence[Path], target: Sequence[Path], config: Config) -> Iterator[Pair]:
+        return self.source.read(source, target, config, CorpusReport())
+
+    def read_validation(self, data: DataConfig, files: tuple[str, ...], config: Config) -> tuple[list[Any], list[str]]:
         pairs = list(self.read(data, files, config))  # all: files are often sorted by label
         return [text for text, _ in pairs], [label for _, label in pairs]
 
     def learn_tokenizers(self, data: DataConfig, config: Config) -> Tokenizers:
         training = self.files[:2]
         labels = Labels.learn(label for _, label in self.read(data, training, config))
-        tokenizer = Tokenizer.train((text for text, _ in self.read(data, training, config)), config.text)
-        return Tokenizers(tokenizer, tokenizer, labels)
+        return Tokenizers(self.source.learn((row for row, _ in self.read(data, training, config)), config), labels)
 
     def adopt_tokenizers(self, tokenizers: Tokenizers, data: DataConfig, config: Config) -> Tokenizers:
         labels = Labels.learn(label for _, label in self.read(data, self.files[:2], config))
-        return Tokenizers(tokenizers.source, tokenizers.source, labels)
+        return Tokenizers(tokenizers.input, labels)
 
     def build_store(
         self, what: str, data: DataConfig, files: tuple[str, ...], config: Config, tokenizers: Tokenizers,
         directory: Path, working: Working,
     ) -> LabelStore:  # fmt: skip
         source, target = (paths_of(data, name) for name in files)
-        labels = _labels(tokenizers)
-        _check_labels(_pairs(source, target, config), labels, target)
+        labels = tokenizers.labels
+        _check_labels(self._pairs(source, target, config), labels, target)
         for paths in zip(
             *(paths_of(data, name) for name in self.test_files), strict=True
         ):  # before training, not after
-            _check_labels(_pairs([paths[0]], [paths[1]], config), labels, [paths[1]])
+            _check_labels(self._pairs([paths[0]], [paths[1]], config), labels, [paths[1]])
         store = build_store(
             directory,
             source,
             target,
-            tokenizers.source,
+            tokenizers.input,
             labels,
             max_length=config.text.max_length,
             on_bad_line=config.data.on_bad_line,
-            progress=lambda done: working(f"encoding {what} texts", done),
-            kind=LabelStore,
+            progress=lambda done: working(f"encoding {what} {self.rows}", done),
+            read=lambda report: self.source.read(source, target, config, report),
+            kind=self._store,
         )
         if what == "training" and config.train.class_weights == "balanced":
             counts_C = np.bincount(store.gather_target(np.arange(len(store)))[0], minlength=labels.size)
@@ -97,17 +110,16 @@ class ClassificationTask:
 
     def describe_rows(self, store: LabelStore, tokenizers: Tokenizers) -> str:
         counts = Counter(store.gather_target(np.arange(len(store)))[0].tolist())
-        names = _labels(tokenizers).names
+        names = tokenizers.labels.names
         shown = ", ".join(f"{count:,} {names[label]}" for label, count in counts.most_common(LABELS_SHOWN))
         return f": {shown}{', ...' if len(counts) > LABELS_SHOWN else ''}"
 
     def collate(self, store: LabelStore, rows: Rows) -> LabelBatch:
-        vocabulary = store.source_vocabulary
-        source_ids, allowed = pad_rows([[*store.source(row).tolist(), vocabulary.eos] for row in rows], vocabulary.pad)
+        source, allowed = self.source.pad(store, rows)
         label_B, _ = store.gather_target(rows)
         weight_B = np.ones(len(rows), np.float32) if store.weight_C is None else store.weight_C[label_B]
         return LabelBatch(
-            source_ids=source_ids,
+            source_ids=source,
             source_allowed=allowed,
             target_output=torch.from_numpy(label_B),
             weight=torch.from_numpy(weight_B),
@@ -127,10 +139,11 @@ class ClassificationTask:
         return (losses_B * batch.weight).sum()
 
     def describe_vocabulary(self, prepared: PreparedData) -> str:
-        return f"{prepared.tokenizers.source.size:,} pieces; {_labels(prepared.tokenizers).size} labels"
+        size, labels = prepared.tokenizers.input.size, prepared.tokenizers.labels.size
+        return f"{self.source.describe_size(size, prepared.config)}; {labels} labels"
 
     def describe_validation(self, prepared: PreparedData) -> str:
-        return f"{len(prepared.valid_references):,} texts"
+        return f"{len(prepared.valid_references):,} {self.rows}"
 
     def judge(self, prepared: PreparedData) -> str:
         return f"{prepared.config.train.valid_metric} on {len(prepared.valid_references)} of {prepared.valid.key[:16]}"
@@ -141,13 +154,13 @@ class ClassificationTask:
         classifier = Classifier(bundle, device)
         right_N, log_prob_NC = _answers(classifier, prepared.valid_sources, prepared.valid_references)
         scores = score_labels(right_N, log_prob_NC, classifier.labels.names, resamples=0)
-        said = classifier.classify(prepared.valid_sources[0])
+        best, first = int(log_prob_NC[0].argmax()), self.source.describe(prepared.valid_sources[0], 0)
         return {
             "loss": mean_loss(self, bundle.model, prepared, device, precision),
             "accuracy": scores.accuracy.score,
             "macro_f1": scores.macro_f1.score,
             "temperature": best_temperature(right_N, log_prob_NC),
-            "sample": {"text": said.text, "label": f"{said.label} ({said.probability:.0%})"},
+            "sample": {"text": first, "label": _shown(classifier.labels.names[best], log_prob_NC[0, best])},
             "snapshot": None,
         }
 
@@ -163,7 +176,7 @@ class ClassificationTask:
     ) -> Tested:  # fmt: skip
         report = CorpusReport()
         source, target = ([path] for path in files)
-        pairs = list(read_pairs(source, target, on_bad_line=prepared.config.data.on_bad_line, report=report))
+        pairs = list(self.source.read(source, target, prepared.config, report))
         for each in report.notes():
             note(each)
         working(f"classifying {files[0].name}, lines", len(pairs))
@@ -183,30 +196,28 @@ class ClassificationTask:
             scores = [test[metric] for metric in ("accuracy", "macro_f1")]
             shown = [f"{each['score']:.1f} ({each['low']:.1f} to {each['high']:.1f})" for each in scores]
             rows.append((name, *shown, f"{test['calibration_error']:.1f}", f"{test['sentences']:,}"))
-        return ("test set", "accuracy", "macro F1", "calibration error", "texts"), rows
+        return ("test set", "accuracy", "macro F1", "calibration error", self.rows), rows
 
     def show_samples(self, bundle: Bundle, prepared: PreparedData, device: torch.device) -> Samples:
         rows = spread(len(prepared.valid_sources), SAMPLES)
         lines = [
-            "Validation texts, evenly apart; these weights.",
+            f"Validation {self.rows}, evenly apart; these weights.",
             "",
-            "| text | right | predicted | probability |",
+            f"| {self.rows.removesuffix('s')} | right | predicted | probability |",
             "| --- | --- | --- | --- |",
         ]
-        said = Classifier(bundle, device).classify([prepared.valid_sources[row] for row in rows])
-        for row, one in zip(rows, said, strict=True):
-            cells = (one.text, prepared.valid_references[row], one.label, f"{one.probability:.1%}")
+        classifier = Classifier(bundle, device)
+        log_prob_NC = classifier.log_probs(classifier.encode([prepared.valid_sources[row] for row in rows]))
+        for row, log_prob_C in zip(rows, log_prob_NC, strict=True):
+            best = int(log_prob_C.argmax())
+            text, right = self.source.describe(prepared.valid_sources[row], row), prepared.valid_references[row]
+            cells = (text, right, classifier.labels.names[best], f"{np.exp(log_prob_C[best]):.1%}")
             lines.append("| " + " | ".join(map(escape, cells)) + " |")
         return Samples(lines, "")
 
 
-def _labels(tokenizers: Tokenizers) -> Labels:
-    assert tokenizers.labels is not None
-    return tokenizers.labels
-
-
-def _pairs(source: Sequence[Path], target: Sequence[Path], config: Config) -> Iterator[Pair]:
-    return read_pairs(source, target, on_bad_line=config.data.on_bad_line, report=CorpusReport())
+def _shown(label: str, log_prob: float) -> str:
+    return f"{label} ({np.exp(log_prob):.0%})"
 
 
 def _check_labels(pairs: Iterator[Pair] | list[Pair], labels: Labels, files: Sequence[Path]) -> None:
@@ -219,9 +230,8 @@ def _check_labels(pairs: Iterator[Pair] | list[Pair], labels: Labels, files: Seq
 
 
 def _answers(
-    classifier: Classifier, texts: Sequence[str], right: Sequence[str]
+    classifier: Classifier, rows: Sequence[Any], right: Sequence[str]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """The ids of the right labels, and log P of every label."""
-    rows = classifier.tokenizers.source.encode_batch(texts)
     right_N = np.array([index for (index,) in classifier.labels.encode_batch(right)], np.int64)
-    return right_N, classifier.log_probs([classifier.cut(row) for row in rows])
+    return right_N, classifier.log_probs(classifier.encode(rows))

@@ -79,7 +79,7 @@ class LanguageModelTask:
         return smoothed_cross_entropy(output, batch.target_output, label_smoothing, batch.pad)
 
     def describe_vocabulary(self, prepared: PreparedData) -> str:
-        return f"{prepared.tokenizers.target.size:,} pieces"
+        return f"{prepared.config.text.model} vocabulary: {prepared.tokenizers.target.size:,} pieces"
 
     def describe_validation(self, prepared: PreparedData) -> str:
         return f"{prepared.valid.target_sizes.sum():,} tokens"

@@ -13,12 +13,13 @@ from torch import Tensor
 from dragoman.bundle import Bundle, Tokenizers
 from dragoman.config import Config, DataConfig
 from dragoman.data.batching import AnyBatch, BatchPlan
+from dragoman.data.feature_store import SeriesStore
 from dragoman.data.packing import AnyPackedBatch, Shape
 from dragoman.data.store import Store
 from dragoman.data.text_store import TextStore
 
 Rows = npt.NDArray[np.int64]
-AnyStore = Store | TextStore
+AnyStore = Store | TextStore | SeriesStore
 Working = Callable[[str, int], None]  # what is being done, and how much of it is done
 
 MAX_TOKENS = 4_096  # per validation batch: unlike packed training, this holds all logits at once
@@ -33,7 +34,7 @@ class PreparedData:
     tokenizers: Tokenizers
     train: Any  # AnyStore: which one is the task's own business
     valid: Any
-    valid_sources: list[str]  # of the validation set; none for a language model
+    valid_sources: list[Any]  # of the validation set: texts, or vectors; none for a language model or a forecaster
     valid_references: list[str]
     identity: dict[str, str]  # SHA-256 of the training corpus and the vocabularies
 
@@ -64,11 +65,11 @@ class Task(Protocol):
     test_files: tuple[str, ...]  # the same for test sets
     options: str  # the command line's words for `files`
 
-    def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterable[tuple[str, ...]]:
-        """The usable rows of these files, as text: one text per file name."""
+    def read(self, data: DataConfig, files: tuple[str, ...], config: Config) -> Iterable[tuple[Any, ...]]:
+        """The usable rows of these files: one text, or the vectors of one sequence, per file name."""
 
-    def read_validation(self, data: DataConfig, files: tuple[str, ...], config: Config) -> tuple[list[str], list[str]]:
-        """The texts to measure a model on, and what is right for each; none for a language model."""
+    def read_validation(self, data: DataConfig, files: tuple[str, ...], config: Config) -> tuple[list[Any], list[str]]:
+        """The texts or vectors to measure a model on, and what is right for each; none where the store suffices."""
 
     def learn_tokenizers(self, data: DataConfig, config: Config) -> Tokenizers:
         """Vocabularies from the training text."""

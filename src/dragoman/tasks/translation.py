@@ -94,7 +94,8 @@ class TranslationTask:
 
     def describe_vocabulary(self, prepared: PreparedData) -> str:
         source, target, joint = prepared.tokenizers.source, prepared.tokenizers.target, prepared.config.text.joint
-        return f"{source.size:,} source and {target.size:,} target pieces{', shared' if joint else ''}"
+        sizes = f"{source.size:,} source and {target.size:,} target pieces{', shared' if joint else ''}"
+        return f"{prepared.config.text.model} vocabulary: {sizes}"
 
     def describe_validation(self, prepared: PreparedData) -> str:
         return f"{len(prepared.valid_references):,} sentences, greedy"

@@ -11,17 +11,16 @@ from typing import Self
 
 from dragoman.errors import DataError, ModelError, suggestion
 from dragoman.text.normalize import normalize
-from dragoman.text.vocabulary import Vocabulary
+from dragoman.text.vocabulary import NO_IDS
 
 MAX_LABELS = 10_000  # labels; more are most likely text
-NO_ID = -1
 SHOWN = 20  # labels that an error lists
 
 
 class Labels:
     """Labels in alphabetical order; the id of a label is its place."""
 
-    vocabulary = Vocabulary(pad=NO_ID, unk=NO_ID, bos=NO_ID, eos=NO_ID)  # no id is special
+    vocabulary = NO_IDS
     languages: tuple[str, ...] = ()
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -26,3 +26,4 @@ class Vocabulary:
 
 
 VOCABULARY = Vocabulary()  # of tokenizers trained by dragoman
+NO_IDS = Vocabulary(pad=-1, unk=-1, bos=-1, eos=-1)  # where no id is special

@@ -18,6 +18,7 @@ from dragoman.files import make_directory, write_file
 from dragoman.tasks.choice import TASKS, task_of
 from dragoman.tasks.task import AnyStore, PreparedData, Task
 from dragoman.text.byte_level import ByteLevelTokenizer
+from dragoman.text.tokenizer import Tokenizer
 from dragoman.training.reports.log import Reporter
 
 FILES = {name for task in TASKS.values() for name in (*task.files, *task.test_files)}
@@ -50,9 +51,9 @@ def prepare_data(
     identity = {f"data.{name}": contents[f"data.{name}"] for name in training}
     verify(identity, data)
     tokenizers = _tokenizers(task, config, data, run, reporter)
-    identity |= {"source vocabulary": tokenizers.source.digest, "target vocabulary": tokenizers.output.digest}
+    identity |= {"source vocabulary": tokenizers.input.digest, "target vocabulary": tokenizers.output.digest}
     verify(identity, data)
-    config = config.with_vocabulary(tokenizers.source.size, tokenizers.output.size)
+    config = config.with_vocabulary(tokenizers.input.size, tokenizers.output.size)
     train = _store(task, "training", data, training, config, tokenizers, run, reporter)
     valid = _store(task, "validation", data, validation, config, tokenizers, run, reporter)
     sources, references = task.read_validation(data, validation, config)
@@ -118,24 +119,25 @@ def _tokenizers(task: Task, config: Config, data: DataConfig, run: Path, reporte
     if config.train.start_from:
         start = resolve_model(config.train.start_from)
         tokenizers = task.adopt_tokenizers(load_tokenizers(start, load_config(start)), data, config)
-        if tokenizers.source.languages:
+        if tokenizers.input.languages:
             raise ConfigError(
                 f"train.start_from: {config.train.start_from} translates into several languages, and training does not "
                 "add their tags to sources; start from a model with one target language"
             )
-        if config.text.sampling and isinstance(tokenizers.source, ByteLevelTokenizer):
+        if config.text.sampling and isinstance(tokenizers.input, ByteLevelTokenizer):
             raise ConfigError("text.sampling: not possible with the byte-level BPE of train.start_from; set it to 0")
         return tokenizers
     kept = run / "data" / f"tokenizer-{_vocabulary_key(task, config, data)[:16]}"
     names = tokenizer_files(config)
     if not all((kept / name).exists() for name in names):
-        reporter.note(f"learning a vocabulary of up to {config.text.vocab_size:,} {config.text.model} pieces")
+        if any(name.endswith(".model") for name in names):
+            reporter.note(f"learning a vocabulary of up to {config.text.vocab_size:,} {config.text.model} pieces")
         make_directory(kept)
         for name, content in task.learn_tokenizers(data, config).files().items():
             write_file(kept / name, content)
     tokenizers = load_tokenizers(kept, config)
-    for tokenizer in dict.fromkeys((tokenizers.source, tokenizers.target)):
-        if tokenizer.size < config.text.vocab_size:
+    for tokenizer in dict.fromkeys((tokenizers.input, tokenizers.output)):
+        if isinstance(tokenizer, Tokenizer) and tokenizer.size < config.text.vocab_size:
             wanted = f"text.vocab_size={config.text.vocab_size:,}"
             reporter.note(f"the text supports {tokenizer.size:,} pieces, fewer than {wanted}; using {tokenizer.size:,}")
     return tokenizers

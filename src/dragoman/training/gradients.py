@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dragoman.config import TrainConfig
 from dragoman.data.batching import AnyBatch, BatchPlan, Part, PlanParameters, bucket_by_length, groups_in
+from dragoman.data.feature_store import SeriesStore
 from dragoman.data.packing import AnyPackedBatch, PackingPlan, Shape
 from dragoman.errors import ConfigError
 from dragoman.model.build import Model
@@ -248,6 +249,7 @@ class Packed(_Layout):
 
     def _batches(self, plan: PlanParameters, store: AnyStore, epoch: int, rows: Ids, part: int) -> list[Ids]:
         budget = {"source_tokens": plan["source_tokens"], "target_tokens": plan["batch_tokens"]}
+        assert not isinstance(store, SeriesStore)  # `can_pack` refuses forecasters
         packing = PackingPlan(store, **budget, sentences=plan["sentences"], seed=self.settings.seed)
         return packing.epoch(epoch, rows, part)
 

@@ -20,6 +20,7 @@ from dragoman.model.build import Model, build_model
 from dragoman.model.footprint import parameter_counts
 from dragoman.tasks.choice import task_of
 from dragoman.tasks.task import PreparedData
+from dragoman.text.tokenizer import Tokenizer
 from dragoman.training import checkpoint
 from dragoman.training.batches import BatchLoader, EpochStores
 from dragoman.training.checkpoint import Learner, Progress, RunIdentity
@@ -92,7 +93,8 @@ def fixed_settings(config: Config) -> dict[str, Any]:
     fixed = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
     for name in ("model.vocab_size", "model.target_vocab_size", "model.num_labels"):
         fixed.pop(name, None)  # from the tokenizer
-    data = {f"data.{name}": getattr(config.data, name) for name in ("generated", "generated_size", "on_bad_line")}
+    settings = ("generated", "generated_size", "on_bad_line", "lookback", "horizon", "relative_to")
+    data = {f"data.{name}": getattr(config.data, name) for name in settings}
     begun = {f"train.{name}": getattr(config.train, name) for name in ("seed", "source_vectors", "target_vectors")}
     return {**fixed, **data, **begun}
 
@@ -150,13 +152,14 @@ def set_word_vectors(model: Model, prepared: PreparedData, reporter: Reporter) -
     settings, tokenizers = prepared.config.train, prepared.tokenizers
     source, target = ([Path(each)] if each else [] for each in (settings.source_vectors, settings.target_vectors))
     embeddings = [getattr(model, f"{side}_embedding", None) for side in SIDES]
-    sides = [(embeddings[0], tokenizers.source, source), (embeddings[1], tokenizers.target, target)]
+    sides = [(embeddings[0], tokenizers.input, source), (embeddings[1], tokenizers.output, target)]
     if embeddings[0] is embeddings[1]:
-        sides = [(embeddings[0], tokenizers.source, source + target)]
+        sides = [(embeddings[0], tokenizers.input, source + target)]
     for embedding, tokenizer, paths in sides:
         if not paths:
             continue
         assert embedding is not None  # checked by `check_word_vectors`
+        assert isinstance(tokenizer, Tokenizer)
         found = piece_vectors(paths, tokenizer, embedding.embedding_dim)
         if not found.rows.any():
             raise DataError(
@@ -179,6 +182,8 @@ def check_word_vectors(config: Config) -> None:
         path = getattr(config.train, f"{side}_vectors")
         if path and side == missing:
             raise ConfigError(f"train.{side}_vectors: this model has no {side}; leave it out")
+        if path and getattr(model, f"{side}_features", None) is not None:
+            raise ConfigError(f"train.{side}_vectors: the {side} of this model is no text; leave it out")
         found = read_header(Path(path)).width if path else width
         if found != width:
             raise ConfigError(

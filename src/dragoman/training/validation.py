@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from dragoman.bundle import Bundle
+from dragoman.config import LOWER_IS_BETTER
 from dragoman.model.build import Model
 from dragoman.tasks.choice import task_of
 from dragoman.tasks.task import PreparedData
@@ -39,4 +40,4 @@ class Validation:
             return -math.inf
         if self.settings.valid_metric in ("accuracy", "macro_f1"):
             return value - TIE * float(record["loss"])
-        return -value if self.settings.valid_metric == "loss" else value
+        return -value if self.settings.valid_metric in LOWER_IS_BETTER else value

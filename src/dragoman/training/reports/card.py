@@ -26,7 +26,7 @@ def model_card(prepared: PreparedData, progress: Progress, scores: Mapping[str, 
     training = task.files[: len(task.files) // 2]
     files = dict.fromkeys(path for name in training for path in getattr(data, name))  # one may be given twice
     corpus = f"the generated corpus `{data.generated}`" if data.generated else ", ".join(files)
-    units = dict.fromkeys(("exact_match", "accuracy", "macro_f1"), " (per cent)")
+    units = dict.fromkeys(("exact_match", "accuracy", "macro_f1", "word_error_rate"), " (per cent)")
     measured = [
         f"| {name}{units.get(name, '')} | {value:.4g} |" for name, value in scores.items() if isinstance(value, float)
     ]
@@ -34,7 +34,7 @@ def model_card(prepared: PreparedData, progress: Progress, scores: Mapping[str, 
         f"# {task.title}",
         "",
         f"- trained on {corpus}: {len(prepared.train):,} {task.rows} (data key `{prepared.train.key[:16]}`)",
-        f"- {config.text.model} vocabulary: {task.describe_vocabulary(prepared)}",
+        f"- {task.describe_vocabulary(prepared)}",
         *_fine_tuning(config.train),
         f"- {progress.step:,} steps, {progress.tokens:,} {task.predicted}, {progress.seconds / 60:.1f} minutes, "
         f"seed {config.train.seed}",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dragoman import pictures
+from dragoman.config import LOWER_IS_BETTER
 
 MAX_POINTS = 1_000  # of a curve; more would not be seen
 PANEL_WIDTH, PANEL_HEIGHT = 520, 340
@@ -17,9 +18,11 @@ METRICS = {
     "exact_match": "exact match, per cent",
     "accuracy": "accuracy, per cent",
     "macro_f1": "macro F1, per cent",
+    "word_error_rate": "word error rate, per cent",
+    "mse": "mean squared error",
+    "mae": "mean absolute error",
 }
-LOWER_IS_BETTER = ("loss", "perplexity")
-DRAWN = ("bleu", "chrf", "accuracy", "macro_f1")  # scores of 100
+DRAWN = ("bleu", "chrf", "accuracy", "macro_f1", "word_error_rate", "mse", "mae")
 
 Record = Mapping[str, Any]
 Points = list[tuple[float, float]]
@@ -28,7 +31,7 @@ Points = list[tuple[float, float]]
 def best_of(records: Iterable[Record], metric: str) -> Record | None:
     """The first of the best: the highest, or the lowest of a loss."""
     scored = [record for record in records if is_number(record.get(metric))]
-    if metric in LOWER_IS_BETTER:
+    if metric in (*LOWER_IS_BETTER, "perplexity"):
         return min(scored, key=lambda record: float(record[metric]), default=None)
     return max(scored, key=lambda record: float(record[metric]), default=None)
 
@@ -47,8 +50,8 @@ def curves(
         ("Speed", {"training": _points(records, "step", "tokens_per_second") if speed else []}, False),
     )
     labels = {
-        "Loss": "nats a text" if predicted == "texts" else "nats a token",
-        "Validation": "score, of 100",
+        "Loss": {"texts": "nats a text", "rows": "mean squared error"}.get(predicted, "nats a token"),
+        "Validation": "error" if predicted == "rows" else "score, of 100",
         "Learning rate": "rate",
         "Gradient norm": "norm",
     }

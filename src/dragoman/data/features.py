@@ -1,0 +1,204 @@
+"""Feature vectors in files: sequences of vectors (.npz, .npy) and time series (.csv). Knows nothing of models.
+
+A .npz file holds `vectors`, the vectors of all sequences end to end, and `lengths`, how many each sequence has; with
+`picture`, height and width, the vectors are the square patches of a picture, row by row. A .npy file holds sequences of
+one length as [sequence, vector, feature]. A .csv file is a table with a heading, one row for each point in time; its
+first column may be the time. Shapes: N sequences, S vectors, F features.
+"""
+
+import csv
+import io
+import math
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.data.corpus import CorpusReport, OnBadLine, Pair, read_lines, reading
+from dragoman.errors import DataError
+from dragoman.files import write_output
+from dragoman.text.normalize import is_blank
+
+Vectors = npt.NDArray[np.float32]  # [S, F]
+
+
+class Sequences(NamedTuple):
+    """The sequences of a file."""
+
+    rows: list[Vectors]
+    picture: tuple[int, int] | None = None  # height and width, where the vectors are patches
+
+    @property
+    def features(self) -> int:
+        return self.rows[0].shape[1]
+
+
+class Series(NamedTuple):
+    """A time series."""
+
+    names: list[str]  # of the columns
+    times: list[str]  # of the rows; empty where the file has none
+    values_NF: npt.NDArray[np.float64]
+
+
+def write_features(path: str | Path, rows: Sequence[npt.ArrayLike], picture: tuple[int, int] | None = None) -> None:
+    """Write sequences of vectors as .npz; with `picture`, height and width, they are patches of pictures.
+
+    Numbers are stored in 32 bits, or in 16 if they are given so.
+    """
+    arrays = [np.asarray(row) for row in rows]
+    stored = np.float16 if all(array.dtype == np.float16 for array in arrays) else np.float32
+    for number, array in enumerate(arrays, start=1):
+        if array.ndim != 2 or array.shape[1] != arrays[0].shape[1] or not len(array):
+            raise DataError(f"sequence {number}: its shape is {list(array.shape)}; give [vectors, features], as others")
+    if not arrays:
+        raise DataError(f"{path}: no sequence to write; give at least one")
+    content = io.BytesIO()
+    lengths = np.array([len(array) for array in arrays], np.int64)
+    named = {"vectors": np.concatenate(arrays).astype(stored), "lengths": lengths}
+    if picture is not None:
+        named["picture"] = np.array(picture, np.int64)
+    np.savez_compressed(content, **named)  # type: ignore[arg-type]
+    write_output(Path(path), content.getvalue())
+
+
+def read_features(path: Path, features: int | None = None) -> Sequences:
+    """Read .npz or .npy; with `features`, vectors must have so many."""
+    with reading(path, raw=True) as stream:
+        content = stream.read()
+    try:
+        found = np.load(io.BytesIO(content), allow_pickle=False)
+        rows, picture = _split(dict(found)) if isinstance(found, np.lib.npyio.NpzFile) else (list(found), None)
+    except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile):
+        raise DataError(
+            f"{path}: not a file of vectors; give .npz with `vectors` and `lengths`, or .npy with three axes"
+        ) from None
+    if not rows or any(row.ndim != 2 or not row.size or row.dtype.kind not in "fiub" for row in rows):
+        raise DataError(f"{path}: needs sequences of at least one vector of numbers each")
+    if features is not None and rows[0].shape[1] != features:
+        raise DataError(
+            f"{path}: vectors of {rows[0].shape[1]} numbers; the model has model.source_features={features}"
+        )
+    for number, row in enumerate(rows, start=1):
+        if not np.isfinite(row).all():
+            raise DataError(f"{path}: sequence {number} has numbers that are not finite; fix or remove it")
+    if picture is not None and not _fits(picture, rows):
+        raise DataError(
+            f"{path}: {len(rows[0])} patches of {rows[0].shape[1]} numbers do not make a picture of "
+            f"{picture[0]} by {picture[1]}; they must be square"
+        )
+    return Sequences([np.asarray(row, np.float32) for row in rows], picture)
+
+
+def _split(arrays: dict[str, Any]) -> tuple[list[Any], tuple[int, int] | None]:
+    vectors, lengths = arrays["vectors"], arrays["lengths"]
+    if lengths.ndim != 1 or (lengths < 1).any() or lengths.sum() != len(vectors):
+        raise ValueError(lengths)
+    picture = tuple(arrays["picture"].tolist()) if "picture" in arrays else None
+    return np.split(vectors, np.cumsum(lengths)[:-1]), picture
+
+
+def _fits(picture: tuple[int, int], rows: Sequence[npt.NDArray[Any]]) -> bool:
+    side = math.isqrt(rows[0].shape[1])
+    if len(picture) != 2 or side * side != rows[0].shape[1] or min(picture) < side or any(n % side for n in picture):
+        return False
+    return all(len(row) == picture[0] * picture[1] // side**2 for row in rows)
+
+
+def as_picture(vectors_SF: npt.NDArray[Any], picture: tuple[int, int]) -> npt.NDArray[Any]:
+    """Patches put together again: [height, width]."""
+    side = math.isqrt(vectors_SF.shape[1])
+    height, width = picture
+    grid = vectors_SF.reshape(height // side, width // side, side, side)
+    return grid.swapaxes(1, 2).reshape(height, width)
+
+
+def as_patches(picture: npt.NDArray[Any], side: int) -> npt.NDArray[Any]:
+    """A picture, [height, width], as square patches row by row: [S, side * side]."""
+    height, width = picture.shape
+    if height % side or width % side:
+        raise DataError(f"picture of {height} by {width}: patches of {side} by {side} do not fill it")
+    grid = picture.reshape(height // side, side, width // side, side)
+    return grid.swapaxes(1, 2).reshape(-1, side * side)
+
+
+def read_feature_pairs(
+    source: Sequence[Path],
+    target: Sequence[Path],
+    *,
+    features: int | None = None,
+    on_bad_line: OnBadLine = "fail",
+    report: CorpusReport,
+) -> Iterator[Pair]:
+    """As `read_pairs`, with sequence N of the source in place of line N."""
+    if len(source) != len(target) or not source:
+        raise DataError(
+            f"{len(source)} source files, {len(target)} target files; give as many of one as of the other, in one order"
+        )
+    report.files = [str(path) for path in source]
+    for part, (source_path, target_path) in enumerate(zip(source, target, strict=True)):
+        rows, lines = read_features(source_path, features).rows, list(read_lines(target_path))
+        if len(rows) != len(lines):
+            raise DataError(
+                f"{source_path}: {len(rows)} sequences, {target_path}: {len(lines)} lines; line N belongs to sequence N"
+            )
+        for vectors_SF, line in zip(rows, lines, strict=True):
+            if line.problem and on_bad_line == "fail":
+                raise DataError(f"{target_path}:{line.number}: {line.problem}; fix the line or use --on-bad-line skip")
+            if line.problem:
+                report.bad.add(part, line.number)
+            elif is_blank(line.text):
+                report.blank.add(part, line.number)
+            else:
+                report.kept += 1
+                yield Pair(vectors_SF, line.text, part, line.number)
+    if not report.kept:
+        raise DataError(f"{target[0]}: no usable line; give one for each sequence of {source[0]}")
+
+
+def read_series(path: Path, names: Sequence[str] = ()) -> Series:
+    """Read a .csv file, also .csv.bz2 and so on; with `names`, its columns must be these."""
+    with reading(path) as stream:
+        content = stream.read()
+    try:
+        table = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not a table of comma-separated values ({error})") from None
+    if len(table) < 2:
+        raise DataError(f"{path}: no rows; give a heading and one row for each point in time")
+    heading, *rows = table
+    with_time = _number(rows[0][0]) is None if rows[0] else False
+    found = heading[with_time:]
+    if not found:
+        raise DataError(f"{path}: no column of numbers; give at least one")
+    if names and found != list(names):
+        raise DataError(
+            f"{path}: its columns are {', '.join(found)}; the model knows {', '.join(names)}, in this order"
+        )
+    values_NF = np.empty((len(rows), len(found)))
+    for number, row in enumerate(rows, start=2):
+        values = [_number(cell) for cell in row[with_time:]]
+        if len(values) != len(found) or None in values:
+            raise DataError(f"{path}:{number}: needs {len(found)} numbers, one for each column; fix the line")
+        values_NF[number - 2] = values
+    return Series(found, [row[0] for row in rows] if with_time else [], values_NF)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def series_csv(names: Iterable[str], values_NF: npt.NDArray[Any]) -> str:
+    """The same as text, without a time."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([[f"{value:.6g}" for value in row] for row in values_NF.tolist()])
+    return stream.getvalue()
