@@ -466,11 +466,11 @@ def svg_frames(vectors_SF: np.ndarray, attention_TS: np.ndarray, tokens: Sequenc
         *_card(width, bottom + 60, title),
         _text(left - 8, 70 + FRAME_HEIGHT / 2, "vectors", size=13, color=INK, anchor="end"),
         _image(left, 70, FRAME_WIDTH, FRAME_HEIGHT, _stretched(vectors_SF.T[::-1])),  # low frequencies at the bottom
-        _image(left, middle + 12, FRAME_WIDTH, ROW * len(labels), _stretched(attention_TS, per_row=True)),
+        _image(left, middle + 12, FRAME_WIDTH, ROW * len(labels), np.stack([*map(_up_to_most, attention_TS)])),
     ]
     for number, label in enumerate(labels):
         parts.append(_text(left - 8, middle + 27 + ROW * number, label, size=13, color=INK, anchor="end"))
-    caption = "each row: where a token looked, from nowhere to its most"
+    caption = "each row: where it looked, from nowhere to its most"
     parts += [*_color_bar(24, bottom + 26), _text(190, bottom + 38, caption)]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -485,31 +485,35 @@ def svg_patches(picture: np.ndarray, attention_TPQ: np.ndarray, tokens: Sequence
     for number, label in enumerate(["the picture", *tokens]):
         x, y = 24 + across * (number % columns), 52 + down * (number // columns)
         parts.append(_text(x, y + 12, _fit(_printable(label), LONGEST_LABEL), size=13, color=INK))
-        parts.append(_image(x, y + 20, width, height, _stretched(picture)))
+        parts.append(_image(x, y + 20, width, height, _stretched(picture), grey=True))
         if number:
-            parts.append(_image(x, y + 20, width, height, _stretched(attention_TPQ[number - 1]), opacity=0.7))
+            parts.append(_image(x, y + 20, width, height, _up_to_most(attention_TPQ[number - 1]), opacity=0.6))
     bottom = 60 + down * rows
     parts += [*_color_bar(24, bottom + 10), _text(190, bottom + 22, "where a token looked, from nowhere to its most")]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _stretched(values: np.ndarray, *, per_row: bool = False) -> np.ndarray:
-    """From the least value to the greatest as 0 to 1; attention of every token, from 0 on."""
-    axis = 1 if per_row else None
-    low = np.zeros(()) if per_row else values.min()
-    high = values.max(axis=axis, keepdims=True)
-    return np.asarray((values - low) / np.maximum(high - low, 1e-9))
+def _stretched(values: np.ndarray) -> np.ndarray:
+    """From the least value to the greatest as 0 to 1."""
+    return np.asarray(_up_to_most(values - values.min()))
 
 
-def _image(x: float, y: float, width: float, height: float, values: np.ndarray, opacity: float = 1.0) -> str:
-    pixels = base64.b64encode(png_pixels(values)).decode("ascii")
+def _up_to_most(attention: np.ndarray) -> np.ndarray:
+    return np.asarray(attention / max(attention.max(), 1e-9))
+
+
+def _image(
+    x: float, y: float, width: float, height: float, values: np.ndarray, opacity: float = 1.0, *, grey: bool = False
+) -> str:
+    pixels = base64.b64encode(png_pixels(values, grey=grey)).decode("ascii")
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width}" height="{height}" preserveAspectRatio="none" opacity="{opacity}"'
     return f'<image {place} style="image-rendering:pixelated" href="data:image/png;base64,{pixels}"/>'
 
 
-def png_pixels(weights: np.ndarray) -> bytes:
+def png_pixels(weights: np.ndarray, *, grey: bool = False) -> bytes:
     """A PNG with one pixel per value in 0..1."""
-    palette = np.array([_color(level / 255) for level in range(256)], np.uint8)
+    colors = [(level, level, level) if grey else _color(level / 255) for level in range(256)]
+    palette = np.array(colors, np.uint8)
     levels = np.rint(np.nan_to_num(np.clip(weights, 0.0, 1.0)) * 255).astype(np.uint8)
     height, width = levels.shape
     rows = np.concatenate([np.zeros((height, 1), np.uint8), levels], axis=1)  # each row begins with its filter: none

@@ -1,6 +1,7 @@
 """The programs of examples/ run, and do what they say."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -58,3 +59,18 @@ def test_classifier_tells_the_languages_apart(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.slow
 def test_custom_layer_learns() -> None:
     assert example("custom_layer").main(300) > 0.9
+
+
+@pytest.mark.slow
+def test_forecaster_beats_the_last_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example("forecaster").main(tmp_path, steps=60)
+    error, unchanged = map(float, re.findall(r"\d\.\d+", capsys.readouterr().out.splitlines()[-1]))
+    assert error < 0.6 * unchanged
+
+
+@pytest.mark.slow
+def test_captioner_says_where_the_square_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example("captioner").main(tmp_path, steps=100)
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    pairs = [re.fullmatch("right: (.+); said: (.+)", line) for line in lines]
+    assert all(pair is not None and pair[1] == pair[2] for pair in pairs)

@@ -24,7 +24,7 @@ from dragoman.training.data import prepare_data
 from dragoman.training.loop import train
 from dragoman.training.reports import curves, summary
 from dragoman.training.reports.log import SilentReporter, read_log
-from dragoman.training.reports.results import SUMMARY
+from dragoman.training.reports.results import PICTURE, SUMMARY
 from dragoman.training.reports.summary import write_summary
 from tests.conftest import QUICK, quick_config
 
@@ -73,7 +73,7 @@ def prepared(quick_run: Path) -> PreparedData:
 def summarised(quick_run: Path, prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the quick run with a new summary."""
     run = shutil.copytree(quick_run, tmp_path_factory.mktemp("summary") / "a_run")
-    for name in (SUMMARY, summary.CURVES, summary.ATTENTION):
+    for name in (SUMMARY, summary.CURVES, PICTURE):
         (run / name).unlink(missing_ok=True)
     assert write_summary(prepared, run, CPU, "reached train.max_steps=60") == run / "summary.md"
     return run
@@ -129,7 +129,7 @@ def test_samples_match_the_translator(summarised: Path, prepared: PreparedData) 
 
 def test_links_are_relative_and_resolve(summarised: Path) -> None:
     links = re.findall(r"\]\(([^)]*)\)", words(summarised))
-    assert links == ["curves.svg", "attention.svg", "card.md", "log.jsonl"]
+    assert links == ["curves.svg", "sample.svg", "card.md", "log.jsonl"]
     assert all((summarised / link).is_file() for link in links)
 
 
@@ -158,7 +158,7 @@ def test_long_curves_are_thinned_and_missing_values_omitted() -> None:
 
 
 def test_attention_has_a_cell_for_every_pair_of_tokens(summarised: Path) -> None:
-    root = ElementTree.fromstring((summarised / "attention.svg").read_text(encoding="utf-8"))
+    root = ElementTree.fromstring((summarised / "sample.svg").read_text(encoding="utf-8"))
     cells = [title.text or "" for rect in root.iter(f"{SVG}rect") for title in rect.iter(f"{SVG}title")]
     translator = dragoman.load(str(summarised), device="cpu")
     sources = [row[0] for row in samples(words(summarised))]
@@ -244,8 +244,8 @@ def test_model_without_attention_has_no_attention_picture(tmp_path: Path) -> Non
     train(
         dragoman.Config.build("tiny", None, [*plain, *SHORT, "model.architecture=rnn", "model.context=none"]), tmp_path
     )
-    assert not (tmp_path / "attention.svg").exists()
-    assert "attention.svg" not in words(tmp_path)
+    assert not (tmp_path / "sample.svg").exists()
+    assert "sample.svg" not in words(tmp_path)
     assert len(samples(words(tmp_path))) == 10
 
 

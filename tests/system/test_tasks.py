@@ -317,7 +317,7 @@ def test_classify_reports_what_it_could_not_read_and_keeps_its_input(classifier:
 
 def test_page_has_every_text(classifier: Path, tmp_path: Path) -> None:
     shown = output_of("inspect", "--model", classifier, "great film", "awful plot", "--out", tmp_path / "page.html")
-    assert shown == f"{tmp_path / 'page.html'}: 2 texts; open it in a browser\n"
+    assert shown == f"{tmp_path / 'page.html'}: 2 inspected; open it in a browser\n"
     page = (tmp_path / "page.html").read_text()
     assert "great film: label pos" in page
     assert "awful plot: label neg" in page

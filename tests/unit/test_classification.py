@@ -14,8 +14,9 @@ from dragoman.config import Config, EncoderConfig
 from dragoman.decode.classifier import Classifier
 from dragoman.errors import DataError, ModelError
 from dragoman.evaluate.classification import best_temperature, score_labels
-from dragoman.inspect.one_stack import inspect_label
+from dragoman.inspect.one_stack import inspect_label, inspect_vector_label
 from dragoman.model.variants import EncoderOnly
+from dragoman.scale import Scale
 from dragoman.tasks.classification import ClassificationTask
 from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
@@ -227,7 +228,7 @@ def test_influence_is_what_removal_takes(tokenizers: Tokenizers, pooling: str) -
     classifier = make_classifier(tokenizers, pooling=pooling)
     found = inspect_label(classifier, "a good film")
     ids = tokenizers.source.encode("a good film")
-    assert found.tokens == tokenizers.source.pieces([*ids, 3])
+    assert found.data["tokens"] == tokenizers.source.pieces([*ids, 3])
     label = classifier.labels.find(found.data["label"])
 
     def odds(row: list[int]) -> float:
@@ -237,6 +238,34 @@ def test_influence_is_what_removal_takes(tokenizers: Tokenizers, pooling: str) -
     for place, influence in enumerate(found.data["influence"]):
         rest = [*ids[:place], *ids[place + 1 :], 3]
         assert influence == pytest.approx(odds([*ids, 3]) - odds(rest), abs=1e-4)
-    assert found.attention_LHTT.shape == (2, 2, len(ids) + 1, len(ids) + 1)
-    np.testing.assert_allclose(found.attention_LHTT.sum(axis=-1), 1.0, atol=1e-5)
+    attention_LHTT = np.array(found.data["attention"])
+    assert attention_LHTT.shape == (2, 2, len(ids) + 1, len(ids) + 1)
+    np.testing.assert_allclose(attention_LHTT.sum(axis=-1), 1.0, atol=1e-5)
     assert sum(found.data["class_attention"]) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["end", "mean"])
+def test_influence_of_a_vector_is_what_the_mean_in_its_place_takes(pooling: str) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "pooling": pooling}
+    settings = ["model.architecture=encoder", "model.source_features=3", f"model.pooling={pooling}"]
+    tokenizers = Tokenizers(Scale([1.0, 2.0, 3.0], [1.0, 1.0, 2.0]), Labels.learn(LABELS))
+    config = Config.build("tiny", None, settings).with_vocabulary(3, 3)
+    model = EncoderOnly(EncoderConfig(source_features=3, num_labels=3, **sizes))
+    classifier = Classifier(Bundle(config, tokenizers, model), "cpu")
+    vectors_SF = np.random.default_rng(1).normal(size=(5, 3))
+    found = inspect_vector_label(classifier, vectors_SF, "sequence 1").data
+    label = classifier.labels.find(found["label"])
+
+    def odds(rows_SF: Any) -> float:
+        probability = float(np.exp(classifier.log_probs(classifier.encode([rows_SF]))[0, label]))
+        return math.log(probability / (1 - probability))
+
+    for place, influence in enumerate(found["influence"]):
+        changed_SF = vectors_SF.copy()
+        changed_SF[place] = [1.0, 2.0, 3.0]
+        assert influence == pytest.approx(odds(vectors_SF) - odds(changed_SF), abs=1e-4)
+    assert len(found["influence"]) == len(found["class_attention"]) == 5
+    last_HSS = np.array(found["attention"])[-1]
+    looked_S = (last_HSS[:, -1] if pooling == "end" else last_HSS.mean(axis=1)).mean(axis=0)
+    np.testing.assert_allclose(found["class_attention"], looked_S, atol=1e-9)

@@ -47,8 +47,8 @@ def command(
             stream.write(series_csv(forecaster.names, rows_TF))
     if picture is not None:
         from dragoman.files import write_output
+        from dragoman.inspect.vectors import draw_forecast
         from dragoman.pictures import png_of
-        from dragoman.tasks.forecasting import draw_forecast
 
         drawn = draw_forecast(forecaster.names, found.values_NF[-forecaster.lookback :], rows_TF)
         write_output(picture, png_of(drawn) if picture.suffix.lower() == ".png" else drawn.encode())

@@ -27,7 +27,9 @@ def command(
     model: Model = DEFAULT_MODEL,
     text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Sentences to look into.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write one HTML file that needs nothing else.")] = None,
-    source: Annotated[Path | None, typer.Option(help="Sentences in a file, one per line.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Sentences in a file, one per line; vectors as .npz; a time series as .csv.")
+    ] = None,
     target: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Force this translation, and see where the model disagrees.")
     ] = None,
@@ -45,7 +47,8 @@ def command(
 ) -> None:
     """Inspect what a model does: attention of every head, probabilities, the beam. Without --out, print them.
 
-    With a language model: how likely each token of a text is. With a classifier: what each token adds to the label.
+    With a language model: how likely each token of a text is. With a classifier: what each token or vector adds to the
+    label. With a transcriber or a forecaster: which frames, patches or rows it looked at.
     """
     _check_arguments(text, source, target, out)
 
@@ -59,14 +62,11 @@ def command(
     if task != TRANSLATION:
         if target is not None or mask_head:
             raise ConfigError("inspect: --target and --mask-head are for translation models; leave them out")
-        from dragoman.cli.inspect_text import inspect_texts
+        from dragoman.cli.inspect_tasks import Items, inspect_task
 
         folders = {kind: folder for kind, folder in (("svg", svg), ("png", png)) if folder is not None}
-        texts = text or [line.text for line in _valid_lines(source) if line.text][:most]
-        if not texts:
-            raise DataError(f"{source}: no text in it; give a file with text")
-        places = {"out": out, "folders": folders, "as_json": as_json}
-        inspect_texts(task, model, texts, device=device, precision=precision, threads=threads, **places)  # type: ignore[arg-type]
+        options = {"device": device, "precision": precision, "threads": threads}
+        inspect_task(task, model, Items(text or [], source, most), out=out, folders=folders, as_json=as_json, **options)
         return
 
     translator = dragoman.load(model, device, precision, threads, engine="plain")

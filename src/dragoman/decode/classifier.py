@@ -124,11 +124,12 @@ class Classifier(Runner):
 
     def _batch(self, rows: Sequence[Row]) -> "Tensor":
         with self.inference():
-            source, allowed = self._padded(rows)
+            source, allowed = self.padded(rows)
             log_probs_BC: Tensor = self.model(source, allowed).float().log_softmax(dim=-1)
         return log_probs_BC
 
-    def _padded(self, rows: Sequence[Any]) -> "tuple[Tensor, ...]":
+    def padded(self, rows: Sequence[Any]) -> "tuple[Tensor, ...]":
+        """The rows as one tensor, and which of its positions are real."""
         if self.reads_vectors:
             return self.on_device(*pad_vectors(rows))
         return self.on_device(*pad_rows(rows, self.tokenizers.source.vocabulary.pad))

@@ -19,6 +19,8 @@ from dragoman.errors import DataError
 from dragoman.progress import Advance, no_progress
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dragoman.decode.search import Hypothesis
     from dragoman.model.attention import AttentionWeights
 
@@ -101,13 +103,13 @@ class Transcriber(Runner):
         ids = tuple(int(token) for token in hypothesis.ids)
         return Transcription(tokenizer.decode(ids), tuple(tokenizer.pieces(ids)), float(hypothesis.score), status, ids)
 
-    def attention(self, row: Vectors, ids: Sequence[int]) -> "AttentionWeights":
-        """The attention weights of every head, for a sequence and the ids of its text, </s> added."""
+    def forced(self, row: Vectors, ids: Sequence[int]) -> "tuple[Tensor, AttentionWeights]":
+        """For a sequence and the ids of its text: log P of every token, with </s> at the end, [T, V]; the attention."""
         import torch
 
         with self.inference():
             vectors, _ = self.on_device(*pad_vectors(self.encode([row])))
             target = torch.tensor([[self.tokenizers.target.vocabulary.bos, *ids]], device=self.device)
-            _, weights = self.model(vectors, target, need_weights=True)
-        weighed: AttentionWeights = weights
-        return weighed
+            logits_1TV, weights = self.model(vectors, target, need_weights=True)
+            log_prob_TV: Tensor = logits_1TV[0].float().log_softmax(dim=-1).cpu()
+        return log_prob_TV, weights

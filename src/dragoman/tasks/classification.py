@@ -22,6 +22,7 @@ from dragoman.data.store import Store, build_store
 from dragoman.decode.classifier import Classifier
 from dragoman.errors import DataError
 from dragoman.evaluate.classification import best_temperature, score_labels
+from dragoman.inspect.record import attention_picture
 from dragoman.markdown import escape
 from dragoman.tasks.sources import Source, TextSource
 from dragoman.tasks.task import PreparedData, Rows, Samples, Tested, Working, mean_loss, paths_of, spread
@@ -213,7 +214,7 @@ class ClassificationTask:
             text, right = self.source.describe(prepared.valid_sources[row], row), prepared.valid_references[row]
             cells = (text, right, classifier.labels.names[best], f"{np.exp(log_prob_C[best]):.1%}")
             lines.append("| " + " | ".join(map(escape, cells)) + " |")
-        return Samples(lines, "")
+        return Samples(lines, attention_picture(self.source.inspect(classifier, prepared.valid_sources[rows[0]])))
 
 
 def _shown(label: str, log_prob: float) -> str:

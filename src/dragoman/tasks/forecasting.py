@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman import pictures
 from dragoman.bundle import Bundle, Tokenizers
 from dragoman.config import FORECASTING, Config, DataConfig
 from dragoman.data.batching import AnyBatch, SeriesBatch
@@ -20,12 +19,11 @@ from dragoman.data.features import read_series
 from dragoman.data.packing import AnyPackedBatch, Shape
 from dragoman.decode.forecaster import Forecaster
 from dragoman.errors import ConfigError
+from dragoman.inspect.vectors import draw_forecast
 from dragoman.scale import Scale, rows_before, window_scale
 from dragoman.tasks.task import PreparedData, Rows, Samples, Tested, Working, mean_loss, paths_of
 
 AT_ONCE = 1_024  # windows in memory as arrays
-COLUMNS_DRAWN = 4
-PANEL_WIDTH, PANEL_HEIGHT = 520, 260
 
 
 class ForecastingTask:
@@ -148,7 +146,8 @@ class ForecastingTask:
         picture = draw_forecast(
             forecaster.names, source_1SF[0], forecaster.scaled_forecasts(source_1SF)[0], target_1TF[0]
         )
-        return Samples([f"The forecast at {store.place(middle)}, on the scale of the training data."], picture)
+        line = f"The forecast at {store.place(middle)}, on the scale of the training data."
+        return Samples([line], picture, "A forecast", "what was given, what was forecast, what happened")
 
 
 def _store(paths: Sequence[Path], config: Config, tokenizers: Tokenizers) -> SeriesStore:
@@ -176,22 +175,3 @@ def forecast_errors(store: SeriesStore, forecast: Callable[[Any], Any]) -> dict[
 def repeat_last(source_BSF: Any, horizon: int) -> Any:
     """The simplest forecast: nothing changes."""
     return np.repeat(source_BSF[:, -1:], horizon, axis=1)
-
-
-def draw_forecast(names: Sequence[str], given_SF: Any, forecast_TF: Any, right_TF: Any | None = None) -> str:
-    """The first columns: what was given, what was forecast, and what happened."""
-    panels = []
-    for column, name in enumerate(names[:COLUMNS_DRAWN]):
-        lines = {"given": _points(given_SF[:, column], 1 - len(given_SF)), "forecast": _points(forecast_TF[:, column])}
-        if right_TF is not None:
-            lines["what happened"] = _points(right_TF[:, column])
-        panels.append(
-            pictures.svg_plot(
-                lines, title=name, x_label="rows from now", y_label="", width=PANEL_WIDTH, height=PANEL_HEIGHT
-            )
-        )
-    return pictures.svg_panels(panels, columns=2, width=PANEL_WIDTH, height=PANEL_HEIGHT)
-
-
-def _points(values: Any, start: int = 1) -> list[tuple[float, float]]:
-    return [(float(start + place), float(value)) for place, value in enumerate(values)]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from dragoman.data.corpus import CorpusReport, read_text
 from dragoman.data.packing import PackedText, Shape, pack_text
 from dragoman.data.text_store import TextStore, build_text_store
 from dragoman.decode.language_model import LanguageModel
+from dragoman.inspect.one_stack import MAX_DRAWN, inspect_text
+from dragoman.inspect.record import attention_picture
 from dragoman.markdown import escape
 from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.tasks.task import PreparedData, Rows, Samples, Tested, Working, mean_loss, paths_of
@@ -23,6 +26,7 @@ from dragoman.text.tokenizer import Tokenizer
 
 SAMPLES, SAMPLE_TOKENS = 3, 200
 VALIDATION_SAMPLE = 100  # tokens
+LINES_TRIED = 100  # of the validation text, to find one that fits into a picture
 
 
 class LanguageModelTask:
@@ -145,4 +149,12 @@ class LanguageModelTask:
         for seed in range(1, SAMPLES + 1):
             text = model.generate(max_tokens=SAMPLE_TOKENS, seed=seed)
             lines += [f"Seed {seed}:", "", *(f"> {escape(line)}  " for line in text.split("\n")), ""]
-        return Samples(lines[:-1], "")
+        valid = islice(self.read(prepared.config.data, self.files[1:], prepared.config), LINES_TRIED)
+        return Samples(lines[:-1], _draw_attention(model, [text for (text,) in valid]))
+
+
+def _draw_attention(model: LanguageModel, lines: Sequence[str]) -> str:
+    """In the first line that fits into a picture."""
+    fitting = (line for line in lines if 0 < len(model.tokenizer.encode(line)) < min(model.context, MAX_DRAWN))
+    line = next(fitting, None)
+    return attention_picture(inspect_text(model, line)) if line is not None else ""

@@ -10,6 +10,9 @@ from dragoman.config import Config
 from dragoman.data.batching import pad_rows, pad_vectors
 from dragoman.data.corpus import CorpusReport, Pair, read_pairs
 from dragoman.data.features import read_feature_pairs
+from dragoman.decode.classifier import Classifier
+from dragoman.inspect.one_stack import inspect_label, inspect_vector_label
+from dragoman.inspect.record import Record
 from dragoman.scale import Scale
 from dragoman.tasks.task import Rows
 from dragoman.text.tokenizer import Tokenizer
@@ -35,6 +38,9 @@ class Source(Protocol):
     def describe_size(self, size: int, config: Config) -> str:
         """What `learn` found."""
 
+    def inspect(self, classifier: Classifier, row: Any) -> Record:
+        """Why the classifier chooses its label."""
+
 
 class TextSource:
     name = "texts"
@@ -57,6 +63,9 @@ class TextSource:
     def describe_size(self, size: int, config: Config) -> str:
         return f"{config.text.model} vocabulary: {size:,} pieces"
 
+    def inspect(self, classifier: Classifier, row: str) -> Record:
+        return inspect_label(classifier, row)
+
 
 class VectorSource:
     name = "sequences"
@@ -78,3 +87,6 @@ class VectorSource:
 
     def describe_size(self, size: int, config: Config) -> str:
         return f"vectors of {size:,} features"
+
+    def inspect(self, classifier: Classifier, row: Any) -> Record:
+        return inspect_vector_label(classifier, row, "")

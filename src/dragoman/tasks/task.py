@@ -51,7 +51,9 @@ class Samples(NamedTuple):
     """What a finished model does with examples of the validation set."""
 
     lines: list[str]  # Markdown
-    picture: str  # of attention, as SVG; empty without any
+    picture: str  # as SVG; empty without any
+    heading: str = "Attention"
+    caption: str = "where each token looked"
 
 
 class Task(Protocol):

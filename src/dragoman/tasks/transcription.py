@@ -6,17 +6,19 @@ from typing import Any
 
 import torch
 
-from dragoman import pictures
 from dragoman.bundle import Bundle, Tokenizers
 from dragoman.config import TRANSCRIPTION, Config, DataConfig
 from dragoman.data.batching import Batch, forcing
 from dragoman.data.corpus import CorpusReport
 from dragoman.data.feature_store import FeatureStore
+from dragoman.data.features import read_features
 from dragoman.data.packing import PackedBatch, Shape
 from dragoman.data.store import build_store
-from dragoman.decode.transcriber import Transcriber, Transcription
+from dragoman.decode.transcriber import Transcriber
 from dragoman.evaluate.metrics import exact_match, quick_scores
 from dragoman.evaluate.word_errors import word_error_rate
+from dragoman.inspect.record import attention_picture
+from dragoman.inspect.vectors import inspect_transcription
 from dragoman.markdown import escape
 from dragoman.tasks.sources import VectorSource
 from dragoman.tasks.task import PreparedData, Rows, Samples, Tested, Working, mean_loss, paths_of, spread
@@ -75,6 +77,9 @@ class TranscriptionTask(TranslationTask):
         vectors = self.source.describe_size(prepared.tokenizers.scale.size, prepared.config)
         return f"{vectors}; {prepared.config.text.model} vocabulary: {prepared.tokenizers.target.size:,} pieces"
 
+    def describe_validation(self, prepared: PreparedData) -> str:
+        return f"{len(prepared.valid_references):,} {self.source.name}, greedy"
+
     def measure(
         self, bundle: Bundle, prepared: PreparedData, device: torch.device, precision: torch.dtype
     ) -> dict[str, Any]:
@@ -128,7 +133,9 @@ class TranscriptionTask(TranslationTask):
         for row, source, one in zip(rows, sources, said, strict=True):
             cells = (self.source.describe(source, row), prepared.valid_references[row], one.text)
             lines.append("| " + " | ".join(map(escape, cells)) + " |")
-        return Samples(lines, _draw_attention(transcriber, sources[0], said[0]))
+        picture = read_features(paths_of(prepared.config.data, "valid_source")[0]).picture
+        record = inspect_transcription(transcriber, sources[0], "", picture)
+        return Samples(lines, attention_picture(record), caption="which vectors each token looked at")
 
 
 def transcription_scores(texts: Sequence[str], right: Sequence[str], normalization: Any) -> dict[str, Any]:
@@ -137,15 +144,3 @@ def transcription_scores(texts: Sequence[str], right: Sequence[str], normalizati
         "exact_match": exact_match(texts, right, normalization),
         "sentences": len(right),
     }
-
-
-def _draw_attention(transcriber: Transcriber, vectors: Any, said: Transcription) -> str:
-    weights = transcriber.attention(vectors, said.ids).cross
-    if not weights:
-        return ""
-    return pictures.svg_frames(
-        transcriber.encode([vectors])[0],
-        weights[-1][0].float().mean(dim=0).cpu().numpy(),
-        [*said.tokens, "</s>"],
-        title="Cross-attention, last layer, mean of all heads",
-    )

@@ -20,7 +20,7 @@ from dragoman.training.checkpoint import PROVENANCE
 from dragoman.training.reports.attention import AttentionSnapshot, read_snapshots
 from dragoman.training.reports.curves import METRICS, best_of, curves
 from dragoman.training.reports.log import read_log
-from dragoman.training.reports.results import SUMMARY, read_result
+from dragoman.training.reports.results import PICTURE, SUMMARY, read_result
 
 PAGE = "report.html"
 MAX_SAMPLES = 12  # translations of one sentence over time
@@ -43,7 +43,7 @@ def write_html_report(run: Path, out: Path | None = None) -> Path:
         *_tests(run, task_of(config)),
         *section("Curves", curves(records, config.train.label_smoothing, task_of(config).predicted, speed=True)),
         *_samples([record for record in records if record["kind"] == "valid"]),
-        *_attention(read_snapshots(run, max(record["step"] for record in records))),
+        *_attention(run, read_snapshots(run, max(record["step"] for record in records))),
         *section("Data", _data(run)),
         *section("Every setting", f"<pre>{html.escape((run / bundle.CONFIG).read_text(encoding='utf-8'))}</pre>"),
     ]
@@ -88,9 +88,12 @@ def _samples(valid: Sequence[Record]) -> Iterator[str]:
     yield from section(f"One {output} over time", told + table(("step", output), rows))
 
 
-def _attention(snapshots: Sequence[AttentionSnapshot]) -> Iterator[str]:
+def _attention(run: Path, snapshots: Sequence[AttentionSnapshot]) -> Iterator[str]:
+    """As it formed, or what the summary shows of it."""
     snapshots = [snapshot for snapshot in snapshots if snapshot.weights.shape == snapshots[-1].weights.shape]
     if not snapshots:
+        if (run / PICTURE).exists():
+            yield from section("An example of the validation set", (run / PICTURE).read_text(encoding="utf-8"))
         return
     # the layer with the sharpest attention at the end
     layer = int(snapshots[-1].weights[:, :, :-1].max(axis=2, initial=0.0).mean(axis=1).argmax())

@@ -8,6 +8,7 @@ from typing import Any
 PUBLISHED = "published.json"  # the score of the directory's weights
 RESULT = "result.json"  # scores on the test sets
 SUMMARY = "summary.md"
+PICTURE = "sample.svg"  # of the summary
 NOT_FINITE = -1e300  # how earlier versions wrote a metric that is not finite
 
 

@@ -19,9 +19,9 @@ from dragoman.training.checkpoint import STATE
 from dragoman.training.checkpoint_files import checkpoints
 from dragoman.training.reports.curves import METRICS, Record, best_of, curves, is_number
 from dragoman.training.reports.log import LOG, read_log, show_score
-from dragoman.training.reports.results import SUMMARY, read_published
+from dragoman.training.reports.results import PICTURE, SUMMARY, read_published
 
-CURVES, ATTENTION = "curves.svg", "attention.svg"
+CURVES = "curves.svg"
 
 
 def write_summary(prepared: PreparedData, run: Path, device: torch.device, reason: str) -> Path:
@@ -31,7 +31,7 @@ def write_summary(prepared: PreparedData, run: Path, device: torch.device, reaso
     task = task_of(prepared.config)
     samples = task.show_samples(bundle.load_bundle(run), prepared, device)
     drawn = curves(records, prepared.config.train.label_smoothing, task.predicted)
-    for name, picture in ((CURVES, drawn), (ATTENTION, samples.picture)):
+    for name, picture in ((CURVES, drawn), (PICTURE, samples.picture)):
         if picture:
             files.write_file(run / name, picture.encode())
     lines = [
@@ -45,7 +45,7 @@ def write_summary(prepared: PreparedData, run: Path, device: torch.device, reaso
         "",
         *samples.lines,
         "",
-        *(_picture("Attention", ATTENTION, "where each target token looked") if samples.picture else ()),
+        *(_picture(samples.heading, PICTURE, samples.caption) if samples.picture else ()),
         f"More: [the model's card]({bundle.CARD}), [every number]({LOG}).",
     ]
     files.write_file(run / SUMMARY, ("\n".join(lines) + "\n").encode())
