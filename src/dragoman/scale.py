@@ -12,10 +12,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.errors import ModelError
+from dragoman.errors import DataError, ModelError
 from dragoman.text.vocabulary import NO_IDS
 
 Vectors = npt.NDArray[np.float32]  # [S, F]
+NOT_A_SCALE = "not a scale of features; copy it again from a model directory that works"
 QUIET = 1e-2  # of a window whose values hardly change: the least unit, on the scale of the training data
 
 
@@ -32,7 +33,13 @@ class Scale:
     @classmethod
     def learn(cls, rows: Iterable[npt.NDArray[Any]], names: Sequence[str] = ()) -> Self:
         """Of all vectors of all rows, each [S, F]. A feature that never changes keeps its unit."""
+        with np.errstate(over="ignore", invalid="ignore"):  # such numbers are refused at the end
+            return cls._learn(rows, names)
+
+    @classmethod
+    def _learn(cls, rows: Iterable[npt.NDArray[Any]], names: Sequence[str]) -> Self:
         count, mean_F, squares_F = 0, np.zeros(1), np.zeros(1)
+        low_F, high_F = np.full(1, np.inf), np.full(1, -np.inf)
         for vectors_SF in rows:  # the means of parts are joined: a difference of large sums would lose digits
             part_SF = np.asarray(vectors_SF, np.float64)
             part_mean_F, total = part_SF.mean(axis=0), count + len(part_SF)
@@ -40,22 +47,26 @@ class Scale:
             squares_F = squares_F + ((part_SF - part_mean_F) ** 2).sum(axis=0)
             squares_F = squares_F + shift_F**2 * (count * len(part_SF) / total)
             mean_F = mean_F + shift_F * (len(part_SF) / total)
+            low_F, high_F = np.minimum(low_F, part_SF.min(axis=0)), np.maximum(high_F, part_SF.max(axis=0))
             count = total
-        deviation_F = np.sqrt(squares_F / count)
-        return cls(list(mean_F), list(np.where(deviation_F > 0.0, deviation_F, 1.0)), names)
+        deviation_F = np.where(low_F < high_F, np.sqrt(squares_F / count), 1.0)  # of equal numbers, rounding is left
+        if not np.isfinite(deviation_F).all() or not (deviation_F > 0.0).all():
+            raise DataError("features: too large or too close to each other to be scaled; change their unit")
+        return cls(list(mean_F), list(deviation_F), names)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
         try:
             values = json.loads(content)
-            found = cls(values["mean"], values["deviation"], values["names"])
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise ModelError("not a scale of features; copy it again from a model directory that works") from None
-        sizes = {found._mean_F.shape, found._deviation_F.shape, *([(len(found.names),)] if found.names else [])}
-        numbers = np.concatenate([found._mean_F.reshape(-1), found._deviation_F.reshape(-1)])
-        if len(sizes) > 1 or not np.isfinite(numbers).all() or not (found._deviation_F > 0).all() or not numbers.size:
-            raise ModelError("not a scale of features; copy it again from a model directory that works")
-        return found
+            mean, deviation, names = (values[name] for name in ("mean", "deviation", "names"))
+            numbers_2F = np.array([mean, deviation], np.float64)
+            named = isinstance(names, list) and all(isinstance(name, str) for name in names)
+            fits = numbers_2F.ndim == 2 and numbers_2F.size and len(names) in (0, len(mean))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            raise ModelError(NOT_A_SCALE) from None
+        if not named or not fits or not np.isfinite(numbers_2F).all() or (numbers_2F[1] <= 0).any():
+            raise ModelError(NOT_A_SCALE)
+        return cls(mean, deviation, names)
 
     def to_bytes(self) -> bytes:
         values = {"names": self.names, "mean": self._mean_F.tolist(), "deviation": self._deviation_F.tolist()}

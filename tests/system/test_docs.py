@@ -25,16 +25,17 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-def run_commands(page: str, place: Path) -> int:
-    """The page's commands, one after the other in one directory. Returns how many."""
-    commands = [line for block in blocks(page, "sh") for line in block.splitlines()]
-    for line in commands:
-        name, command, *arguments = shlex.split(line)
-        assert name == "dragoman"
-        done = shared_server().run([command, *arguments, *QUICKER.get(command, [])], cwd=place)
-        assert done.returncode == 0, f"{line}: {done.stderr}"
-        assert done.stdout.strip() or "--output" in arguments, line
-    return len(commands)
+def run_command(line: str, place: Path) -> None:
+    name, command, *arguments = shlex.split(line)
+    assert name == "dragoman"
+    done = shared_server().run([command, *arguments, *QUICKER.get(command, [])], cwd=place)
+    assert done.returncode == 0, f"{line}: {done.stderr}"
+    assert done.stdout.strip() or "--output" in arguments, line
+
+
+def run_program(program: str, place: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", program], cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, f"{program}\n{done.stderr}"
 
 
 RUNNABLE = [page for page in PAGES if blocks(page, "sh") or blocks(page, "python")]
@@ -43,11 +44,15 @@ RUNNABLE = [page for page in PAGES if blocks(page, "sh") or blocks(page, "python
 @pytest.mark.parametrize("page", RUNNABLE)
 @pytest.mark.slow
 def test_commands_and_python_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
-    if run_commands(page, tmp_path) and "out.de" in (ROOT / page).read_text(encoding="utf-8"):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for language, block in re.findall(r"```(sh|python)\n(.*?)```", text, flags=re.DOTALL):
+        if language == "python":
+            run_program(block, tmp_path)
+            continue
+        for line in block.splitlines():
+            run_command(line, tmp_path)
+    if "out.de" in text:
         assert (tmp_path / "out.de").read_bytes().count(b"\n") == 1_000
-    for program in blocks(page, "python"):
-        done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, f"{program}\n{done.stderr}"
 
 
 def test_pages_have_commands_to_run() -> None:

@@ -12,14 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from dragoman.inspect.vectors import grouped
 from dragoman.pictures import (
     COLORS,
     SHADES,
     png_pixels,
     svg_field,
+    svg_frames,
     svg_grid,
     svg_heatmap,
     svg_panels,
+    svg_patches,
     svg_plot,
     terminal_heatmap,
 )  # fmt: skip
@@ -276,3 +279,26 @@ def test_field_ticks_are_centred_under_their_columns() -> None:
     }
     assert ticks["4"] == pytest.approx(left + width * 4.5 / 10)
     assert "10" not in ticks, "there is no such column"
+
+
+def test_groups_of_vectors_share_all_attention() -> None:
+    attention = np.random.default_rng(1).dirichlet(np.ones(50), size=3)
+    shown = grouped(attention, "title", ["a", "b", "c"])
+    assert shown.weights.shape == (3, 20)
+    assert shown.weights.max(axis=1).tolist() == [1.0] * 3
+    starts = [int(column) - 1 for column in shown.columns]
+    sums = np.array([[row[start:end].sum() for start, end in pairwise([*starts, 50])] for row in attention])
+    np.testing.assert_allclose(shown.weights, sums / sums.max(axis=1, keepdims=True))
+    few = grouped(attention[:, :5], "title", ["a", "b", "c"])
+    assert few.columns == ["1", "2", "3", "4", "5"]
+
+
+def test_attention_is_drawn_once_for_each_token_on_the_picture() -> None:
+    drawn = svg_patches(np.eye(8), np.ones((3, 2, 2)), ["a", "b", "</s>"], title="t")
+    assert drawn.count("<image") == 1 + 2 * 3
+    assert "&lt;/s&gt;" in drawn
+    frames = svg_frames(np.ones((30, 4)), np.ones((3, 30)), ["a", "b", "</s>"], title="t")
+    assert frames.count("<image") == 2
+    assert not np.array_equal(
+        *(np.frombuffer(png_pixels(np.ones((1, 1)), grey=grey), np.uint8) for grey in (True, False))
+    )

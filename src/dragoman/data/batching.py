@@ -97,6 +97,9 @@ class SeriesBatch(AnyBatch):
     def inputs(self) -> "tuple[Tensor, ...]":
         return self.source, self.target_input
 
+    def first_row_without_targets(self) -> Self:
+        return replace(self._map(lambda tensor: tensor[:1]), weight=self.weight[:1] * 0.0, num_tokens=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextBatch(AnyBatch):

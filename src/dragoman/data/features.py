@@ -9,7 +9,6 @@ first column may be the time. Shapes: N sequences, S vectors, F features.
 import csv
 import io
 import math
-import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +51,8 @@ def write_features(path: str | Path, rows: Sequence[npt.ArrayLike], picture: tup
     arrays = [np.asarray(row) for row in rows]
     stored = np.float16 if all(array.dtype == np.float16 for array in arrays) else np.float32
     for number, array in enumerate(arrays, start=1):
+        if array.ndim == 2 and not np.isfinite(_cast(array, stored)).all():
+            raise DataError(f"sequence {number} has numbers that are not finite; fix or remove it")
         if array.ndim != 2 or array.shape[1] != arrays[0].shape[1] or not len(array):
             raise DataError(f"sequence {number}: its shape is {list(array.shape)}; give [vectors, features], as others")
     if not arrays:
@@ -72,7 +73,7 @@ def read_features(path: Path, features: int | None = None) -> Sequences:
     try:
         found = np.load(io.BytesIO(content), allow_pickle=False)
         rows, picture = _split(dict(found)) if isinstance(found, np.lib.npyio.NpzFile) else (list(found), None)
-    except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile):
+    except Exception:  # numpy has errors of many kinds for a damaged file
         raise DataError(
             f"{path}: not a file of vectors; give .npz with `vectors` and `lengths`, or .npy with three axes"
         ) from None
@@ -82,6 +83,7 @@ def read_features(path: Path, features: int | None = None) -> Sequences:
         raise DataError(
             f"{path}: vectors of {rows[0].shape[1]} numbers; the model has model.source_features={features}"
         )
+    rows = [_cast(row, np.float32) for row in rows]
     for number, row in enumerate(rows, start=1):
         if not np.isfinite(row).all():
             raise DataError(f"{path}: sequence {number} has numbers that are not finite; fix or remove it")
@@ -90,20 +92,38 @@ def read_features(path: Path, features: int | None = None) -> Sequences:
             f"{path}: {len(rows[0])} patches of {rows[0].shape[1]} numbers do not make a picture of "
             f"{picture[0]} by {picture[1]}; they must be square"
         )
-    return Sequences([np.asarray(row, np.float32) for row in rows], picture)
+    return Sequences(rows, picture)
+
+
+def _cast(array: npt.NDArray[Any], stored: Any) -> npt.NDArray[Any]:
+    """A number that is too large becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.asarray(array, stored)
+
+
+def check_sequences(rows: Sequence[npt.NDArray[Any]], features: int) -> None:
+    """Whether a model that takes so many features can read them."""
+    for number, row in enumerate(rows, start=1):
+        if row.ndim != 2 or row.shape[1] != features or not len(row) or not np.isfinite(row).all():
+            raise DataError(
+                f"sequence {number}: needs one or more vectors of {features} finite numbers, not {list(row.shape)}"
+            )
 
 
 def _split(arrays: dict[str, Any]) -> tuple[list[Any], tuple[int, int] | None]:
     vectors, lengths = arrays["vectors"], arrays["lengths"]
-    if lengths.ndim != 1 or (lengths < 1).any() or lengths.sum() != len(vectors):
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 1).any() or lengths.sum() != len(vectors):
         raise ValueError(lengths)
-    picture = tuple(arrays["picture"].tolist()) if "picture" in arrays else None
+    picture = None
+    if "picture" in arrays:
+        height, width = arrays["picture"].tolist()
+        picture = (int(height), int(width))
     return np.split(vectors, np.cumsum(lengths)[:-1]), picture
 
 
 def _fits(picture: tuple[int, int], rows: Sequence[npt.NDArray[Any]]) -> bool:
     side = math.isqrt(rows[0].shape[1])
-    if len(picture) != 2 or side * side != rows[0].shape[1] or min(picture) < side or any(n % side for n in picture):
+    if side * side != rows[0].shape[1] or min(picture) < side or any(n % side for n in picture):
         return False
     return all(len(row) == picture[0] * picture[1] // side**2 for row in rows)
 
@@ -119,7 +139,7 @@ def as_picture(vectors_SF: npt.NDArray[Any], picture: tuple[int, int]) -> npt.ND
 def as_patches(picture: npt.NDArray[Any], side: int) -> npt.NDArray[Any]:
     """A picture, [height, width], as square patches row by row: [S, side * side]."""
     height, width = picture.shape
-    if height % side or width % side:
+    if side < 1 or height % side or width % side:
         raise DataError(f"picture of {height} by {width}: patches of {side} by {side} do not fill it")
     grid = picture.reshape(height // side, side, width // side, side)
     return grid.swapaxes(1, 2).reshape(-1, side * side)
@@ -170,7 +190,7 @@ def read_series(path: Path, names: Sequence[str] = ()) -> Series:
     if len(table) < 2:
         raise DataError(f"{path}: no rows; give a heading and one row for each point in time")
     heading, *rows = table
-    with_time = _number(rows[0][0]) is None if rows[0] else False
+    with_time = bool(rows[0]) and _is_time(rows[0][0])
     found = heading[with_time:]
     if not found:
         raise DataError(f"{path}: no column of numbers; give at least one")
@@ -188,11 +208,20 @@ def read_series(path: Path, names: Sequence[str] = ()) -> Series:
 
 
 def _number(cell: str) -> float | None:
+    value = _parsed(cell)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _is_time(cell: str) -> bool:
+    """Not a number, nor one that is missing."""
+    return bool(cell.strip()) and _parsed(cell) is None
+
+
+def _parsed(cell: str) -> float | None:
     try:
-        value = float(cell)
+        return float(cell) if "_" not in cell else None  # float reads 1_0 as 10
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
 
 
 def series_csv(names: Iterable[str], values_NF: npt.NDArray[Any]) -> str:

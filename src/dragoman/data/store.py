@@ -25,6 +25,7 @@ from dragoman.errors import DataError, DiskError
 from dragoman.scale import Scale
 from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.vocabulary import NO_IDS
 
 FORMAT = 1  # version of the files below; part of the key
 CHUNK_ROWS = 10_000
@@ -163,11 +164,12 @@ def _add_encoded(
     report: CorpusReport,
 ) -> None:
     encode_source, encode_target = _encoders(tokenizers)
+    longest_source, longest_target = (max_length - (one.vocabulary != NO_IDS) for one in tokenizers)  # EOS takes one
     sources = encode_source([pair.source for pair in pairs])
     targets = encode_target([pair.target for pair in pairs])
     kept = []
     for pair, source, target in zip(pairs, sources, targets, strict=True):
-        if max(len(source), len(target)) + 1 > max_length:  # + 1: EOS
+        if len(source) > longest_source or len(target) > longest_target:
             report.kept -= 1
             report.too_many_pieces.add(pair.part, pair.line)
         else:
@@ -238,7 +240,7 @@ def _dtype(tokenizer: AnyTokenizer) -> str:
 
 def _end_to_end(rows: Sequence[Row], dtype: str, length: int) -> npt.NDArray[Any]:
     if dtype == VECTORS:
-        return np.concatenate(rows).astype(dtype)
+        return np.concatenate(rows).astype(dtype) if rows else np.empty(0, dtype)
     return np.fromiter(chain.from_iterable(rows), dtype, length)
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from dragoman.config import CLASSIFICATION
 from dragoman.data.batching import bucket_by_length, pad_rows, pad_vectors
 from dragoman.data.corpus import text_line
+from dragoman.data.features import check_sequences
 from dragoman.decode.runner import Runner
 from dragoman.errors import DataError, ModelError
 from dragoman.progress import Advance, no_progress
@@ -79,6 +80,7 @@ class Classifier(Runner):
         """The label of each of several sequences of vectors, [S, F]; `advance` counts sequences."""
         if not self.reads_vectors:
             raise ModelError("classify_vectors: this model reads text; use classify")
+        check_sequences(rows, self.tokenizers.scale.size)
         probabilities_BC = np.exp(self.log_probs(self.encode(rows), advance))
         return [
             self._prediction(f"sequence {number}", self._status(row, 0), probability_C)

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from dragoman.config import TRANSCRIPTION, DecodeConfig
 from dragoman.data.batching import bucket_by_length, pad_vectors
+from dragoman.data.features import check_sequences
 from dragoman.decode.runner import Runner
 from dragoman.decode.search import search
-from dragoman.errors import DataError
 from dragoman.progress import Advance, no_progress
 
 if TYPE_CHECKING:
@@ -54,12 +54,8 @@ class Transcriber(Runner):
         self, rows: Sequence[Vectors], *, beam: int | None = None, advance: Advance = no_progress
     ) -> list[Transcription]:
         """The text of each sequence, [S, F], in the unit of its file; `advance` counts sequences."""
-        features, options = self.tokenizers.scale.size, self.config.decode
-        for number, row in enumerate(rows, start=1):
-            if row.ndim != 2 or row.shape[1] != features or not len(row) or not np.isfinite(row).all():
-                raise DataError(
-                    f"sequence {number}: needs one or more vectors of {features} finite numbers, not {list(row.shape)}"
-                )
+        check_sequences(rows, self.tokenizers.scale.size)
+        options = self.config.decode
         if beam is not None:
             options = replace(options, beam=beam, n_best=1)
         encoded = self.encode(rows)

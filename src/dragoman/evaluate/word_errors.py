@@ -24,7 +24,7 @@ def word_error_rate(said: Sequence[str], right: Sequence[str], resamples: int = 
     errors = np.array([word_errors(mine, theirs) for mine, theirs in zip(said, right, strict=True)])
     words = np.array([len(theirs.split()) for theirs in right])
     rate = 100 * errors.sum() / max(1, words.sum())
-    if not resamples:
+    if not resamples or not len(errors):
         return Interval(float(rate), float(rate), float(rate))
     rows = np.random.default_rng(SEED).integers(len(errors), size=(resamples, len(errors)))
     drawn = 100 * errors[rows].sum(axis=1) / np.maximum(1, words[rows].sum(axis=1))
