@@ -90,7 +90,8 @@ def page() -> str:
         for cls in classes:
             heading = f"## `[{section}]`"
             names = [name for name, kind in config.ARCHITECTURES.items() if kind is cls and name != "transformer"]
-            heading += "".join(f' with `architecture = "{name}"`' for name in names)
+            if names:
+                heading += " with " + " or ".join(f'`architecture = "{name}"`' for name in names)
             parts.append(f"{heading}\n\n{(cls.__doc__ or '').strip()}\n\n" + "\n".join(table(section, cls)) + "\n")
     return "\n".join(parts)
 

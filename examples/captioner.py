@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import dragoman
-from dragoman.data.features import as_patches
+from dragoman.data.features import as_patches, write_features
 
 SIDE, PATCH = 16, 4  # pixels: 16 patches of 16 numbers
 VERTICAL, HORIZONTAL = ("top", "bottom"), ("left", "right")
@@ -20,7 +20,7 @@ def main(directory: Path = Path("runs/example-captioner"), steps: int = 200) -> 
     for name, count in (("train", 2_000), ("valid", 100)):
         drawn = [draw(random) for _ in range(count)]
         patches = [as_patches(pixels, PATCH) for pixels, _ in drawn]
-        dragoman.write_features(directory / f"{name}.npz", patches, picture=(SIDE, SIDE))
+        write_features(directory / f"{name}.npz", patches, picture=(SIDE, SIDE))
         (directory / f"{name}.txt").write_text("".join(f"{caption}\n" for _, caption in drawn), encoding="utf-8")
     config = dragoman.Config.build(
         "tiny",

@@ -16,8 +16,7 @@ import numpy as np
 import typer
 from steps import Settings, run_command, say, train_rows
 
-from dragoman import write_features
-from dragoman.data.features import as_patches
+from dragoman.data.features import as_patches, write_features
 from dragoman.files import make_directory, write_file
 
 RECIPE = Path(__file__).with_suffix(".toml")

@@ -22,7 +22,8 @@ import numpy as np
 import typer
 from steps import Settings, run_command, say, train_rows
 
-from dragoman import ConfigError, write_features
+from dragoman import ConfigError
+from dragoman.data.features import write_features
 from dragoman.files import make_directory, write_file
 
 RECIPE = Path(__file__).with_suffix(".toml")

@@ -21,7 +21,6 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # instead of typing's, which takes a while to import
 if TYPE_CHECKING:
     from dragoman.config import Config, TransformerConfig
-    from dragoman.data.features import write_features
     from dragoman.decode.classifier import Classifier
     from dragoman.decode.forecaster import Forecaster
     from dragoman.decode.language_model import LanguageModel
@@ -53,7 +52,6 @@ _HOMES = {
     "Translation": "dragoman.decode.translation",
     "Translator": "dragoman.decode.translator",
     "train": "dragoman.training.loop",
-    "write_features": "dragoman.data.features",
 }
 
 __all__ = [
@@ -77,7 +75,6 @@ __all__ = [
     "Translator",
     "load",
     "train",
-    "write_features",
 ]
 
 

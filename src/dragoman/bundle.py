@@ -376,7 +376,7 @@ def tokenizer_names(joint: bool) -> tuple[str, str]:
 def _side_files(config: Config) -> tuple[str, str]:
     """The file of each side."""
     source, target = tokenizer_names(config.text.joint)
-    if getattr(config.model, "source_features", None) is not None:
+    if config.model.reads_vectors:
         source = SCALE
     return source, {CLASSIFICATION: LABELS, FORECASTING: SCALE}.get(config.task, target)
 

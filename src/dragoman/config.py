@@ -175,6 +175,11 @@ class LayersConfig:
         raise NotImplementedError
 
     @property
+    def reads_vectors(self) -> bool:
+        """Whether the source is vectors, not text."""
+        return getattr(self, "source_features", None) is not None
+
+    @property
     def input_size(self) -> int:
         """How many ids the source may consist of; of vectors, how many numbers each has."""
         return getattr(self, "source_features", None) or self.vocab_size
@@ -345,6 +350,10 @@ class RecurrentConfig:
         )
         _require_one_vocabulary(self)
         _require_unshared_features(self)
+
+    @property
+    def reads_vectors(self) -> bool:
+        return self.source_features is not None
 
     @property
     def input_size(self) -> int:
@@ -616,12 +625,17 @@ class Config:
             require(
                 isinstance(value, kinds), f"{section}: {value!r} is not {'one of' if len(kinds) > 1 else 'a'} {wanted}"
             )
+        task, metric, longest = self.task, self.train.valid_metric, self.model.longest
         require(
-            self.model.longest is None or self.model.longest >= self.text.max_length,
-            f"model.max_positions: {self.model.longest} learned positions cannot hold text.max_length="
+            longest is None or task == FORECASTING or longest >= self.text.max_length,
+            f"model.max_positions: {longest} learned positions cannot hold text.max_length="
             f"{self.text.max_length} pieces; raise one or lower the other",
         )
-        task, metric = self.task, self.train.valid_metric
+        require(
+            longest is None or task != FORECASTING or longest >= max(self.data.lookback, self.data.horizon),
+            f"model.max_positions: {longest} learned positions cannot hold data.lookback={self.data.lookback} and "
+            f"data.horizon={self.data.horizon} rows; raise it or lower them",
+        )
         require(
             self.text.normalization != "none" or task != TRANSLATION,
             "text.normalization: none is for language models and classifiers; use nfc or another form",

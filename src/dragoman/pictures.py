@@ -466,11 +466,11 @@ def svg_frames(vectors_SF: np.ndarray, attention_TS: np.ndarray, tokens: Sequenc
         *_card(width, bottom + 60, title),
         _text(left - 8, 70 + FRAME_HEIGHT / 2, "vectors", size=13, color=INK, anchor="end"),
         _image(left, 70, FRAME_WIDTH, FRAME_HEIGHT, _stretched(vectors_SF.T[::-1])),  # low frequencies at the bottom
-        _image(left, middle + 12, FRAME_WIDTH, ROW * len(labels), np.stack([*map(_up_to_most, attention_TS)])),
+        _image(left, middle + 12, FRAME_WIDTH, ROW * len(labels), np.stack([*map(_scaled_to_max, attention_TS)])),
     ]
     for number, label in enumerate(labels):
         parts.append(_text(left - 8, middle + 27 + ROW * number, label, size=13, color=INK, anchor="end"))
-    caption = "each row: where it looked, from nowhere to its most"
+    caption = "each row: where it looked, from 0 to its maximum"
     parts += [*_color_bar(24, bottom + 26), _text(190, bottom + 38, caption)]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -487,18 +487,18 @@ def svg_patches(picture: np.ndarray, attention_TPQ: np.ndarray, tokens: Sequence
         parts.append(_text(x, y + 12, _fit(_printable(label), LONGEST_LABEL), size=13, color=INK))
         parts.append(_image(x, y + 20, width, height, _stretched(picture), grey=True))
         if number:
-            parts.append(_image(x, y + 20, width, height, _up_to_most(attention_TPQ[number - 1]), opacity=0.6))
+            parts.append(_image(x, y + 20, width, height, _scaled_to_max(attention_TPQ[number - 1]), opacity=0.6))
     bottom = 60 + down * rows
-    parts += [*_color_bar(24, bottom + 10), _text(190, bottom + 22, "where a token looked, from nowhere to its most")]
+    parts += [*_color_bar(24, bottom + 10), _text(190, bottom + 22, "where each looked, from 0 to its maximum")]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def _stretched(values: np.ndarray) -> np.ndarray:
     """From the least value to the greatest as 0 to 1."""
-    return np.asarray(_up_to_most(values - values.min()))
+    return np.asarray(_scaled_to_max(values - values.min()))
 
 
-def _up_to_most(attention: np.ndarray) -> np.ndarray:
+def _scaled_to_max(attention: np.ndarray) -> np.ndarray:
     return np.asarray(attention / max(attention.max(), 1e-9))
 
 

@@ -85,8 +85,9 @@ class Scale:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def encode(self, vectors_SF: npt.NDArray[Any]) -> Vectors:
-        """In units of the standard deviation, from the mean."""
-        return ((vectors_SF - self._mean_F) / self._deviation_F).astype(np.float32)
+        """In units of the standard deviation, from the mean. A number that is too large becomes infinite."""
+        with np.errstate(over="ignore"):
+            return ((vectors_SF - self._mean_F) / self._deviation_F).astype(np.float32)
 
     def encode_batch(self, rows: Sequence[npt.NDArray[Any]]) -> list[Vectors]:
         return [self.encode(vectors_SF) for vectors_SF in rows]

@@ -1,6 +1,7 @@
 """Vectors in place of text, from the command line: train, resume, transcribe, forecast, classify, inspect."""
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from dragoman import Classifier, Config, ConfigError, DataError, Forecaster, ModelError, Transcriber, train
 from dragoman.bundle import load_bundle
+from dragoman.cli.train import build_config
 from dragoman.data.features import as_patches, series_csv
 from tests.forked import shared_server
 
@@ -63,7 +65,7 @@ def draw(random: np.random.Generator) -> tuple[Any, str]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from dragoman import write_features
+    from dragoman.data.features import write_features
 
     place, random = tmp_path_factory.mktemp("vectors"), np.random.default_rng(1)
     for name, count in (("train", 200), ("valid", 20), ("test", 24)):
@@ -170,7 +172,7 @@ def test_the_text_of_a_sequence_does_not_depend_on_its_batch(transcriber: Path) 
 
 
 def test_long_sequences_are_cut_and_reported(transcriber: Path, tmp_path: Path) -> None:
-    from dragoman import write_features
+    from dragoman.data.features import write_features
 
     longest = Transcriber.load(transcriber, "cpu").config.text.max_length
     write_features(tmp_path / "long.npz", [np.zeros((longest + 1, 16)), np.zeros((2, 16))])
@@ -299,10 +301,107 @@ def test_an_lstm_without_attention_says_so(files: Path, tmp_path: Path) -> None:
 
 
 def test_reports_show_pictures(transcriber: Path, classifier: Path, forecaster: Path) -> None:
-    assert ">the picture<" in (transcriber / "report.html").read_text()
+    for model in (transcriber, classifier):
+        assert ">the picture<" in (model / "report.html").read_text()
     assert "word error rate" in (transcriber / "summary.md").read_text()
     assert "accuracy" in (classifier / "summary.md").read_text()
     assert ">what happened<" in (forecaster / "report.html").read_text()
+
+
+# Precisions, other runs, unusual files
+
+
+def test_every_precision_gives_nearly_the_same(
+    transcriber: Path, classifier: Path, forecaster: Path, files: Path
+) -> None:
+    for precision in ("bfloat16", "int8"):
+        words = ("--precision", precision)
+        lines = output_of("transcribe", "--model", transcriber, files / "test.npz", *words).splitlines()
+        assert lines == (files / "test.txt").read_text().splitlines()
+        shown = output_of("classify", "--model", classifier, "--input", files / "test.npz", *words).splitlines()
+        assert [line.split("\t")[0] for line in shown] == (files / "test.labels").read_text().splitlines()
+        rows = np.array([line.split(",") for line in (files / "test.csv").read_text().splitlines()[1:]], float)
+        exact, rough = (Forecaster.load(forecaster, "cpu", each).forecast(rows) for each in ("float32", precision))
+        assert rough == pytest.approx(exact, abs=0.1 * np.abs(exact).max())
+        assert (rough != exact).any(), "the control: another precision"
+        for model, source in ((transcriber, "test.npz"), (classifier, "test.npz"), (forecaster, "test.csv")):
+            assert output_of("inspect", "--model", model, "--source", files / source, "--most", 1, *words)
+
+
+def test_a_run_from_a_model_of_vectors_keeps_its_task(
+    transcriber: Path, forecaster: Path, quick_run: Path, files: Path, tmp_path: Path
+) -> None:
+    built = build_config(None, tmp_path / "a", None, series(files), ["train.learning_rate=1e-4"], str(forecaster))
+    assert (built.task, built.train.valid_metric) == ("forecasting", "mse")
+    assert (built.data.lookback, built.data.horizon) == (24, 12)
+    built = build_config(None, tmp_path / "a", None, series(files), ["data.horizon=6"], str(forecaster))
+    assert (built.data.lookback, built.data.horizon) == (24, 6), "the control: what is given counts"
+    built = build_config(None, tmp_path / "a", None, pairs(files, "txt"), [], str(transcriber))
+    assert (built.task, built.train.valid_metric) == ("transcription", "word_error_rate")
+    encoder = ["model.architecture=encoder"]
+    for settings, model, message in (
+        (encoder, transcriber, f"{transcriber} reads vectors; set it to 16, or leave --from out"),
+        ([*encoder, "model.source_features=16"], quick_run, f"{quick_run} reads text; leave --from out"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(f"model.source_features: {message}")):
+            build_config(None, tmp_path / "a", None, pairs(files, "labels"), settings, str(model))
+    built = build_config(
+        None, tmp_path / "a", None, pairs(files, "labels"), [*encoder, "model.source_features=16"], str(transcriber)
+    )
+    assert (built.task, built.model.num_layers, built.model.d_model) == ("classification", 1, 32)
+
+
+def test_silence_is_scored_too(transcriber: Path, files: Path, tmp_path: Path) -> None:
+    lines = (files / "test.txt").read_text().splitlines()
+    (tmp_path / "blank.txt").write_text("".join(f"{line}\n" for line in ["", *lines[1:]]))
+    both = ("--source", files / "test.npz", "--reference", tmp_path / "blank.txt")
+    scores = json.loads(output_of("evaluate", "--model", transcriber, *both, "--json"))
+    assert scores["sentences"] == len(lines)
+    assert scores["word_error_rate"]["score"] == pytest.approx(100 * 4 / (4 * (len(lines) - 1)))
+
+
+def test_errors_of_columns_are_in_their_own_unit(forecaster: Path, files: Path) -> None:
+    scores = json.loads(output_of("evaluate", "--model", forecaster, "--reference", files / "test.csv", "--json"))
+    values = np.loadtxt(files / "train.csv", delimiter=",", skiprows=1)
+    scaled = [
+        scores["columns"][name]["mae"] / deviation for name, deviation in zip("ab", values.std(axis=0), strict=True)
+    ]
+    assert np.mean(scaled) == pytest.approx(scores["mae"], rel=1e-3)
+    assert scores["columns"]["b"]["mae"] > 20 * scores["columns"]["a"]["mae"], "one is a hundred times as large"
+
+
+def test_pictures_larger_than_the_model_reads_are_drawn(transcriber: Path, classifier: Path, tmp_path: Path) -> None:
+    from dragoman.data.features import write_features
+
+    longest = Transcriber.load(transcriber, "cpu").longest
+    side = 4 * (int(longest**0.5) + 2)
+    write_features(tmp_path / "big.npz", [as_patches(np.eye(side), 4)], picture=(side, side))
+    for model in (transcriber, classifier):
+        words = ("inspect", "--model", model, "--source", tmp_path / "big.npz")
+        output_of(*words, "--svg", tmp_path / "svg")
+        assert f"read: the first {longest} of {(side // 4) ** 2} vectors" in output_of(*words)
+    ended = run("classify", "--model", classifier, "--input", tmp_path / "big.npz")
+    assert "classify: 1 of 1 sequences: too long, only their beginning was read\n" in ended.stderr
+
+
+def test_learned_positions_hold_the_windows_of_a_forecaster(files: Path) -> None:
+    learned = ("model.positions=learned", "model.max_positions=24")
+    assert config(series(files), FORECASTER, *learned).model.longest == 24
+    message = "24 learned positions cannot hold data.lookback=25 and data.horizon=12 rows; raise it or lower them"
+    with pytest.raises(ConfigError, match=f"^model.max_positions: {message}$"):
+        config(series(files), FORECASTER, *learned, "data.lookback=25")
+
+
+def test_numbers_too_large_for_the_model_are_refused(forecaster: Path, files: Path, tmp_path: Path) -> None:
+    lines = (files / "test.csv").read_text().splitlines()
+    lines[90] = "1,1e300"
+    (tmp_path / "huge.csv").write_text("".join(f"{line}\n" for line in lines))
+    assert error_of("forecast", "--model", forecaster, tmp_path / "huge.csv") == (
+        "series: has numbers that are not finite; fix or remove their rows"
+    )
+    assert error_of("evaluate", "--model", forecaster, "--reference", tmp_path / "huge.csv") == (
+        f"{tmp_path / 'huge.csv'}:91: the number in the column b is too large; fix the line"
+    )
 
 
 # What does not fit
@@ -353,8 +452,12 @@ def test_a_run_needs_the_files_of_its_task(files: Path, tmp_path: Path) -> None:
     other = "leave it out, or set the model.architecture that uses it$"
     with pytest.raises(ConfigError, match=rf"^data.source: not used in forecasting; {other}"):
         train(config(pairs(files, "txt"), FORECASTER), tmp_path / "run")
-    with pytest.raises(ConfigError, match=rf"^data.series: not used in transcription; {other}"):
+    columns = "leave it out, or set model.source_features and model.target_features to its number of columns$"
+    with pytest.raises(ConfigError, match=rf"^data.series: not used in transcription; {columns}"):
         train(config(series(files), TRANSCRIBER), tmp_path / "run")
+    text = Config.build("tiny", None, [*SMALL, *TEXT], data=pairs(files, "txt"))
+    with pytest.raises(ConfigError, match=r"train.npz has vectors; set model.source_features to the size of one$"):
+        train(text, tmp_path / "run")
     with pytest.raises(ConfigError, match="--series and --valid-series"):
         train(config({}, FORECASTER), tmp_path / "run")
     assert not (tmp_path / "run" / "weights.safetensors").exists()

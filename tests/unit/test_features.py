@@ -87,9 +87,9 @@ def test_an_array_of_three_axes_is_sequences_of_one_length(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("shapes", "message"), [
     ([], "{path}: no sequence to write; give at least one"),
-    ([(3,)], "sequence 1: its shape is [3]; give [vectors, features], as others"),
-    ([(2, 3), (2, 4)], "sequence 2: its shape is [2, 4]; give [vectors, features], as others"),
-    ([(2, 3), (0, 3)], "sequence 2: its shape is [0, 3]; give [vectors, features], as others"),
+    ([(3,)], "sequence 1: its shape is [3]; give [vectors, features] like the others"),
+    ([(2, 3), (2, 4)], "sequence 2: its shape is [2, 4]; give [vectors, features] like the others"),
+    ([(2, 3), (0, 3)], "sequence 2: its shape is [0, 3]; give [vectors, features] like the others"),
 ])  # fmt: skip
 def test_what_cannot_be_written_is_refused(tmp_path: Path, shapes: list[tuple[int, ...]], message: str) -> None:
     path = tmp_path / "rows.npz"
@@ -99,7 +99,8 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, shapes: list[tuple[in
 
 
 VECTORS, LENGTH = np.ones((4, 4)), np.array([4])
-NOT_SQUARE = "4 patches of 4 numbers do not make a picture of {} by {}; they must be square"
+BAD_LENGTHS = "`lengths` needs one whole number for each sequence, at least 1"
+NOT_SQUARE = "square patches of 4 numbers do not make a picture of {} by {}"
 
 
 @pytest.mark.parametrize(("content", "message"), [
@@ -108,15 +109,15 @@ NOT_SQUARE = "4 patches of 4 numbers do not make a picture of {} by {}; they mus
     (npz(vectors=VECTORS, lengths=LENGTH)[:-40], NOT_VECTORS),
     (npz(vectors=VECTORS, lengths=LENGTH)[:100], NOT_VECTORS),
     (npy(np.ones((2, 2, 2)))[:-1], NOT_VECTORS),
-    (npz(vectors=VECTORS), NOT_VECTORS),
-    (npz(lengths=LENGTH), NOT_VECTORS),
-    (npz(vectors=VECTORS, lengths=np.array([3])), NOT_VECTORS),
-    (npz(vectors=VECTORS, lengths=np.array([3, 2])), NOT_VECTORS),
-    (npz(vectors=VECTORS, lengths=np.array([5, -1])), NOT_VECTORS),
-    (npz(vectors=VECTORS, lengths=np.array([4, 0])), NOT_VECTORS),
-    (npz(vectors=VECTORS, lengths=np.array([[4]])), NOT_VECTORS),
-    (npz(vectors=VECTORS, lengths=np.array([4.0])), NOT_VECTORS),
-    (npz(vectors=VECTORS, lengths=np.array(["4"])), NOT_VECTORS),
+    (npz(vectors=VECTORS), "has vectors; it needs `vectors` and `lengths`"),
+    (npz(lengths=LENGTH), "has lengths; it needs `vectors` and `lengths`"),
+    (npz(vectors=VECTORS, lengths=np.array([3])), "`lengths` add up to 3, and there are 4 `vectors`"),
+    (npz(vectors=VECTORS, lengths=np.array([3, 2])), "`lengths` add up to 5, and there are 4 `vectors`"),
+    (npz(vectors=VECTORS, lengths=np.array([5, -1])), BAD_LENGTHS),
+    (npz(vectors=VECTORS, lengths=np.array([4, 0])), BAD_LENGTHS),
+    (npz(vectors=VECTORS, lengths=np.array([[4]])), BAD_LENGTHS),
+    (npz(vectors=VECTORS, lengths=np.array([4.0])), BAD_LENGTHS),
+    (npz(vectors=VECTORS, lengths=np.array(["4"])), BAD_LENGTHS),
     (npz(vectors=np.array(4.0), lengths=LENGTH), NOT_VECTORS),
     (npz(vectors=VECTORS, lengths=LENGTH, picture=np.array([4, 4, 1])), NOT_VECTORS),
     (npz(vectors=VECTORS, lengths=LENGTH, picture=np.array([4])), NOT_VECTORS),
@@ -134,13 +135,14 @@ NOT_SQUARE = "4 patches of 4 numbers do not make a picture of {} by {}; they mus
     (npz(vectors=np.full((4, 4), 1e300), lengths=LENGTH),
      "sequence 1 has numbers that are not finite; fix or remove it"),
     (npy(np.array([[[1.0]], [[1.0]], [[-math.inf]]])), "sequence 3 has numbers that are not finite; fix or remove it"),
-    (npz(vectors=VECTORS, lengths=LENGTH, picture=np.array([4, 6])), NOT_SQUARE.format(4, 6)),
+    (npz(vectors=VECTORS, lengths=LENGTH, picture=np.array([4, 6])),
+     "sequence 1 has 4 patches; a picture of 4 by 6 needs 6"),
     (npz(vectors=VECTORS, lengths=LENGTH, picture=np.array([3, 5])), NOT_SQUARE.format(3, 5)),
     (npz(vectors=VECTORS, lengths=LENGTH, picture=np.array([-2, -8])), NOT_SQUARE.format(-2, -8)),
     (npz(vectors=VECTORS, lengths=np.array([1, 3]), picture=np.array([2, 2])),
-     "1 patches of 4 numbers do not make a picture of 2 by 2; they must be square"),
+     "sequence 2 has 3 patches; a picture of 2 by 2 needs 1"),
     (npz(vectors=np.ones((4, 3)), lengths=LENGTH, picture=np.array([2, 2])),
-     "4 patches of 3 numbers do not make a picture of 2 by 2; they must be square"),
+     "square patches of 3 numbers do not make a picture of 2 by 2"),
 ])  # fmt: skip
 def test_what_is_no_file_of_vectors_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "rows"
@@ -204,6 +206,19 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path, kind: str) -> None:
     assert touched.exists(), "the control: the trap works"
 
 
+def test_a_picture_is_checked_before_it_is_written(tmp_path: Path) -> None:
+    path, patches = tmp_path / "pictures.npz", np.ones((4, 4))
+    expected = f"{path}: sequence 2 has 3 patches; a picture of 4 by 4 needs 4"
+    assert message_of(lambda: write_features(path, [patches, patches[:3]], picture=(4, 4))) == expected
+    expected = f"{path}: square patches of 4 numbers do not make a picture of 4 by 4 by 3"
+    assert message_of(lambda: write_features(path, [patches], picture=(4, 4, 3))) == expected  # type: ignore[arg-type]
+    assert not path.exists()
+    expected = "picture: its shape is [4, 4, 3]; give [height, width]"
+    assert message_of(lambda: as_patches(np.ones((4, 4, 3)), 2)) == expected
+    expected = f"{tmp_path / 'pictures.txt'}: is written as .npz; name it so"
+    assert message_of(lambda: write_features(tmp_path / "pictures.txt", [patches])) == expected
+
+
 def test_patches_are_squares_row_by_row(tmp_path: Path) -> None:
     picture = np.arange(24).reshape(4, 6)
     patches = as_patches(picture, 2)
@@ -235,7 +250,7 @@ def test_sequence_n_belongs_to_line_n(tmp_path: Path) -> None:
     rows = make_rows()
     assert [pair.source.tolist() for pair in pairs] == [rows[number].tolist() for number in (0, 2, 3)]
     assert report.kept == 3
-    assert report.notes() == [f"1 pair left out, blank on a side: {tmp_path / 'rows.npz'}:2"]
+    assert report.notes() == [f"1 pair left out, blank on a side: {tmp_path / 'text'}:2"]
 
 
 def test_bad_lines_are_reported_or_skipped(tmp_path: Path) -> None:
@@ -244,7 +259,7 @@ def test_bad_lines_are_reported_or_skipped(tmp_path: Path) -> None:
     assert message_of(lambda: pairs_of(tmp_path, lines, CorpusReport())) == expected
     pairs = pairs_of(tmp_path, lines, report, on_bad_line="skip")
     assert [pair.line for pair in pairs] == [1, 3, 4]
-    assert report.notes() == [f"1 pair left out, not valid text on a side: {tmp_path / 'rows.npz'}:2"]
+    assert report.notes() == [f"1 pair left out, not valid text on a side: {tmp_path / 'text'}:2"]
 
 
 def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
@@ -291,7 +306,7 @@ def test_a_sequence_may_be_as_long_as_the_limit(tmp_path: Path, tokenizer: Token
         return build_store(tmp_path / name, *paths, scale, tokenizer, max_length=8, read=read, kind=FeatureStore)
 
     assert build(b"one\none\n", rows, "a").source_sizes.tolist() == [8]
-    expected = f"{tmp_path / 'rows.npz'}: every pair has more than text.max_length=8 pieces; raise it"
+    expected = f"{tmp_path / 'text'}: every pair has more than text.max_length=8 pieces; raise it"
     assert message_of(lambda: build(b"one\n", rows[1:], "b")) == expected
 
 
@@ -391,19 +406,26 @@ def test_only_the_beginning_of_long_sequences_is_read(tokenizer: Tokenizer) -> N
     transcriber = Transcriber(make_bundle(tokenizer), "cpu")
     row = make_rows([9])[0]
     cut, whole = transcriber.transcribe([row, row[:8]])
-    assert cut.status == "truncated"
-    assert whole.status != "truncated"
     assert cut.ids == whole.ids
     assert cut.score == pytest.approx(whole.score, rel=1e-5)
     assert transcriber.transcribe([row[:7]])[0].score != pytest.approx(whole.score, rel=1e-5), "the control"
 
 
+def test_a_text_may_be_longer_than_its_vectors(tokenizer: Tokenizer) -> None:
+    transcriber = Transcriber(make_bundle(tokenizer, "text.max_length=70"), "cpu")
+    said = transcriber.transcribe(make_rows([1]))[0]
+    assert said.status == "truncated", "an untrained model does not end"
+    assert len(said.ids) == 70
+
+
 @pytest.mark.parametrize("row", [
-    np.ones((2, 3)), np.ones((2, 1)), np.ones((0, 2)), np.ones(2), np.full((1, 2), np.nan), np.full((1, 2), np.inf),
+    np.ones((2, 3)), np.ones((2, 1)), np.ones((0, 2)), np.ones(2), np.full((1, 2), np.nan), np.full((1, 2), 1e300),
+    [[1.0], [2.0]],
 ])  # fmt: skip
 def test_rows_that_a_transcriber_cannot_read_are_refused(tokenizer: Tokenizer, row: Any) -> None:
     transcriber = Transcriber(make_bundle(tokenizer), "cpu")
-    expected = f"sequence 2: needs one or more vectors of 2 finite numbers, not {list(row.shape)}"
+    assert transcriber.transcribe([[[1.0, 2.0]]])[0].text, "the control: lists are read too"
+    expected = f"sequence 2: needs one or more vectors of 2 finite numbers, not {list(np.shape(row))}"
     assert message_of(lambda: transcriber.transcribe([np.ones((1, 2)), row])) == expected
 
 

@@ -44,11 +44,13 @@ def command(
     if source is not None and output is not None and output.exists() and output.samefile(source):
         raise ConfigError(f"--output {output}: is the input too; give another file")
 
+    from dragoman.cli.progress import counting
     from dragoman.cli.translate import opened
     from dragoman.data.corpus import Line, read_lines, split_lines, text_line, valid_line
     from dragoman.decode.classifier import Classifier
 
     classifier = Classifier.load(model, device, precision, threads)
+    counts: Counter[str] = Counter()
     interrupts.check()
     if classifier.reads_vectors:
         if source is None:
@@ -56,21 +58,27 @@ def command(
         from dragoman.data.features import read_features
 
         rows = read_features(source, classifier.tokenizers.scale.size).rows
+        with counting("classifying", len(rows), show=True) as advance:
+            predictions = classifier.classify_vectors(rows, advance)
         with opened(output) as stream:
-            _write(classifier.classify_vectors(rows), stream, as_json, Counter())
+            _write(predictions, stream, as_json, counts)
+        _report(counts, "sequences")
         return
     if text:
         lines: Iterator[Line] = (text_line(each, number) for number, each in enumerate(text, start=1))
     else:
         lines = split_lines(sys.stdin.buffer, "standard input") if source is None else read_lines(source)
     name = source or Path("argument" if text else "standard input")
-    counts: Counter[str] = Counter()
     with opened(output) as stream:
         while window := [valid_line(line, name).text for line in islice(lines, WINDOW)]:
             _write(classifier.classify(window), stream, as_json, counts)
+    _report(counts, "texts")
+
+
+def _report(counts: Counter[str], unit: str) -> None:
     for status, what in (("empty", "nothing to read"), ("truncated", "too long, only their beginning was read")):
         if counts[status]:
-            print(f"classify: {counts[status]:,} of {counts.total():,} texts: {what}", file=sys.stderr)
+            print(f"classify: {counts[status]:,} of {counts.total():,} {unit}: {what}", file=sys.stderr)
 
 
 def _write(predictions: "list[Prediction]", stream: TextIO, as_json: bool, counts: Counter[str]) -> None:

@@ -39,7 +39,7 @@ def evaluate_labels(
     interrupts.check()
     if classifier.reads_vectors:
         pairs = read_feature_pairs(
-            [source], [reference], features=classifier.tokenizers.scale.size, report=CorpusReport()
+            [source], [reference], features=classifier.tokenizers.scale.size, report=CorpusReport(), blank=True
         )
         items = [(pair.source, pair.target, pair.line) for pair in pairs]
     else:
@@ -77,15 +77,15 @@ def describe(scores: "LabelScores") -> str:
     lines = [
         f"accuracy  {scores.accuracy}",
         f"macro F1  {scores.macro_f1}",
-        f"of {values['sentences']:,} texts; 95 % intervals by bootstrap",
+        f"of {values['sentences']:,} examples; 95 % intervals by bootstrap",
         f"log loss  {scores.log_loss:.3f} nats; calibration error {scores.calibration_error:.1f}%",
         "",
-        *_table(["label", "texts", "precision", "recall", "F1"], _per_label(values["labels"])),
+        *_table(["label", "examples", "precision", "recall", "F1"], _per_label(values["labels"])),
     ]
     names = scores.labels
     if len(names) <= SHOWN:
         counts = [[name, *map(str, row)] for name, row in zip(names, scores.confusion_CC.tolist(), strict=True)]
-        lines += ["", "confusion (rows: right, columns: predicted)", *_table(["", *names], counts)]
+        lines += ["", "confusion (rows: true label, columns: predicted)", *_table(["", *names], counts)]
     return "\n".join(lines) + "\n"
 
 
@@ -122,4 +122,4 @@ def draw_confusion(scores: dict[str, Any]) -> str:
     counts = np.array(scores["confusion"], dtype=float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
     names = list(scores["labels"])
-    return svg_heatmap(shares, names, names, title="Confusion", caption="rows: right label; columns: predicted label")
+    return svg_heatmap(shares, names, names, title="Confusion", caption="rows: true label; columns: predicted label")

@@ -50,7 +50,8 @@ def evaluate_transcriber(
 
     transcriber = Transcriber.load(model, device, precision, threads)
     features, normalization = transcriber.tokenizers.scale.size, transcriber.config.text.normalization
-    pairs = list(read_feature_pairs([source], [reference], features=features, report=CorpusReport()))
+    report = CorpusReport()
+    pairs = list(read_feature_pairs([source], [reference], features=features, report=report, blank=True))
     interrupts.check()
     with counting("transcribing", len(pairs), show=True) as advance:
         said = transcriber.transcribe([pair.source for pair in pairs], beam=beam, advance=advance)
@@ -73,20 +74,23 @@ def evaluate_forecaster(
     """Forecast from every window of a series and compare with what followed."""
     from dragoman.data.feature_store import SeriesStore
     from dragoman.decode.forecaster import Forecaster
-    from dragoman.tasks.forecasting import forecast_errors, repeat_last
+    from dragoman.tasks.forecasting import column_errors, forecast_errors, mean_errors, repeat_last
 
     forecaster = Forecaster.load(model, device, precision, threads)
     store = SeriesStore([series], forecaster.tokenizers.scale, forecaster.lookback, forecaster.horizon)
     interrupts.check()
-    errors = forecast_errors(store, forecaster.scaled_forecasts)
+    squared_F, absolute_F = mean_errors(store, forecaster.scaled_forecasts)
+    errors = {"mse": float(squared_F.mean()), "mae": float(absolute_F.mean())}
+    columns = column_errors(forecaster.tokenizers.scale, squared_F, absolute_F)
     naive = forecast_errors(store, lambda source_BSF: repeat_last(source_BSF, forecaster.horizon))
     _print(
         [
             f"MSE {errors['mse']:.4f}  MAE {errors['mae']:.4f}",
             f"MSE {naive['mse']:.4f}  MAE {naive['mae']:.4f}  of the last row repeated",
             f"of {len(store):,} windows, on the scale of the training data",
+            *(f"{name}: mean absolute error {each['mae']:.4g}, in its own unit" for name, each in columns.items()),
         ],
-        {**errors, "last_row": naive, "windows": len(store), "made_by": _made_by(model)},
+        {**errors, "last_row": naive, "columns": columns, "windows": len(store), "made_by": _made_by(model)},
         as_json,
     )
 

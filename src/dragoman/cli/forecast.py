@@ -29,6 +29,8 @@ def command(
     """Print the next rows of a time series as .csv, or as JSON: a list of numbers for each column."""
     if picture is not None and picture.suffix.lower() not in (".svg", ".png"):
         raise ConfigError(f"--picture {picture}: is a picture; name it .svg or .png")
+    if picture is not None and not picture.absolute().parent.is_dir():
+        raise ConfigError(f"--picture {picture}: its directory does not exist; make it or choose another place")
     from dragoman.cli.translate import opened
     from dragoman.data.features import read_series, series_csv
     from dragoman.decode.forecaster import Forecaster

@@ -50,7 +50,7 @@ def command(
     With a language model: how likely each token of a text is. With a classifier: what each token or vector adds to the
     label. With a transcriber or a forecaster: which frames, patches or rows it looked at.
     """
-    _check_arguments(text, source, target, out)
+    _check_arguments(text, source, out)
 
     import dragoman
     from dragoman.bundle import load_config, model_name, resolve_model
@@ -69,6 +69,8 @@ def command(
         inspect_task(task, model, Items(text or [], source, most), out=out, folders=folders, as_json=as_json, **options)
         return
 
+    if target is not None and (source or len(text or ()) != 1):
+        raise ConfigError("--target: is the translation of one sentence; give exactly one as an argument")
     translator = dragoman.load(model, device, precision, threads, engine="plain")
     interrupts.check()
     sentences = [(line, target) for line in (text or _lines(source, translator))]
@@ -97,13 +99,11 @@ def command(
         print(told, file=sys.stderr if as_json else sys.stdout)
 
 
-def _check_arguments(text: list[str] | None, source: Path | None, target: str | None, out: Path | None) -> None:
+def _check_arguments(text: list[str] | None, source: Path | None, out: Path | None) -> None:
     if text and source:
         raise ConfigError("--source: sentences were given as arguments too; give one or the other")
     if not text and not source:
         raise ConfigError("inspect: give sentences as arguments, or a file with --source")
-    if target is not None and (source or len(text or ()) != 1):
-        raise ConfigError("--target: is the translation of one sentence; give exactly one as an argument")
     if out is not None and out.is_dir():
         raise ConfigError(f"--out {out}: is a directory; name a file")
     if out is not None and not out.absolute().parent.is_dir():

@@ -14,6 +14,8 @@ from dragoman.errors import ConfigError
 
 DEFAULT_PRESET = "small"
 FREE_WHEN_STARTING_FROM = ("model.dropout", "model.attention_dropout", "text.sampling", "text.max_length")
+DECIDE_THE_TASK = ("architecture", "source_features", "target_features")
+WINDOWS = ("lookback", "horizon", "relative_to")  # of a forecaster
 
 Files = list[str] | None
 
@@ -111,16 +113,17 @@ def command(
 
     from dragoman.bundle import COMMANDS
     from dragoman.cli.progress import TrainingReporter
+    from dragoman.tasks.choice import task_of
     from dragoman.training.loop import train
 
     silent = not _is_single_process() and os.environ["RANK"] != "0"  # only one of several processes prints
-    unit = {CLASSIFICATION: "texts", FORECASTING: "rows"}.get(built.task, "tokens")
+    unit = task_of(built).predicted.split()[-1]
     with TrainingReporter(quiet=silent, unit=unit) as reporter:
         result = train(built, out, reporter, data_folder=data_folder)
     if silent:
         return
     print(result.describe())
-    of_vectors = getattr(built.model, "source_features", None) is not None
+    of_vectors = built.model.reads_vectors
     example = {FORECASTING: "series.csv"}.get(built.task, "vectors.npz" if of_vectors else '"some text"')
     option = "--input " if built.task == CLASSIFICATION and of_vectors else ""
     print(f"next: {COMMANDS[built.task]} --model {result.directory} {option}{example}")
@@ -155,26 +158,29 @@ def build_config(
     if preset is None and saved.exists() and (file is None or (file.exists() and file.samefile(saved))):
         return Config.build(None, saved, settings, saved=True, data=data)
     default = DEFAULT_PRESET if file is None else None
-    asked = Config.build(default if preset is None else preset, file, settings, data=data)
-    start_from = start_from or asked.train.start_from
     if not start_from:
-        return asked
+        asked = Config.build(default if preset is None else preset, file, settings, data=data)
+        start_from = asked.train.start_from
+        if not start_from:
+            return asked
 
     from dragoman.bundle import load_config, resolve_model
 
     # an existing run has all its settings, and the model it started from may be gone
     before = load_config(out if saved.exists() else resolve_model(start_from))
     document = read_toml(file) if file else {}
-    if "architecture" not in document.get("model", ()) and not any("model.architecture" in each for each in settings):
-        settings = [f"model.architecture={before.model.architecture}", *settings]
+    sections = ("model", "text", "data")
+    given = {f"{section}.{key}": f"{file}: " for section in sections for key in document.get(section, ())}
+    given |= {setting.partition("=")[0].strip(): "--set " for setting in settings}
+    if "model.architecture" not in given:
+        kept = [(name, getattr(before.model, name, None)) for name in DECIDE_THE_TASK]
+        settings = [*(f"model.{name}={value}" for name, value in kept if value is not None), *settings]
     if preset is None and file is None:
         preset = fitting_preset(before.model)
     asked = Config.build(preset, file, settings, data=data)
     if asked.model.architecture != before.model.architecture:
         model = _shared_shape(asked.model, before.model, start_from)
         before = replace(asked, model=model, text=replace(before.text, joint=True))
-    given = {f"{section}.{key}": f"{file}: " for section in ("model", "text") for key in document.get(section, ())}
-    given |= {setting.partition("=")[0].strip(): "--set " for setting in settings}
     changed: dict[str, dict[str, Any]] = {"model": {}, "text": {}}
     for name, place in given.items():
         section, _, key = name.partition(".")
@@ -185,8 +191,10 @@ def build_config(
             changed[section][key] = wanted
         elif wanted != had:
             raise ConfigError(f"{place}{name}: a run that starts from {start_from} keeps its {name}; leave it out")
+    windows = {name: getattr(before.data, name) for name in WINDOWS if f"data.{name}" not in given}
     return replace(
         asked,
+        data=replace(asked.data, **windows) if asked.task == FORECASTING else asked.data,
         model=replace(before.model, **changed["model"]),
         text=replace(before.text, **changed["text"]),
         train=replace(asked.train, start_from=start_from),
@@ -202,6 +210,9 @@ def _shared_shape(asked: ModelConfig, before: ModelConfig, start_from: str) -> M
     (kept,) = asked.stacks
     if kept not in before.stacks:
         raise ConfigError(f"model.architecture: {start_from} has no {kept}; leave --from out")
+    if kept == "encoder" and getattr(asked, "source_features", None) != getattr(before, "source_features", None):
+        had = f"vectors; set it to {before.input_size}, or" if before.reads_vectors else "text;"
+        raise ConfigError(f"model.source_features: {start_from} reads {had} leave --from out")
     shared = {entry.name for entry in fields(LayersConfig)} - {"architecture"}
     layers = {name: getattr(before, name) for name in shared} | asdict(before.stacks[kept])
     return replace(asked, **layers)

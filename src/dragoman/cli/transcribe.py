@@ -38,7 +38,7 @@ def command(
     with opened(output) as stream:
         for one in found:
             stream.write((json.dumps(one.to_dict(), ensure_ascii=False) if as_json else one.text) + "\n")
-    for status, what in (("truncated", "only their beginning was read"), ("failed", "stopped at the length limit")):
+    for status, what in (("cut", "only their beginning was read"), ("truncated", "stopped at the length limit")):
         count = sum(one.status == status for one in found)
         if count:
             print(f"transcribe: {count:,} of {len(found):,} sequences: {what}", file=sys.stderr)

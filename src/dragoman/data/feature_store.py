@@ -45,7 +45,7 @@ class SeriesStore:
     ) -> None:
         self.lookback, self.horizon, self.relative_to = lookback, horizon, relative_to
         self.report = CorpusReport([str(path) for path in paths], unit="window")
-        self._series = [scale.encode(read_series(path, scale.names).values_NF) for path in paths]
+        self._series = [_encoded(path, scale) for path in paths]
         starts = []
         for part, (path, rows) in enumerate(zip(paths, self._series, strict=True)):
             count = len(rows) - lookback - horizon + 1
@@ -77,6 +77,13 @@ class SeriesStore:
         return rows[:, : self.lookback], rows[:, self.lookback :]
 
     def place(self, index: int) -> str:
-        """Where a window begins, as `series.csv:17`."""
+        """The first row of a window that is to be forecast, as `series.csv:17`."""
         part, start = self._starts[index]
-        return f"{self.report.files[part]}:{start + 2}"  # the heading is line 1
+        return f"{self.report.files[part]}:{start + self.lookback + 2}"  # the heading is line 1
+
+
+def _encoded(path: Path, scale: Scale) -> Vectors:
+    rows_NF = scale.encode(read_series(path, scale.names).values_NF)
+    for row, column in np.argwhere(~np.isfinite(rows_NF))[:1].tolist():
+        raise DataError(f"{path}:{row + 2}: the number in the column {scale.names[column]} is too large; fix the line")
+    return rows_NF

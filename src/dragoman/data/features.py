@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dragoman.data.corpus import CorpusReport, OnBadLine, Pair, read_lines, reading
 from dragoman.errors import DataError
 from dragoman.files import write_output
+from dragoman.scale import Scale
 from dragoman.text.normalize import is_blank
 
 Vectors = npt.NDArray[np.float32]  # [S, F]
@@ -39,7 +40,6 @@ class Series(NamedTuple):
     """A time series."""
 
     names: list[str]  # of the columns
-    times: list[str]  # of the rows; empty where the file has none
     values_NF: npt.NDArray[np.float64]
 
 
@@ -54,9 +54,15 @@ def write_features(path: str | Path, rows: Sequence[npt.ArrayLike], picture: tup
         if array.ndim == 2 and not np.isfinite(_cast(array, stored)).all():
             raise DataError(f"sequence {number} has numbers that are not finite; fix or remove it")
         if array.ndim != 2 or array.shape[1] != arrays[0].shape[1] or not len(array):
-            raise DataError(f"sequence {number}: its shape is {list(array.shape)}; give [vectors, features], as others")
+            raise DataError(
+                f"sequence {number}: its shape is {list(array.shape)}; give [vectors, features] like the others"
+            )
     if not arrays:
         raise DataError(f"{path}: no sequence to write; give at least one")
+    if Path(path).suffix != ".npz":
+        raise DataError(f"{path}: is written as .npz; name it so")
+    if picture is not None:
+        _check_picture(str(path), tuple(picture), arrays)
     content = io.BytesIO()
     lengths = np.array([len(array) for array in arrays], np.int64)
     named = {"vectors": np.concatenate(arrays).astype(stored), "lengths": lengths}
@@ -66,13 +72,15 @@ def write_features(path: str | Path, rows: Sequence[npt.ArrayLike], picture: tup
     write_output(Path(path), content.getvalue())
 
 
-def read_features(path: Path, features: int | None = None) -> Sequences:
-    """Read .npz or .npy; with `features`, vectors must have so many."""
-    with reading(path, raw=True) as stream:
+def read_features(path: str | Path, features: int | None = None) -> Sequences:
+    """Read .npz or .npy; with `features`, vectors must have that many."""
+    with reading(Path(path), raw=True) as stream:
         content = stream.read()
     try:
         found = np.load(io.BytesIO(content), allow_pickle=False)
-        rows, picture = _split(dict(found)) if isinstance(found, np.lib.npyio.NpzFile) else (list(found), None)
+        rows, picture = _split(path, dict(found)) if isinstance(found, np.lib.npyio.NpzFile) else (list(found), None)
+    except DataError:
+        raise
     except Exception:  # numpy has errors of many kinds for a damaged file
         raise DataError(
             f"{path}: not a file of vectors; give .npz with `vectors` and `lengths`, or .npy with three axes"
@@ -87,11 +95,8 @@ def read_features(path: Path, features: int | None = None) -> Sequences:
     for number, row in enumerate(rows, start=1):
         if not np.isfinite(row).all():
             raise DataError(f"{path}: sequence {number} has numbers that are not finite; fix or remove it")
-    if picture is not None and not _fits(picture, rows):
-        raise DataError(
-            f"{path}: {len(rows[0])} patches of {rows[0].shape[1]} numbers do not make a picture of "
-            f"{picture[0]} by {picture[1]}; they must be square"
-        )
+    if picture is not None:
+        _check_picture(str(path), picture, rows)
     return Sequences(rows, picture)
 
 
@@ -101,19 +106,29 @@ def _cast(array: npt.NDArray[Any], stored: Any) -> npt.NDArray[Any]:
         return np.asarray(array, stored)
 
 
-def check_sequences(rows: Sequence[npt.NDArray[Any]], features: int) -> None:
-    """Whether a model that takes so many features can read them."""
+def encode_sequences(scale: Scale, rows: Sequence[npt.ArrayLike], longest: int) -> list[Vectors]:
+    """On the scale of a model, at most `longest` vectors of each."""
+    encoded = []
     for number, row in enumerate(rows, start=1):
-        if row.ndim != 2 or row.shape[1] != features or not len(row) or not np.isfinite(row).all():
+        array = np.asarray(row)
+        fits = array.ndim == 2 and array.shape[1] == scale.size and len(array) > 0
+        vectors_SF = scale.encode(array[:longest]) if fits else np.full((1, 1), np.nan, np.float32)
+        if not np.isfinite(vectors_SF).all():
             raise DataError(
-                f"sequence {number}: needs one or more vectors of {features} finite numbers, not {list(row.shape)}"
+                f"sequence {number}: needs one or more vectors of {scale.size} finite numbers, not {list(array.shape)}"
             )
+        encoded.append(vectors_SF)
+    return encoded
 
 
-def _split(arrays: dict[str, Any]) -> tuple[list[Any], tuple[int, int] | None]:
+def _split(path: str | Path, arrays: dict[str, Any]) -> tuple[list[Any], tuple[int, int] | None]:
+    if not {"vectors", "lengths"} <= arrays.keys():
+        raise DataError(f"{path}: has {', '.join(arrays) or 'no arrays'}; it needs `vectors` and `lengths`")
     vectors, lengths = arrays["vectors"], arrays["lengths"]
-    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 1).any() or lengths.sum() != len(vectors):
-        raise ValueError(lengths)
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 1).any():
+        raise DataError(f"{path}: `lengths` needs one whole number for each sequence, at least 1")
+    if lengths.sum() != len(vectors):
+        raise DataError(f"{path}: `lengths` add up to {lengths.sum():,}, and there are {len(vectors):,} `vectors`")
     picture = None
     if "picture" in arrays:
         height, width = arrays["picture"].tolist()
@@ -121,11 +136,18 @@ def _split(arrays: dict[str, Any]) -> tuple[list[Any], tuple[int, int] | None]:
     return np.split(vectors, np.cumsum(lengths)[:-1]), picture
 
 
-def _fits(picture: tuple[int, int], rows: Sequence[npt.NDArray[Any]]) -> bool:
+def _check_picture(path: str, picture: tuple[int, ...], rows: Sequence[npt.NDArray[Any]]) -> None:
     side = math.isqrt(rows[0].shape[1])
-    if side * side != rows[0].shape[1] or min(picture) < side or any(n % side for n in picture):
-        return False
-    return all(len(row) == picture[0] * picture[1] // side**2 for row in rows)
+    square = side * side == rows[0].shape[1]
+    if len(picture) != 2 or not square or min(picture) < side or any(length % side for length in picture):
+        raise DataError(
+            f"{path}: square patches of {rows[0].shape[1]} numbers do not make a picture of "
+            f"{' by '.join(map(str, picture))}"
+        )
+    count, size = picture[0] * picture[1] // side**2, f"{picture[0]} by {picture[1]}"
+    for number, row in enumerate(rows, start=1):
+        if len(row) != count:
+            raise DataError(f"{path}: sequence {number} has {len(row)} patches; a picture of {size} needs {count}")
 
 
 def as_picture(vectors_SF: npt.NDArray[Any], picture: tuple[int, int]) -> npt.NDArray[Any]:
@@ -138,6 +160,8 @@ def as_picture(vectors_SF: npt.NDArray[Any], picture: tuple[int, int]) -> npt.ND
 
 def as_patches(picture: npt.NDArray[Any], side: int) -> npt.NDArray[Any]:
     """A picture, [height, width], as square patches row by row: [S, side * side]."""
+    if picture.ndim != 2:
+        raise DataError(f"picture: its shape is {list(picture.shape)}; give [height, width]")
     height, width = picture.shape
     if side < 1 or height % side or width % side:
         raise DataError(f"picture of {height} by {width}: patches of {side} by {side} do not fill it")
@@ -152,13 +176,14 @@ def read_feature_pairs(
     features: int | None = None,
     on_bad_line: OnBadLine = "fail",
     report: CorpusReport,
+    blank: bool = False,
 ) -> Iterator[Pair]:
-    """As `read_pairs`, with sequence N of the source in place of line N."""
+    """As `read_pairs`, with sequence N of the source in place of line N. `blank`: a blank line is a target too."""
     if len(source) != len(target) or not source:
         raise DataError(
             f"{len(source)} source files, {len(target)} target files; give as many of one as of the other, in one order"
         )
-    report.files = [str(path) for path in source]
+    report.files = [str(path) for path in target]  # only there, N is a line
     for part, (source_path, target_path) in enumerate(zip(source, target, strict=True)):
         rows, lines = read_features(source_path, features).rows, list(read_lines(target_path))
         if len(rows) != len(lines):
@@ -170,7 +195,7 @@ def read_feature_pairs(
                 raise DataError(f"{target_path}:{line.number}: {line.problem}; fix the line or use --on-bad-line skip")
             if line.problem:
                 report.bad.add(part, line.number)
-            elif is_blank(line.text):
+            elif is_blank(line.text) and not blank:
                 report.blank.add(part, line.number)
             else:
                 report.kept += 1
@@ -179,21 +204,30 @@ def read_feature_pairs(
         raise DataError(f"{target[0]}: no usable line; give one for each sequence of {source[0]}")
 
 
-def read_series(path: Path, names: Sequence[str] = ()) -> Series:
+def read_series(path: str | Path, names: Sequence[str] = ()) -> Series:
     """Read a .csv file, also .csv.bz2 and so on; with `names`, its columns must be these."""
-    with reading(path) as stream:
+    with reading(Path(path)) as stream:
         content = stream.read()
     try:
         table = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: not a table of comma-separated values ({error})") from None
+    while table and not any(cell.strip() for cell in table[-1]):
+        table.pop()  # blank lines at the end
     if len(table) < 2:
         raise DataError(f"{path}: no rows; give a heading and one row for each point in time")
     heading, *rows = table
     with_time = bool(rows[0]) and _is_time(rows[0][0])
     found = heading[with_time:]
+    separator = next((mark for mark in ";\t|" if len(heading) == 1 and mark in heading[0]), None)
+    if separator:
+        raise DataError(f"{path}: its columns are separated by {separator!r}; separate them by commas")
     if not found:
         raise DataError(f"{path}: no column of numbers; give at least one")
+    if all(_parsed(name) is not None for name in found):
+        raise DataError(f"{path}: its first line has numbers, not the names of columns; put a heading above")
+    if len({*found}) < len(found):
+        raise DataError(f"{path}: two columns have the same name; rename one")
     if names and found != list(names):
         raise DataError(
             f"{path}: its columns are {', '.join(found)}; the model knows {', '.join(names)}, in this order"
@@ -201,10 +235,14 @@ def read_series(path: Path, names: Sequence[str] = ()) -> Series:
     values_NF = np.empty((len(rows), len(found)))
     for number, row in enumerate(rows, start=2):
         values = [_number(cell) for cell in row[with_time:]]
-        if len(values) != len(found) or None in values:
-            raise DataError(f"{path}:{number}: needs {len(found)} numbers, one for each column; fix the line")
+        if len(values) != len(found):
+            raise DataError(f"{path}:{number}: has {len(values)} numbers for {len(found)} columns; fix the line")
+        if None in values:
+            place = values.index(None)
+            cell = row[with_time:][place]
+            raise DataError(f"{path}:{number}: column {found[place]}: {cell!r} is not a number; fix the line")
         values_NF[number - 2] = values
-    return Series(found, [row[0] for row in rows] if with_time else [], values_NF)
+    return Series(found, values_NF)
 
 
 def _number(cell: str) -> float | None:
@@ -229,5 +267,5 @@ def series_csv(names: Iterable[str], values_NF: npt.NDArray[Any]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([[f"{value:.6g}" for value in row] for row in values_NF.tolist()])
+    writer.writerows([[f"{value:.9g}" for value in row] for row in values_NF.tolist()])
     return stream.getvalue()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dragoman.config import CLASSIFICATION
 from dragoman.data.batching import bucket_by_length, pad_rows, pad_vectors
 from dragoman.data.corpus import text_line
-from dragoman.data.features import check_sequences
+from dragoman.data.features import encode_sequences
 from dragoman.decode.runner import Runner
 from dragoman.errors import DataError, ModelError
 from dragoman.progress import Advance, no_progress
@@ -76,36 +76,31 @@ class Classifier(Runner):
             for text, ids, probability_C in zip(texts, rows, probabilities_BC, strict=True)
         ]
 
-    def classify_vectors(self, rows: Sequence[npt.NDArray[Any]], advance: Advance = no_progress) -> list[Prediction]:
+    def classify_vectors(self, rows: Sequence[npt.ArrayLike], advance: Advance = no_progress) -> list[Prediction]:
         """The label of each of several sequences of vectors, [S, F]; `advance` counts sequences."""
         if not self.reads_vectors:
             raise ModelError("classify_vectors: this model reads text; use classify")
-        check_sequences(rows, self.tokenizers.scale.size)
         probabilities_BC = np.exp(self.log_probs(self.encode(rows), advance))
         return [
-            self._prediction(f"sequence {number}", self._status(row, 0), probability_C)
+            self._prediction(f"sequence {number}", self._status(np.asarray(row), 0), probability_C)
             for number, (row, probability_C) in enumerate(zip(rows, probabilities_BC, strict=True), start=1)
         ]
 
     def encode(self, items: Sequence[Any]) -> list[Row]:
         """Texts or sequences of vectors as the model takes them."""
         if self.reads_vectors:
-            return [row[: self._longest] for row in self.tokenizers.scale.encode_batch(items)]
+            return list(encode_sequences(self.tokenizers.scale, items, self.longest))
         return [self.cut(ids) for ids in self.tokenizers.source.encode_batch(items)]
-
-    @property
-    def _longest(self) -> int:
-        return min(self.config.text.max_length, self.config.model.longest or self.config.text.max_length)
 
     def cut(self, ids: Sequence[int]) -> list[int]:
         """At most as many pieces as the model was trained with, then </s>."""
-        return [*ids[: self._longest - 1], self.tokenizers.source.vocabulary.eos]
+        return [*ids[: self.longest - 1], self.tokenizers.source.vocabulary.eos]
 
     def _status(self, row: Row, added: int = 1) -> Status:
         """`added`: tokens that mark the end."""
         if not len(row):
             return "empty"
-        return "truncated" if len(row) + added > self._longest else "classified"
+        return "truncated" if len(row) + added > self.longest else "classified"
 
     def _prediction(self, text: str, status: Status, probability_C: npt.NDArray[Any]) -> Prediction:
         best = int(probability_C.argmax())

@@ -40,18 +40,22 @@ class Forecaster(Runner):
         """Of the columns."""
         return self.tokenizers.scale.names
 
-    def forecast(self, rows_SF: Rows) -> npt.NDArray[np.float64]:
+    def forecast(self, rows_SF: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The next rows of a series, in its own unit: [T, F]."""
-        rows_SF = np.asarray(rows_SF, np.float64)
-        scale = self.tokenizers.scale
-        if rows_SF.ndim != 2 or rows_SF.shape[1] != scale.size or len(rows_SF) < self.lookback:
+        return self.tokenizers.scale.decode(self.scaled_forecasts(self._given(rows_SF))[0])
+
+    def _given(self, rows_SF: npt.ArrayLike) -> Rows:
+        """The last rows of a series, as one window on the model's scale: [1, S, F]."""
+        values_SF, scale = np.asarray(rows_SF, np.float64), self.tokenizers.scale
+        if values_SF.ndim != 2 or values_SF.shape[1] != scale.size or len(values_SF) < self.lookback:
             raise DataError(
-                f"series: {list(rows_SF.shape)} rows and columns; this model needs at least {self.lookback} rows of "
+                f"series: {list(values_SF.shape)} rows and columns; this model needs at least {self.lookback} rows of "
                 f"{scale.size} columns"
             )
-        if not np.isfinite(rows_SF).all():
+        source_1SF = scale.encode(values_SF[-self.lookback :])[None]
+        if not np.isfinite(source_1SF).all():
             raise DataError("series: has numbers that are not finite; fix or remove their rows")
-        return scale.decode(self.scaled_forecasts(scale.encode(rows_SF[-self.lookback :])[None])[0])
+        return source_1SF
 
     def scaled_forecasts(self, source_BSF: Rows) -> npt.NDArray[np.float64]:
         """Of windows on the model's scale: [B, T, F]."""
@@ -72,11 +76,11 @@ class Forecaster(Runner):
         parts = (source_BSF, rows_before(source_BSF, self.horizon))
         return self.on_device(*(torch.from_numpy(np.asarray(part, np.float32)) for part in parts))
 
-    def attention(self, rows_SF: Rows) -> "AttentionWeights":
+    def attention(self, rows_SF: npt.ArrayLike) -> "AttentionWeights":
         """The attention weights of every head while it forecasts."""
-        source_1SF = self.tokenizers.scale.encode(rows_SF[-self.lookback :])[None]
+        source_1SF = self._given(rows_SF)
         shift_11F, unit_11F = window_scale(source_1SF, self.config.data.relative_to)
+        weights: AttentionWeights
         with self.inference():
             _, weights = self.model(*self._inputs((source_1SF - shift_11F) / unit_11F), need_weights=True)
-        weighed: AttentionWeights = weights
-        return weighed
+        return weights

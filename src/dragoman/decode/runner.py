@@ -53,6 +53,11 @@ class Runner:
         require_task(bundle.config, cls.task, directory)
         return cls(bundle, device, precision, threads)
 
+    @property
+    def longest(self) -> int:
+        """Positions that the model reads."""
+        return min(self.config.text.max_length, self.config.model.longest or self.config.text.max_length)
+
     def on_device(self, *tensors: "torch.Tensor") -> "tuple[torch.Tensor, ...]":
         """Feature vectors in the model's precision, and which of them are real."""
         import torch

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dragoman.config import TRANSCRIPTION, DecodeConfig
 from dragoman.data.batching import bucket_by_length, pad_vectors
-from dragoman.data.features import check_sequences
+from dragoman.data.features import encode_sequences
 from dragoman.decode.runner import Runner
 from dragoman.decode.search import search
 from dragoman.progress import Advance, no_progress
@@ -28,7 +28,7 @@ VECTORS = 16_384  # at once, padding included
 BATCH_SIZE = 128  # sequences at once
 
 Vectors = npt.NDArray[Any]  # [S, F]
-Status = Literal["transcribed", "truncated", "failed"]
+Status = Literal["transcribed", "truncated", "cut"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Transcription:
     text: str
     tokens: tuple[str, ...]
     score: float  # log-probability, </s> included
-    status: Status  # truncated: only the beginning was read; failed: stopped at the length limit
+    status: Status  # truncated: the text reached its limit; cut: only the first vectors were read
     ids: tuple[int, ...]  # of the tokens
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,10 +51,9 @@ class Transcriber(Runner):
     task = TRANSCRIPTION
 
     def transcribe(
-        self, rows: Sequence[Vectors], *, beam: int | None = None, advance: Advance = no_progress
+        self, rows: Sequence[npt.ArrayLike], *, beam: int | None = None, advance: Advance = no_progress
     ) -> list[Transcription]:
         """The text of each sequence, [S, F], in the unit of its file; `advance` counts sequences."""
-        check_sequences(rows, self.tokenizers.scale.size)
         options = self.config.decode
         if beam is not None:
             options = replace(options, beam=beam, n_best=1)
@@ -65,20 +64,19 @@ class Transcriber(Runner):
             for first in range(0, len(group), BATCH_SIZE):
                 some = group[first : first + BATCH_SIZE]
                 for row, hypothesis in zip(some, self._search([encoded[row] for row in some], options), strict=True):
-                    found[row] = self._transcription(hypothesis, cut=len(encoded[row]) < len(rows[row]))
+                    found[row] = self._transcription(hypothesis, cut=len(encoded[row]) < len(np.asarray(rows[row])))
                 advance(len(some))
         return found
 
-    def encode(self, rows: Sequence[Vectors]) -> list[npt.NDArray[np.float32]]:
+    def encode(self, rows: Sequence[npt.ArrayLike]) -> list[npt.NDArray[np.float32]]:
         """On the model's scale, and at most as many vectors as it was trained with."""
-        longest = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
-        return [row[:longest] for row in self.tokenizers.scale.encode_batch(rows)]
+        return encode_sequences(self.tokenizers.scale, rows, self.longest)
 
     def _search(self, rows: Sequence[Vectors], options: DecodeConfig) -> "list[Hypothesis]":
         from dragoman.decode.engines.plain import EngineDecoding
 
         special, limit = self.tokenizers.target.vocabulary, self.config.model.longest or sys.maxsize
-        lengths = [min(len(row) + options.max_extra, self.config.text.max_length, limit - 1) for row in rows]
+        lengths = [min(self.config.text.max_length, limit - 1)] * len(rows)  # vectors say little of a text's length
         with self.inference():
             vectors, allowed = self.on_device(*pad_vectors(rows))
             cache = self.model.start(self.model.encode(vectors, allowed), allowed)
@@ -95,7 +93,7 @@ class Transcriber(Runner):
 
     def _transcription(self, hypothesis: "Hypothesis", *, cut: bool) -> Transcription:
         tokenizer = self.tokenizers.target
-        status: Status = "truncated" if cut else "transcribed" if hypothesis.finished else "failed"
+        status: Status = "truncated" if not hypothesis.finished else "cut" if cut else "transcribed"
         ids = tuple(int(token) for token in hypothesis.ids)
         return Transcription(tokenizer.decode(ids), tuple(tokenizer.pieces(ids)), float(hypothesis.score), status, ids)
 

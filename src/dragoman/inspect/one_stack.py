@@ -16,7 +16,7 @@ from dragoman.decode.language_model import LanguageModel, valid_lines
 from dragoman.errors import DataError
 from dragoman.inspect import vectors
 from dragoman.inspect.record import Array, Heatmap, Pictures, Record, candidates, draw_heads, stacked
-from dragoman.inspect.vectors import CANDIDATES, Picture, draw_attention, grouped, others
+from dragoman.inspect.vectors import CANDIDATES, Picture, draw_attention, grouped, others, unread
 from dragoman.model.attention import AttentionWeights
 
 MAX_DRAWN = 60  # tokens of a heat map; more would not be legible
@@ -96,10 +96,10 @@ def inspect_vector_label(classifier: Classifier, vectors_SF: Any, name: str, pic
         (str(place), f"{change:+.2f}", f"{share:.1%}")
         for place, (change, share) in enumerate(zip(data["influence"], data["class_attention"], strict=True), start=1)
     ]
-    title = "where the classified state looked, mean of all heads, each row up to its most; columns: vectors"
+    title = "where the classified state looked, mean of all heads, each row up to its maximum; columns: vectors"
     return Record(
         name,
-        _said(data),
+        _said(data) + unread(classifier, vectors_SF),
         ("vector", "influence", "attention"),
         rows,
         grouped(looked_LS, title, layers),

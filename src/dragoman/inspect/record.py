@@ -60,10 +60,10 @@ def stacked(weights: Sequence[torch.Tensor]) -> Array:
 
 
 def draw_heads(attention_LHTS: Array, caption: str, *, stretched: bool = False) -> str:
-    """A grid of all heads. `stretched`: each up to its most, for attention that is spread over many vectors."""
+    """A grid of all heads. `stretched`: each up to its maximum, for attention that is spread over many vectors."""
     if stretched:
         attention_LHTS = attention_LHTS / attention_LHTS.max(axis=(2, 3), keepdims=True)
-        caption += "; each head up to its most"
+        caption += "; each head up to its maximum"
     layers, heads = attention_LHTS.shape[:2]
     names = [[f"{layer}.{head}" for head in range(1, heads + 1)] for layer in range(1, layers + 1)]
     return pictures.svg_grid(attention_LHTS, names, title="Every head (layer.head)", caption=caption)

@@ -12,6 +12,7 @@ import numpy as np
 from dragoman import pictures
 from dragoman.data.features import as_picture
 from dragoman.decode.forecaster import Forecaster
+from dragoman.decode.runner import Runner
 from dragoman.decode.transcriber import Transcriber
 from dragoman.inspect.record import Array, Heatmap, Pictures, Record, candidates, draw_heads, stacked
 from dragoman.model.attention import AttentionWeights
@@ -19,9 +20,9 @@ from dragoman.model.attention import AttentionWeights
 CANDIDATES = 5  # shown of each token
 COLUMNS = 20  # of a heat map in a terminal; more vectors are shown in groups
 ROWS = 12  # of a forecast that are shown
-COLUMNS_DRAWN = 4  # of a series
+COLUMNS_DRAWN = 12  # of a series
 PANEL_WIDTH, PANEL_HEIGHT = 520, 260
-LOOKED = "rows: what was put out; columns: the vector where it looked"
+LOOKED = "rows: the output; columns: the vector where it looked"
 LOOKS = "rows: the vector that looks; columns: where it looks"
 
 Picture = tuple[int, int] | None  # height and width, where the vectors are patches
@@ -49,7 +50,7 @@ def inspect_transcription(transcriber: Transcriber, vectors_SF: Any, name: str, 
 
     return Record(
         name,
-        f"{said.text} (score {said.score:.2f})",
+        f"{said.text} (score {said.score:.2f}{unread(transcriber, vectors_SF)})",
         ("token", "probability", "others"),
         rows,
         _heatmap(weights, tokens),
@@ -75,13 +76,20 @@ def inspect_forecast(forecaster: Forecaster, rows_SF: Any, name: str) -> Record:
 
     return Record(
         name,
-        f"{forecaster.horizon} rows from the last {forecaster.lookback}",
+        f"{forecaster.horizon} rows from the last {forecaster.lookback}"
+        f"{f', of which {len(shown)} are shown' if len(shown) < forecaster.horizon else ''}",
         ("", *forecaster.names),
         [(label, *(f"{value:.4g}" for value in forecast_TF[row])) for label, row in zip(labels, shown, strict=True)],
-        _heatmap(weights, labels, shown),
+        _heatmap(weights, labels, shown, "rows given"),
         draw,
         {"name": name, "columns": forecaster.names, "forecast": forecast_TF.tolist(), **_attention(weights)},
     )
+
+
+def unread(model: Runner, vectors_SF: Any) -> str:
+    """What a reader must know of a sequence that is too long for the model."""
+    total = len(vectors_SF)
+    return f"; read: the first {model.longest} of {total} vectors" if total > model.longest else ""
 
 
 def others(token: str, likely: Sequence[tuple[str, float]]) -> str:
@@ -104,6 +112,8 @@ def draw_attention(vectors_SF: Any, attention_TS: Array, labels: Sequence[str], 
     if picture is None:
         return pictures.svg_frames(vectors_SF, attention_TS, labels, title=title)
     side = math.isqrt(vectors_SF.shape[1])
+    unread = len(vectors_SF) - attention_TS.shape[1]  # a model reads as many patches as it was trained with
+    attention_TS = np.pad(attention_TS, ((0, 0), (0, unread)))
     patches_TPQ = attention_TS.reshape(-1, picture[0] // side, picture[1] // side)
     return pictures.svg_patches(as_picture(vectors_SF, picture), patches_TPQ, labels, title=title)
 
@@ -112,6 +122,8 @@ def draw_forecast(names: Sequence[str], given_SF: Any, forecast_TF: Any, right_T
     """The first columns: what was given, what was forecast, and what happened."""
     panels = []
     for column, name in enumerate(names[:COLUMNS_DRAWN]):
+        if column == COLUMNS_DRAWN - 1 and len(names) > COLUMNS_DRAWN:
+            name += f" ({len(names) - COLUMNS_DRAWN} more columns are not drawn)"
         lines = {"given": _points(given_SF[:, column], 1 - len(given_SF)), "forecast": _points(forecast_TF[:, column])}
         if right_TF is not None:
             lines["what happened"] = _points(right_TF[:, column])
@@ -128,7 +140,7 @@ def _points(values: Any, start: int = 1) -> list[tuple[float, float]]:
 
 
 def grouped(attention_TS: Array, title: str, labels: Sequence[str]) -> Heatmap:
-    """For a terminal: vectors in groups, numbered by their first, and every row up to its most."""
+    """For a terminal: vectors in groups, numbered by their first, and every row up to its maximum."""
     count = attention_TS.shape[1]
     starts = np.linspace(0, count, min(count, COLUMNS), endpoint=False).astype(int)
     shares = np.add.reduceat(attention_TS, starts, axis=1)
@@ -136,11 +148,13 @@ def grouped(attention_TS: Array, title: str, labels: Sequence[str]) -> Heatmap:
     return Heatmap(title, shares / np.maximum(shares.max(axis=1, keepdims=True), 1e-9), labels, columns)
 
 
-def _heatmap(weights: AttentionWeights, labels: Sequence[str], rows: Sequence[int] | None = None) -> Heatmap | None:
+def _heatmap(
+    weights: AttentionWeights, labels: Sequence[str], rows: Sequence[int] | None = None, columns: str = "vectors"
+) -> Heatmap | None:
     if not weights.cross:
         return None
     attention_TS = last_layer(weights)
-    title = "cross-attention of the last layer, mean of all heads, each row up to its most; columns: vectors"
+    title = f"cross-attention of the last layer, mean of all heads, each row up to its maximum; columns: {columns}"
     return grouped(attention_TS if rows is None else attention_TS[rows], title, labels)
 
 

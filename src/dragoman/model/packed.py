@@ -134,8 +134,7 @@ def packed_model(model: Any, longest: int) -> nn.Module:
 
 
 def can_pack(model: Any) -> bool:
-    reads_vectors = getattr(model.config, "source_features", None) is not None
-    return isinstance(model, tuple(PACKED)) and not reads_vectors
+    return not model.config.reads_vectors and isinstance(model, tuple(PACKED))
 
 
 PACKED: dict[type[nn.Module], Callable[[Any, int], nn.Module]] = {

@@ -337,15 +337,15 @@ class Transformer(nn.Module):
 
 
 def input_layer(vocab_size: int, features: int | None, width: int) -> nn.Embedding | nn.Linear:
-    """From ids to vectors of the model's width, or from vectors of so many features."""
+    """From ids to vectors of the model's width, or from vectors of that many features."""
     return nn.Embedding(vocab_size, width) if features is None else nn.Linear(features, width)
 
 
-def embed(embedding: nn.Embedding | nn.Linear, ids_BT: Tensor) -> Tensor:
+def embed(embedding: nn.Module, ids_BT: Tensor) -> Tensor:
     """Scale embeddings by sqrt(d_model) (section 3.4): they are drawn small to serve as output weights too."""
-    if isinstance(embedding, nn.Linear):
-        return embedding(ids_BT)  # [B, T, F] features
-    return embedding(ids_BT) * math.sqrt(embedding.embedding_dim)
+    if isinstance(embedding, nn.Embedding):
+        return embedding(ids_BT) * math.sqrt(embedding.embedding_dim)
+    return embedding(ids_BT)  # [B, T, F] features
 
 
 def initialise(module: nn.Module, gain: float = 1.0) -> None:

@@ -20,5 +20,4 @@ VECTOR_TASKS: dict[str, Task] = {CLASSIFICATION: ClassificationTask(VectorSource
 
 
 def task_of(config: Config) -> Task:
-    reads_vectors = getattr(config.model, "source_features", None) is not None
-    return VECTOR_TASKS.get(config.task, TASKS[config.task]) if reads_vectors else TASKS[config.task]
+    return VECTOR_TASKS.get(config.task, TASKS[config.task]) if config.model.reads_vectors else TASKS[config.task]

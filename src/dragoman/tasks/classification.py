@@ -214,7 +214,9 @@ class ClassificationTask:
             text, right = self.source.describe(prepared.valid_sources[row], row), prepared.valid_references[row]
             cells = (text, right, classifier.labels.names[best], f"{np.exp(log_prob_C[best]):.1%}")
             lines.append("| " + " | ".join(map(escape, cells)) + " |")
-        return Samples(lines, attention_picture(self.source.inspect(classifier, prepared.valid_sources[rows[0]])))
+        valid = paths_of(prepared.corpora, "valid_source")[0]
+        record = self.source.inspect(classifier, prepared.valid_sources[rows[0]], valid)
+        return Samples(lines, attention_picture(record))
 
 
 def _shown(label: str, log_prob: float) -> str:

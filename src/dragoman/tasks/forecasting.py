@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,6 +23,8 @@ from dragoman.errors import ConfigError
 from dragoman.inspect.vectors import draw_forecast
 from dragoman.scale import Scale, rows_before, window_scale
 from dragoman.tasks.task import PreparedData, Rows, Samples, Tested, Working, mean_loss, paths_of
+
+Array = npt.NDArray[np.float64]
 
 AT_ONCE = 1_024  # windows in memory as arrays
 
@@ -143,10 +146,9 @@ class ForecastingTask:
         forecaster, store = Forecaster(bundle, device), prepared.valid
         middle = len(store) // 2
         source_1SF, target_1TF = store.gather(np.array([middle]))
-        picture = draw_forecast(
-            forecaster.names, source_1SF[0], forecaster.scaled_forecasts(source_1SF)[0], target_1TF[0]
-        )
-        line = f"The forecast at {store.place(middle)}, on the scale of the training data."
+        parts = (source_1SF[0], forecaster.scaled_forecasts(source_1SF)[0], target_1TF[0])
+        picture = draw_forecast(forecaster.names, *map(prepared.tokenizers.scale.decode, parts))
+        line = f"The forecast from {store.place(middle)} on."
         return Samples([line], picture, "A forecast", "what was given, what was forecast, what happened")
 
 
@@ -163,13 +165,26 @@ def _first_row(forecaster: Forecaster, store: SeriesStore) -> str:
 
 def forecast_errors(store: SeriesStore, forecast: Callable[[Any], Any]) -> dict[str, float]:
     """MSE and MAE of `forecast`, from rows given to rows forecast, over all windows, on the training data's scale."""
-    squared = absolute = 0.0
+    squared_F, absolute_F = mean_errors(store, forecast)
+    return {"mse": float(squared_F.mean()), "mae": float(absolute_F.mean())}
+
+
+def column_errors(scale: Scale, squared_F: Array, absolute_F: Array) -> dict[str, dict[str, float]]:
+    """The errors of each column, in the unit of the file."""
+    unit_F = scale.decode(np.ones(scale.size)) - scale.decode(np.zeros(scale.size))
+    errors = zip(scale.names, squared_F * unit_F**2, absolute_F * unit_F, strict=True)
+    return {name: {"mse": float(squared), "mae": float(absolute)} for name, squared, absolute in errors}
+
+
+def mean_errors(store: SeriesStore, forecast: Callable[[Any], Any]) -> tuple[Array, Array]:
+    """The squared and the absolute error of each column: [F] both."""
+    squared_F = absolute_F = np.zeros(1)
     for first in range(0, len(store), AT_ONCE):
         source_BSF, target_BTF = store.gather(np.arange(first, min(first + AT_ONCE, len(store))))
         error_BTF = np.asarray(forecast(source_BSF), np.float64) - target_BTF
-        squared += float((error_BTF**2).mean(axis=(1, 2)).sum())
-        absolute += float(np.abs(error_BTF).mean(axis=(1, 2)).sum())
-    return {"mse": squared / len(store), "mae": absolute / len(store)}
+        squared_F = squared_F + (error_BTF**2).mean(axis=1).sum(axis=0)
+        absolute_F = absolute_F + np.abs(error_BTF).mean(axis=1).sum(axis=0)
+    return squared_F / len(store), absolute_F / len(store)
 
 
 def repeat_last(source_BSF: Any, horizon: int) -> Any:

@@ -149,7 +149,7 @@ class LanguageModelTask:
         for seed in range(1, SAMPLES + 1):
             text = model.generate(max_tokens=SAMPLE_TOKENS, seed=seed)
             lines += [f"Seed {seed}:", "", *(f"> {escape(line)}  " for line in text.split("\n")), ""]
-        valid = islice(self.read(prepared.config.data, self.files[1:], prepared.config), LINES_TRIED)
+        valid = islice(self.read(prepared.corpora, self.files[1:], prepared.config), LINES_TRIED)
         return Samples(lines[:-1], _draw_attention(model, [text for (text,) in valid]))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from dragoman.config import Config
 from dragoman.data.batching import pad_rows, pad_vectors
 from dragoman.data.corpus import CorpusReport, Pair, read_pairs
-from dragoman.data.features import read_feature_pairs
+from dragoman.data.features import read_feature_pairs, read_features
 from dragoman.decode.classifier import Classifier
 from dragoman.inspect.one_stack import inspect_label, inspect_vector_label
 from dragoman.inspect.record import Record
@@ -38,8 +38,8 @@ class Source(Protocol):
     def describe_size(self, size: int, config: Config) -> str:
         """What `learn` found."""
 
-    def inspect(self, classifier: Classifier, row: Any) -> Record:
-        """Why the classifier chooses its label."""
+    def inspect(self, classifier: Classifier, row: Any, path: Path) -> Record:
+        """Why the classifier chooses the label of a row of the file."""
 
 
 class TextSource:
@@ -63,7 +63,7 @@ class TextSource:
     def describe_size(self, size: int, config: Config) -> str:
         return f"{config.text.model} vocabulary: {size:,} pieces"
 
-    def inspect(self, classifier: Classifier, row: str) -> Record:
+    def inspect(self, classifier: Classifier, row: str, path: Path) -> Record:
         return inspect_label(classifier, row)
 
 
@@ -88,5 +88,5 @@ class VectorSource:
     def describe_size(self, size: int, config: Config) -> str:
         return f"vectors of {size:,} features"
 
-    def inspect(self, classifier: Classifier, row: Any) -> Record:
-        return inspect_vector_label(classifier, row, "")
+    def inspect(self, classifier: Classifier, row: Any, path: Path) -> Record:
+        return inspect_vector_label(classifier, row, "", read_features(path).picture)

@@ -106,7 +106,7 @@ class TranscriptionTask(TranslationTask):
         texts, normalization = [one.text for one in said], prepared.config.text.normalization
         right = [normalize(pair.target, normalization) for pair in pairs]
         scores = transcription_scores(texts, right, normalization)
-        scores["failed"] = sum(one.status == "failed" for one in said)
+        scores["truncated"] = sum(one.status == "truncated" for one in said)
         rate = scores["word_error_rate"]
         summary = f"word error rate {rate['score']:.1f} ({rate['low']:.1f} to {rate['high']:.1f}), "
         return Tested(scores, texts, f"{summary}exact {scores['exact_match']:.1f}%")
@@ -133,7 +133,7 @@ class TranscriptionTask(TranslationTask):
         for row, source, one in zip(rows, sources, said, strict=True):
             cells = (self.source.describe(source, row), prepared.valid_references[row], one.text)
             lines.append("| " + " | ".join(map(escape, cells)) + " |")
-        picture = read_features(paths_of(prepared.config.data, "valid_source")[0]).picture
+        picture = read_features(paths_of(prepared.corpora, "valid_source")[0]).picture
         record = inspect_transcription(transcriber, sources[0], "", picture)
         return Samples(lines, attention_picture(record), caption="which vectors each token looked at")
 

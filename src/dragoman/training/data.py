@@ -40,6 +40,9 @@ def prepare_data(
     task = task_of(config)
     folder = str(data_folder or os.environ.get(FOLDER.removeprefix("$"), ""))
     data = _corpora(task, config.data, run, config.train.seed, folder)
+    vectors = [path for path in data.source if path.endswith((".npz", ".npy"))]
+    if vectors and not config.model.reads_vectors:
+        raise ConfigError(f"data.source: {vectors[0]} has vectors; set model.source_features to the size of one")
     training, validation = _halves(task.files)
     # before hours of work: does every file exist?
     contents = {
@@ -83,9 +86,10 @@ def _corpora(task: Task, data: DataConfig, run: Path, seed: int, folder: str) ->
         )
     for name in sorted({*FILES} - {*task.files, *task.test_files}):
         if getattr(data, name):
-            raise ConfigError(
-                f"data.{name}: not used in {task.name}; leave it out, or set the model.architecture that uses it"
-            )
+            remedy = "the model.architecture that uses it"
+            if name.endswith("series"):
+                remedy = "model.source_features and model.target_features to its number of columns"
+            raise ConfigError(f"data.{name}: not used in {task.name}; leave it out, or set {remedy}")
     for name in task.files:
         if not getattr(data, name):
             raise ConfigError(f"data.{name}: missing; give {task.options}")

@@ -72,7 +72,9 @@ def choose_layout(
     if name == "padded":
         return Padded(task, settings, stores, longest, model, device, precision, ranks)
     if not can_pack(model):
-        raise ConfigError("train.layout: packed batches need a Transformer with a decoder; use padded or auto")
+        raise ConfigError(
+            "train.layout: packed batches are for Transformers that translate or model text; use padded or auto"
+        )
     if is_sharded(model):
         raise ConfigError("train.layout: packed batches do not support train.parallel = fsdp; use padded or auto")
     return Packed(task, settings, stores, typical, longest, model, device, precision, ranks)

@@ -50,7 +50,7 @@ def curves(
         ("Speed", {"training": _points(records, "step", "tokens_per_second") if speed else []}, False),
     )
     labels = {
-        "Loss": {"texts": "nats a text", "rows": "mean squared error"}.get(predicted, "nats a token"),
+        "Loss": "mean squared error" if predicted == "rows" else f"nats a {predicted.split()[-1].removesuffix('s')}",
         "Validation": "error" if predicted == "rows" else "score, of 100",
         "Learning rate": "rate",
         "Gradient norm": "norm",
