@@ -1,4 +1,4 @@
-"""Forecasts of a transformer's oil temperature: ETTh1, 96 hours in, 96 hours out, beside simple forecasts and an LSTM.
+"""Forecasts of an electricity transformer's readings: ETTh1, 96 hours in, 96 out, beside simple forecasts and an LSTM.
 
     python recipes/ett.py --data FOLDER [--out runs/ett] [--seeds 3] [--jobs N]
 

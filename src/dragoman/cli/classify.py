@@ -29,7 +29,7 @@ def command(
     text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; without any, --input.")] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--input", help="Texts, one per line, or vectors as .npz; default: standard input."),
+        typer.Option("--input", help="Texts, one per line, or vectors as .npz or .npy; default: standard input."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write to this file; default: standard output.")] = None,
     device: Device = "auto",

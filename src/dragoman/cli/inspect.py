@@ -28,7 +28,8 @@ def command(
     text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Sentences to look into.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write one HTML file that needs nothing else.")] = None,
     source: Annotated[
-        Path | None, typer.Option(help="Sentences in a file, one per line; vectors as .npz; a time series as .csv.")
+        Path | None,
+        typer.Option(help="Sentences in a file, one per line; vectors as .npz or .npy; a time series as .csv."),
     ] = None,
     target: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Force this translation, and see where the model disagrees.")
