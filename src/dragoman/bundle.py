@@ -52,7 +52,7 @@ SHORTLIST = "shortlist.safetensors"
 CHECKPOINTS = "checkpoints"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
 LABELS, SCALE = "labels.txt", "scale.json"
-OTHER_FILES: dict[type, str] = {Labels: LABELS, Scale: SCALE}  # where a side is no text
+FILES_WITHOUT_TEXT: dict[type, str] = {Labels: LABELS, Scale: SCALE}  # where a side is not text
 MODEL_FILES = (MANIFEST, *TOKENIZERS, LABELS, SCALE, CONFIG, WEIGHTS, SHORTLIST, CARD)
 
 # In bytes, far above any real file; larger ones are refused before they are read.
@@ -99,7 +99,7 @@ class Tokenizers:
         """The content of the files that hold them."""
         one = self.input is self.output or isinstance(self.input, Scale) or isinstance(self.output, Labels)
         named = zip((self.input, self.output), tokenizer_names(joint=one), strict=True)
-        return {OTHER_FILES.get(type(side), name): side.to_bytes() for side, name in named}
+        return {FILES_WITHOUT_TEXT.get(type(side), name): side.to_bytes() for side, name in named}
 
 
 class Bundle:

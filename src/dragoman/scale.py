@@ -17,7 +17,7 @@ from dragoman.text.vocabulary import NO_IDS
 
 Vectors = npt.NDArray[np.float32]  # [S, F]
 NOT_A_SCALE = "not a scale of features; copy it again from a model directory that works"
-QUIET = 1e-2  # of a window whose values hardly change: the least unit, on the scale of the training data
+MIN_DEVIATION = 1e-2  # of a window whose values hardly change: the least unit, on the scale of the training data
 
 
 class Scale:
@@ -112,5 +112,5 @@ def window_scale(source_BSF: npt.NDArray[Any], relative_to: str) -> tuple[npt.ND
     last_B1F = source_BSF[:, -1:]
     if relative_to == "window":
         deviation_B1F = source_BSF.std(axis=1, keepdims=True)
-        return source_BSF.mean(axis=1, keepdims=True), np.sqrt(deviation_B1F**2 + QUIET**2)
+        return source_BSF.mean(axis=1, keepdims=True), np.sqrt(deviation_B1F**2 + MIN_DEVIATION**2)
     return last_B1F if relative_to == "last" else np.zeros_like(last_B1F), np.ones_like(last_B1F)

@@ -17,7 +17,7 @@ from dragoman.data.features import read_series, series_csv
 from dragoman.decode.forecaster import Forecaster
 from dragoman.errors import ConfigError, DataError, ModelError
 from dragoman.model.build import build_model
-from dragoman.scale import QUIET, Scale, rows_before, window_scale
+from dragoman.scale import MIN_DEVIATION, Scale, rows_before, window_scale
 from dragoman.tasks.forecasting import ForecastingTask, forecast_errors, repeat_last
 
 LOOKBACK, HORIZON = 6, 4
@@ -156,8 +156,8 @@ def test_windows_are_measured_from_what_was_asked() -> None:
     assert (unit == 1).all()
     shift, unit = window_scale(source_BSF, "window")
     np.testing.assert_allclose(shift[:, 0], source_BSF.mean(axis=1))
-    np.testing.assert_allclose(unit[:, 0] ** 2, source_BSF.std(axis=1) ** 2 + QUIET**2)
-    assert unit[1, 0, 0] == QUIET, "values that do not change have a unit too"
+    np.testing.assert_allclose(unit[:, 0] ** 2, source_BSF.std(axis=1) ** 2 + MIN_DEVIATION**2)
+    assert unit[1, 0, 0] == MIN_DEVIATION, "values that do not change have a unit too"
 
 
 # Files

@@ -154,10 +154,10 @@ def teacher_forcing(
     target: Vocabulary = VOCABULARY,
 ) -> Batch:
     """Make a batch from ids without special ids, which are added here."""
-    return forcing(*pad_rows([[*ids, source.eos] for ids in sources], source.pad), targets, target)
+    return batch_of_padded(*pad_rows([[*ids, source.eos] for ids in sources], source.pad), targets, target)
 
 
-def forcing(
+def batch_of_padded(
     source_ids: "Tensor", source_allowed: "Tensor", targets: Sequence[Sequence[int]], target: Vocabulary
 ) -> Batch:
     """The same for a source that is padded already."""

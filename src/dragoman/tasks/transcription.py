@@ -8,7 +8,7 @@ import torch
 
 from dragoman.bundle import Bundle, Tokenizers
 from dragoman.config import TRANSCRIPTION, Config, DataConfig
-from dragoman.data.batching import Batch, forcing
+from dragoman.data.batching import Batch, batch_of_padded
 from dragoman.data.corpus import CorpusReport
 from dragoman.data.feature_store import FeatureStore
 from dragoman.data.features import read_features
@@ -68,7 +68,7 @@ class TranscriptionTask(TranslationTask):
 
     def collate(self, store: Any, rows: Rows) -> Batch:
         targets = [store.target(row).tolist() for row in rows]
-        return forcing(*self.source.pad(store, rows), targets, store.target_vocabulary)
+        return batch_of_padded(*self.source.pad(store, rows), targets, store.target_vocabulary)
 
     def pack(self, store: Any, rows: Rows, shape: Shape | None) -> PackedBatch:
         raise NotImplementedError  # `choose_layout` refuses packed batches
