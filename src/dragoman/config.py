@@ -583,6 +583,9 @@ class DecodeConfig:
     top_k: int = 0  # sample from this many of the most likely tokens; 0: all
     top_p: float = 1.0  # sample from the most likely tokens with this total probability
     seed: int = 1  # of sampling
+    min_length: int = 0  # a translation has at least this many tokens, each sentence by itself
+    no_repeat_ngram: int = 0  # no sequence of this many tokens occurs twice in a sentence; 0: any may
+    banned: tuple[str, ...] = ()  # words that do not appear in a translation
     shortlist: bool = False  # use the model's shortlist of target pieces, if it has one and the CPU engine searches
     batch_size: int = 0  # sentences at a time; 0: 64, 512 with the CUDA engine, 32 with the CPU engine
     threads: int = 0  # CPU threads; 0: one for a small model, else one per core, unless OMP_NUM_THREADS is set
@@ -598,6 +601,9 @@ class DecodeConfig:
         _require_range("decode", "top_k", self.top_k, 0, LARGEST)
         _require_range("decode", "top_p", self.top_p, 0.001, 1.0)
         _require_range("decode", "n_best", self.n_best, 1, 10_000)
+        _require_range("decode", "min_length", self.min_length, 0, 100_000)
+        _require_range("decode", "no_repeat_ngram", self.no_repeat_ngram, 0, 100_000)
+        require(all(word.strip() for word in self.banned), "decode.banned: a word is blank; leave it out")
         require(
             self.sampling or self.n_best <= self.beam,
             f"decode.n_best: {self.n_best} is more than beam={self.beam}; widen the beam or ask for fewer",
@@ -606,6 +612,11 @@ class DecodeConfig:
             self.sampling or (self.top_k == 0 and self.top_p == 1.0 and self.temperature == 1.0),
             "decode.sampling: top_k, top_p and temperature do not apply to beam search; set sampling = true",
         )
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether not every sequence of ids may be a translation."""
+        return bool(self.min_length or self.no_repeat_ngram or self.banned)
 
 
 @dataclass(frozen=True)

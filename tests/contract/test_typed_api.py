@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import typing
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -67,8 +68,10 @@ def test_a_type_checker_sees_the_types_of_the_installed_package(tmp_path: Path) 
 
 
 def test_decode_options_match_decode_config() -> None:
-    """Same names, same types, same order."""
+    """Same names, same types, same order; only a list of words need not be a tuple."""
     settings, options = typing.get_type_hints(DecodeConfig), typing.get_type_hints(DecodeOptions)
+    assert settings["banned"] == tuple[str, ...]
+    settings["banned"] = Sequence[str]
     assert list(options.items()) == [(field.name, settings[field.name]) for field in fields(DecodeConfig)]
     assert DecodeOptions.__optional_keys__ == settings.keys(), "each is optional"
 
@@ -76,7 +79,7 @@ def test_decode_options_match_decode_config() -> None:
 def test_help_lists_every_option() -> None:
     lines = (inspect.getdoc(Translator.translate) or "").splitlines()
     listed = [line.split(":")[0] for line in lines[lines.index("") :] if ": " in line]
-    assert listed == ["attention", *(field.name for field in fields(DecodeConfig))]
+    assert listed == ["prefix", "attention", *(field.name for field in fields(DecodeConfig))]
 
 
 def test_translator_repr_names_model_device_and_precision(translator: Translator, quick_run: Path) -> None:

@@ -51,7 +51,7 @@ def test_commands_and_python_blocks_of_a_page_run(page: str, tmp_path: Path) -> 
             continue
         for line in block.splitlines():
             run_command(line, tmp_path)
-    if "out.de" in text:
+    if "out.de" in "".join(blocks(page, "sh")):
         assert (tmp_path / "out.de").read_bytes().count(b"\n") == 1_000
 
 

@@ -57,7 +57,8 @@ class Resumable:
     def __init__(self, output: Path, made_from: Mapping[str, Any], total: int) -> None:
         self.lines = 0  # finished
         self.tally: dict[str, Any] = {}  # of the finished lines, as given to `add`
-        self._output, self._made_from, self._total = output, dict(made_from), total
+        self._output, self._total = output, total
+        self._made_from: dict[str, Any] = json.loads(json.dumps(made_from))  # as it is read again: tuples are lists
         self._partial = output.with_name(f".{output.name}.partial")
         self._state = output.with_name(f".{output.name}.partial.json")
         self._packed = output.with_name(f".{output.name}.packed")

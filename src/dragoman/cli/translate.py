@@ -70,6 +70,17 @@ def command(
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="Below 1 sharper, above 1 flatter.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Begin the translation of one text so; may end within a word."),
+    ] = None,
+    banned: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="A word that does not appear; repeatable.")
+    ] = None,
+    no_repeat_ngram: Annotated[
+        int | None, typer.Option(metavar="N", help="No N tokens occur twice in the same order in a sentence.")
+    ] = None,
+    min_length: Annotated[int | None, typer.Option(help="Least tokens of a sentence's translation.")] = None,
     shortlist: Shortlist = None,
     batch_size: Annotated[int | None, typer.Option(help="Sentences at a time; 0: what suits the engine.")] = None,
     attention: Annotated[bool, typer.Option("--attention", help="Draw the cross-attention of each line.")] = False,
@@ -87,18 +98,21 @@ def command(
         raise ConfigError(f"--output {output}: is the input too; give another file")
     if attention and not as_json and (output or not text):
         raise ConfigError("--attention: draws pictures between the lines; give text as arguments, or use --json")
+    if prefix is not None and len(text or ()) != 1:
+        raise ConfigError("--prefix: begins the translation of one text; give exactly one as an argument")
     settings: dict[str, Any] = {
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "shortlist": shortlist, "batch_size": batch_size,
-        "sampling": sample or None, "target_language": target_language,
-        "split": "long" if attention and split is None else split,  # a picture shows one sequence
+        "sampling": sample or None, "target_language": target_language, "min_length": min_length,
+        "no_repeat_ngram": no_repeat_ngram, "banned": banned or None,
+        "split": "long" if (attention or prefix) and split is None else split,  # both are of one sequence
     }  # fmt: skip
     import dragoman
 
     translator = dragoman.load(model, device, precision, threads, engine)
     interrupts.check()
     options = translator.options(**{name: value for name, value in settings.items() if value is not None})
-    job = _Job(translator, options, as_json, attention)
+    job = _Job(translator, options, as_json, attention, prefix)
     if text:
         tally = job.write([text], output)
     elif input is None:
@@ -120,6 +134,7 @@ class _Job:
     options: "DecodeConfig"
     as_json: bool
     attention: bool
+    prefix: str | None = None  # of the one text
 
     def write(
         self, windows: "Iterable[Sequence[str | Line]]", output: Path | None, advance: Advance = no_progress
@@ -182,6 +197,10 @@ class _Job:
         return windows(lines, self.translator.window_size(self.options))
 
     def _translations(self, windows: "Iterable[Sequence[str | Line]]", **how: Any) -> "Iterator[Translation]":
+        if self.prefix is not None:
+            ((text,),) = windows
+            how = {"prefix": self.prefix, "attention": self.attention, **asdict(self.options)}
+            return iter([self.translator.translate(str(text), **how)])
         return self.translator.stream(windows, attention=self.attention, options=self.options, **how)
 
     def _line(self, translation: "Translation") -> str:

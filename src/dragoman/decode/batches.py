@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import NamedTuple, Protocol, TypeVar
 
 from dragoman.config import DecodeConfig
+from dragoman.decode.constraints import Constrained, Rule
 from dragoman.decode.halving import in_halves
 from dragoman.decode.search import Decoding, Hypothesis, search, search_with_joins
 from dragoman.machine import is_out_of_memory
@@ -27,6 +28,7 @@ class Job(NamedTuple):
     source: list[int]
     limit: int  # tokens of its translation, at most
     key: int  # of its random numbers
+    rules: Sequence[Rule] = ()  # that its translation keeps
 
 
 class Special(NamedTuple):
@@ -65,6 +67,8 @@ def _search_batch(
 
     def found(jobs: Sequence[Job]) -> list[Outcome]:
         decoding, limits = start([job.source for job in jobs]), [job.limit for job in jobs]
+        if any(job.rules for job in jobs):
+            decoding = Constrained(decoding, [job.rules for job in jobs])
         return [*search(decoding, limits, options, [job.key for job in jobs], **special._asdict())]
 
     return in_halves(found, batch, lambda job: out_of_memory(job.source), device)

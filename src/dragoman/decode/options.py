@@ -1,5 +1,6 @@
 """The keyword arguments of `Translator.translate`, visible to type checkers and editors."""
 
+from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 
@@ -18,6 +19,9 @@ class DecodeOptions(TypedDict, total=False):
     top_k: int
     top_p: float
     seed: int
+    min_length: int
+    no_repeat_ngram: int
+    banned: Sequence[str]
     shortlist: bool
     batch_size: int
     threads: int

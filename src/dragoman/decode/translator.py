@@ -32,6 +32,7 @@ from dragoman.decode.batches import (
     search_on_threads,
 )
 from dragoman.decode.combinations import best_combinations
+from dragoman.decode.constraints import Banned, Prefix, Rule, Spelling, at_least, no_repeated_ngram
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
@@ -172,17 +173,28 @@ class Translator:
 
     @overload  # a string is an Iterable[str] too; the first matching overload wins
     def translate(  # type: ignore[overload-overlap]
-        self, text: str, *, attention: bool = False, **options: Unpack[DecodeOptions]
+        self, text: str, *, prefix: str | None = None, attention: bool = False, **options: Unpack[DecodeOptions]
     ) -> Translation: ...
     @overload
     def translate(
-        self, text: Iterable[str], *, attention: bool = False, **options: Unpack[DecodeOptions]
+        self,
+        text: Iterable[str],
+        *,
+        prefix: Iterable[str] | None = None,
+        attention: bool = False,
+        **options: Unpack[DecodeOptions],
     ) -> list[Translation]: ...
     def translate(
-        self, text: str | Iterable[str], *, attention: bool = False, **options: Unpack[DecodeOptions]
+        self,
+        text: str | Iterable[str],
+        *,
+        prefix: str | Iterable[str] | None = None,
+        attention: bool = False,
+        **options: Unpack[DecodeOptions],
     ) -> Translation | list[Translation]:
         """Translate one string, or several: a list in, a list out.
 
+        prefix: a text to begin the translation with, which may end within a word; of several strings, one for each.
         attention: keep what every head looked at, in `Translation.attention`. A line is then left whole unless it is
         too long or `split` is given, because a line in pieces has none.
 
@@ -200,17 +212,36 @@ class Translator:
         top_k: sample among the k likeliest tokens; 0 is all.
         top_p: sample among the likeliest tokens that make up this probability.
         seed: of the sampling.
+        min_length: least number of tokens of a sentence's translation.
+        no_repeat_ngram: no so many tokens occur twice in the same order in a sentence; 0 is any.
+        banned: words that do not appear, as they are written.
         shortlist: search only among the target pieces that the model's shortlist allows; in the CPU engine.
         batch_size: sentences translated at a time; 0 is what suits the engine.
         threads: CPU threads; 0 takes one per core, and one for a small model.
         """
-        if attention:
-            options.setdefault("split", "long")  # attention covers one sequence
+        if attention or prefix is not None:
+            options.setdefault("split", "long")  # attention covers one sequence, and so does a prefix
         chosen = self.options(**options)
+        if prefix is not None:
+            texts, prefixes = ([each] if isinstance(each, str) else list(each) for each in (text, prefix))
+            found = self._translate_with_prefixes(_texts("text", texts), _texts("prefix", prefixes), chosen, attention)
+            return found[0] if isinstance(text, str) else found
         if isinstance(text, str):
             return self._translate([text], chosen, attention)[0]
         lines = windows(_texts("text", text), self.window_size(chosen))
         return list(self.stream(lines, attention=attention, options=chosen))
+
+    def _translate_with_prefixes(
+        self, texts: Sequence[str], prefixes: Sequence[str], options: DecodeConfig, attention: bool
+    ) -> list[Translation]:
+        if len(texts) != len(prefixes):
+            raise ConfigError(f"prefix: {len(prefixes)} for {len(texts)} texts; give one for each")
+        if any(prefixes):
+            self._require_spelling("prefix")
+        with self.inference(options.threads):
+            window = self._prepare(texts, options)
+            outcomes = self._search(window.pieces, options, 0, prefixes=prefixes)
+            return self._assemble_all(window, outcomes, attention, options)
 
     def options(self, **options: Unpack[DecodeOptions]) -> DecodeConfig:
         """The model's own decoding settings with some replaced."""
@@ -220,10 +251,24 @@ class Translator:
             if name in ("device", "precision", "engine"):
                 hint = "give it to dragoman.load"
             raise ConfigError(f"{name}: unknown option; {hint}")
-        chosen = self._sized(replace(self.config.decode, **options))
+        if "banned" in options:
+            options["banned"] = tuple(_texts("banned", options["banned"]))
+        chosen = self._sized(replace(self.config.decode, **options))  # type: ignore[arg-type]
+        if chosen.banned:
+            self._require_spelling("banned")
         if options.get("shortlist"):  # a model's own setting applies where it can
             self._require_shortlist(chosen)
         return chosen
+
+    def _require_spelling(self, option: str) -> None:
+        from dragoman.text.byte_level import ByteLevelTokenizer
+
+        if isinstance(self.tokenizers.target, ByteLevelTokenizer):
+            raise ConfigError(f"{option}: not possible with the byte-level BPE of this model; leave it out")
+
+    @functools.cached_property
+    def _spelling(self) -> Spelling:
+        return Spelling(self.tokenizers.target)
 
     def _require_shortlist(self, options: DecodeConfig) -> None:
         choice = self.choice_for(options)
@@ -255,10 +300,10 @@ class Translator:
             from dragoman.decode.engines.cuda import supports
 
             unable = not supports(options)
-            reason = "the CUDA engine has no sampling, wide beams or head masks"
+            reason = "the CUDA engine has no sampling, constraints, wide beams or head masks"
         else:
-            unable = options.sampling or options.beam > WIDEST_BEAM_ON_CPU
-            reason = f"the CPU engine has no sampling, head masks or beams wider than {WIDEST_BEAM_ON_CPU}"
+            unable = options.sampling or options.is_constrained or options.beam > WIDEST_BEAM_ON_CPU
+            reason = f"the CPU engine has no sampling, constraints, head masks or beams wider than {WIDEST_BEAM_ON_CPU}"
         if unable or (self._engine is not None and self._engine.is_masked):
             return EngineChoice("plain", self._plain_precision, reason)
         return self.choice
@@ -459,14 +504,22 @@ class Translator:
         return [results[number] for number in range(len(window.texts))]
 
     def _search(
-        self, pieces: list[_Piece], options: DecodeConfig, start: int, advance: Advance = no_progress
+        self,
+        pieces: list[_Piece],
+        options: DecodeConfig,
+        start: int,
+        advance: Advance = no_progress,
+        prefixes: Sequence[str] = (),
     ) -> list[Outcome]:
-        """Return the outcomes in the order of the pieces."""
+        """Return the outcomes in the order of the pieces. `prefixes`: of the lines; none, or one for each."""
+        rules = self._rules(options)
         jobs = [
-            Job(piece.ids, self.limit(len(piece.ids), options), start + piece.line + (piece.number << 40))
+            Job(piece.ids, self.limit(len(piece.ids), options), start + piece.line + (piece.number << 40), rules)
             for piece in pieces
         ]
         outcomes: dict[int, Outcome] = {}
+        if prefixes:
+            jobs = [self._begin_with(job, piece, prefixes[piece.line]) for job, piece in zip(jobs, pieces, strict=True)]
         left = Counter(piece.line for piece in pieces)
         for number, outcome in self._run(jobs, options):
             outcomes[number] = outcome
@@ -476,9 +529,28 @@ class Translator:
                 advance(1)
         return [outcomes[number] for number in range(len(pieces))]
 
+    def _rules(self, options: DecodeConfig) -> list[Rule]:
+        """What every translation keeps."""
+        return [
+            *([at_least(options.min_length, self.tokenizers.target.vocabulary.eos)] if options.min_length else []),
+            *([no_repeated_ngram(options.no_repeat_ngram)] if options.no_repeat_ngram else []),
+            *([Banned(self._spelling, options.banned)] if options.banned else []),
+        ]
+
+    def _begin_with(self, job: Job, piece: _Piece, prefix: str) -> Job:
+        """The first piece of a line begins with its prefix, for which there is room in any case."""
+        if piece.number or is_blank(prefix):
+            return job
+        rule = Prefix(self._spelling, prefix)
+        if not rule.is_possible:
+            raise ConfigError(f"prefix: the vocabulary cannot spell {prefix!r}; use other characters")
+        room = (self.config.model.longest or sys.maxsize) - 1
+        limit = min(job.limit + rule.most_ids, room)
+        return job._replace(limit=limit, rules=[*job.rules, rule])
+
     def _run(self, jobs: list[Job], options: DecodeConfig) -> Outcomes:
         special = self._special()
-        if self.choice_for(options).engine != "cpu":
+        if self.choice_for(options).engine != "cpu" or any(job.rules for job in jobs):
             return search_in_batches(self.engine.start, jobs, options, special, self.device)
         threads = max(1, min(self._threads(options), len(jobs)))
         shortlist = self._bundle.shortlist if options.shortlist else None

@@ -1,0 +1,181 @@
+"""Which ids may come next: words that must not appear, a text to begin with, no repetition, a least length.
+
+A rule is a pure function of the ids written so far. So hypotheses carry nothing, rules combine freely, and a rule
+holds in every search that is written over `Decoding`. Knows nothing of models.
+
+Shapes: B sentences, W hypotheses of each, N rows (B * W), V vocabulary, C candidates.
+"""
+
+import bisect
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from dragoman.decode.search import NEVER, Array, Decoding
+from dragoman.text.normalize import SPACE_MARK, normalize
+from dragoman.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ids: TypeAlias = tuple[int, ...]
+
+
+class Choice(NamedTuple):
+    """The ids that may come next."""
+
+    only: Collection[int] | None = None  # None: all
+    never: Collection[int] = ()
+
+
+FREE = Choice()
+Rule: TypeAlias = Callable[[Ids], Choice]
+
+
+def no_repeated_ngram(size: int) -> Rule:
+    """No `size` ids occur twice in the same order."""
+
+    def rule(ids: Ids) -> Choice:
+        tail = ids[len(ids) - size + 1 :]
+        starts = range(len(ids) - size + 1)
+        return Choice(never=[ids[start + size - 1] for start in starts if ids[start : start + size - 1] == tail])
+
+    return rule
+
+
+def at_least(length: int, end: int) -> Rule:
+    """So many ids before the end."""
+    return lambda ids: Choice(never=(end,)) if len(ids) < length else FREE
+
+
+class Spelling:
+    """How the pieces of a vocabulary spell text, in UTF-8: bytes are pieces too, so letters need not be whole."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        table = tokenizer.piece_table()
+        self._tokenizer = tokenizer
+        self.id_of = {name.encode(): index for name, index in table.ids.items()}
+        self._of = {index: spelled for spelled, index in self.id_of.items()}
+        self._of |= {index: bytes([value]) for value, index in enumerate(table.byte_ids)}
+        self._sorted = sorted((spelled, index) for index, spelled in self._of.items())
+        self._longest = max(map(len, self._of.values()))
+        self.byte_ids = table.byte_ids
+        self.past_a_word = [(spelled, index) for spelled, index in self._sorted if _goes_past_a_word(spelled)]
+
+    def text(self, ids: Ids) -> bytes:
+        return b"".join(self._of.get(index, b"") for index in ids)
+
+    def of(self, text: str) -> bytes:
+        """A text at the beginning of a line, or a word after a space. A space at its end counts."""
+        whole = normalize(text, self._tokenizer.normalization) + (" " if text[-1:].isspace() else "")
+        return (" " + whole).replace(" ", SPACE_MARK).encode()
+
+    def beginnings(self, text: bytes) -> "list[tuple[int, int]]":
+        """The pieces that a text may begin with, by id, and how many bytes they take; those that end it may go on."""
+        found = []
+        for size in range(1, min(self._longest, len(text) - 1) + 1):
+            if text[:size] in self.id_of:
+                found.append((self.id_of[text[:size]], size))
+        if self.byte_ids and len(text) > 1:
+            found.append((self.byte_ids[text[0]], 1))
+        start = bisect.bisect_left(self._sorted, (text, -1))
+        whole = itertools.takewhile(lambda entry: entry[0].startswith(text), self._sorted[start:])
+        return [*found, *((index, len(text)) for _, index in whole)]
+
+
+class Prefix:
+    """The output begins with a text, which may end within a word."""
+
+    def __init__(self, spelling: Spelling, text: str) -> None:
+        self._spelling, self._text = spelling, spelling.of(text)
+        self.most_ids = size = len(self._text)  # if every byte is one
+        self._continues: list[list[int]] = [[] for _ in range(size)]  # by the bytes written: the pieces that fit next
+        ends = [False] * size + [True]
+        for place in reversed(range(size)):
+            fitting = spelling.beginnings(self._text[place:])
+            self._continues[place] = [index for index, taken in fitting if ends[place + taken]]
+            ends[place] = bool(self._continues[place])
+        self.is_possible = ends[0]
+
+    def __call__(self, ids: Ids) -> Choice:
+        written = self._spelling.text(ids)
+        if len(written) >= len(self._text) or not self._text.startswith(written):
+            return FREE  # it is done, or a search has given the hypothesis up
+        return Choice(only=self._continues[len(written)])
+
+
+class Banned:
+    """Some words do not appear, however the vocabulary spells them, nor as the first piece of a longer word."""
+
+    def __init__(self, spelling: Spelling, words: Sequence[str]) -> None:
+        self._spelling = spelling
+        self._words = [spelling.of(word) for word in words]
+
+    def __call__(self, ids: Ids) -> Choice:
+        text, never = self._spelling.text(ids), []
+        for word in self._words:
+            for size in range(len(word)):
+                rest = word[size:]
+                if not text.endswith(word[:size]):
+                    continue
+                if rest in self._spelling.id_of:
+                    never.append(self._spelling.id_of[rest])
+                if len(rest) == 1 and self._spelling.byte_ids:
+                    never.append(self._spelling.byte_ids[rest[0]])
+                never += [index for spelled, index in self._spelling.past_a_word if _ends_word(spelled, rest)]
+        return Choice(never=never)
+
+
+def _goes_past_a_word(spelled: bytes) -> bool:
+    """Whether a piece has a letter and something else after it, as `s.` has."""
+    text = spelled.decode(errors="replace")
+    return any(one.isalnum() and not other.isalnum() for one, other in itertools.pairwise(text))
+
+
+def _ends_word(spelled: bytes, rest: bytes) -> bool:
+    after = spelled.removeprefix(rest).decode(errors="replace")
+    return spelled.startswith(rest) and not after[:1].isalnum()
+
+
+class Constrained:
+    """A decoding in which every sentence keeps its own rules (search's Decoding protocol)."""
+
+    def __init__(self, decoding: Decoding, rules: Sequence[Sequence[Rule]]) -> None:
+        self._decoding, self._rules = decoding, list(rules)
+        self._ids: list[list[Ids]] = [[()] for _ in rules]  # of every hypothesis, with the start symbol
+
+    def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
+        from dragoman.decode.ranking import largest, to_host
+
+        return to_host(*largest(self.log_probs(id_BW), count))
+
+    def log_probs(self, id_BW: Array) -> "Tensor":
+        """What is not allowed is impossible; the others are not renormalized: they keep the model's own score."""
+        import torch
+
+        self._ids = [
+            [(*ids, index) for ids, index in zip(own, new, strict=True)]
+            for own, new in zip(self._ids, id_BW.tolist(), strict=True)
+        ]
+        value_NV = self._decoding.log_probs(id_BW)
+        rows = ((rules, ids) for rules, own in zip(self._rules, self._ids, strict=True) for ids in own)
+        for row, (rules, ids) in enumerate(rows):
+            for only, never in (rule(ids[1:]) for rule in rules):
+                if only is not None:
+                    kept = torch.full_like(value_NV[row], NEVER)
+                    places = torch.tensor(list(only), dtype=torch.int64, device=value_NV.device)
+                    kept[places] = value_NV[row, places]
+                    value_NV[row] = kept
+                if never:
+                    value_NV[row, torch.tensor(list(never), dtype=torch.int64, device=value_NV.device)] = NEVER
+        return value_NV
+
+    def reorder(self, parent_BW: Array) -> None:
+        self._decoding.reorder(parent_BW)
+        parents = zip(self._ids, parent_BW.tolist(), strict=True)
+        self._ids = [[own[parent] for parent in chosen] for own, chosen in parents]
+
+    def select(self, sentence_B: Array) -> None:
+        self._decoding.select(sentence_B)
+        kept = sentence_B.tolist()
+        self._ids, self._rules = ([part[row] for row in kept] for part in (self._ids, self._rules))
