@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.forked import shared_server
 
 TEXT = "The house is big and the house is old."
@@ -12,6 +14,7 @@ def translate(*words: str) -> tuple[int, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
+@pytest.mark.slow
 def test_constraints_change_the_translation() -> None:
     _, free, _ = translate(TEXT)
     assert free == "Das Haus ist groß und das Haus ist alt.\n"

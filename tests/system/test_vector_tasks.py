@@ -154,6 +154,7 @@ def test_evaluation_of_a_transcriber_counts_words(transcriber: Path, files: Path
     assert scores["exact_match"] == pytest.approx(100 * (1 - 1 / len(lines)))
 
 
+@pytest.mark.slow
 def test_a_transcriber_resumes_to_the_bit(transcriber: Path, files: Path, tmp_path: Path) -> None:
     train(config(pairs(files, "txt"), TRANSCRIBER, "train.max_steps=80"), tmp_path / "run")
     assert not same_weights(transcriber, tmp_path / "run")
@@ -161,6 +162,7 @@ def test_a_transcriber_resumes_to_the_bit(transcriber: Path, files: Path, tmp_pa
     assert same_weights(transcriber, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_the_text_of_a_sequence_does_not_depend_on_its_batch(transcriber: Path) -> None:
     random, model = np.random.default_rng(3), Transcriber.load(transcriber, "cpu")
     rows = [random.normal(size=(length, 16)) for length in (4, 1, 9, 2, 4)]
@@ -291,6 +293,7 @@ def test_the_inspector_shows_where_a_forecast_looked(forecaster: Path, files: Pa
     assert "row +12" in output_of(*words)
 
 
+@pytest.mark.slow
 def test_an_lstm_without_attention_says_so(files: Path, tmp_path: Path) -> None:
     train(config(series(files), LSTM, "model.context=none"), tmp_path / "run")
     shown = output_of("inspect", "--model", tmp_path / "run", "--source", files / "test.csv")
@@ -311,6 +314,7 @@ def test_reports_show_pictures(transcriber: Path, classifier: Path, forecaster: 
 # Precisions, other runs, unusual files
 
 
+@pytest.mark.slow
 def test_every_precision_gives_nearly_the_same(
     transcriber: Path, classifier: Path, forecaster: Path, files: Path
 ) -> None:
@@ -370,6 +374,7 @@ def test_errors_of_columns_are_in_their_own_unit(forecaster: Path, files: Path) 
     assert scores["columns"]["b"]["mae"] > 20 * scores["columns"]["a"]["mae"], "one is a hundred times as large"
 
 
+@pytest.mark.slow
 def test_pictures_larger_than_the_model_reads_are_drawn(transcriber: Path, classifier: Path, tmp_path: Path) -> None:
     from dragoman.data.features import write_features
 
