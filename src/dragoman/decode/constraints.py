@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from dragoman.config import DecodeConfig
 from dragoman.decode.search import NEVER, Array, Decoding
 from dragoman.text.normalize import SPACE_MARK, normalize
 from dragoman.text.tokenizer import Tokenizer
@@ -32,6 +33,15 @@ FREE = Choice()
 Rule: TypeAlias = Callable[[Ids], Choice]
 
 
+def rules_of(options: DecodeConfig, end: int, spelling: "Callable[[], Spelling]") -> list[Rule]:
+    """What every translation keeps; `spelling` takes time to make, and only banned words need it."""
+    return [
+        *([at_least(options.min_length, end)] if options.min_length else []),
+        *([no_repeated_ngram(options.no_repeat_ngram)] if options.no_repeat_ngram else []),
+        *([Banned(spelling(), options.banned)] if options.banned else []),
+    ]
+
+
 def no_repeated_ngram(size: int) -> Rule:
     """No `size` ids occur twice in the same order."""
 
@@ -44,7 +54,7 @@ def no_repeated_ngram(size: int) -> Rule:
 
 
 def at_least(length: int, end: int) -> Rule:
-    """So many ids before the end."""
+    """At least `length` ids come before the end."""
     return lambda ids: Choice(never=(end,)) if len(ids) < length else FREE
 
 

@@ -32,7 +32,7 @@ from dragoman.decode.batches import (
     search_on_threads,
 )
 from dragoman.decode.combinations import best_combinations
-from dragoman.decode.constraints import Banned, Prefix, Rule, Spelling, at_least, no_repeated_ngram
+from dragoman.decode.constraints import Prefix, Spelling, rules_of
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
@@ -213,7 +213,7 @@ class Translator:
         top_p: sample among the likeliest tokens that make up this probability.
         seed: of the sampling.
         min_length: least number of tokens of a sentence's translation.
-        no_repeat_ngram: no so many tokens occur twice in the same order in a sentence; 0 is any.
+        no_repeat_ngram: no sequence of this many tokens occurs twice in a sentence; 0 allows any.
         banned: words that do not appear, as they are written.
         shortlist: search only among the target pieces that the model's shortlist allows; in the CPU engine.
         batch_size: sentences translated at a time; 0 is what suits the engine.
@@ -512,7 +512,7 @@ class Translator:
         prefixes: Sequence[str] = (),
     ) -> list[Outcome]:
         """Return the outcomes in the order of the pieces. `prefixes`: of the lines; none, or one for each."""
-        rules = self._rules(options)
+        rules = rules_of(options, self.tokenizers.target.vocabulary.eos, lambda: self._spelling)
         jobs = [
             Job(piece.ids, self.limit(len(piece.ids), options), start + piece.line + (piece.number << 40), rules)
             for piece in pieces
@@ -528,14 +528,6 @@ class Translator:
             if not left[line]:
                 advance(1)
         return [outcomes[number] for number in range(len(pieces))]
-
-    def _rules(self, options: DecodeConfig) -> list[Rule]:
-        """What every translation keeps."""
-        return [
-            *([at_least(options.min_length, self.tokenizers.target.vocabulary.eos)] if options.min_length else []),
-            *([no_repeated_ngram(options.no_repeat_ngram)] if options.no_repeat_ngram else []),
-            *([Banned(self._spelling, options.banned)] if options.banned else []),
-        ]
 
     def _begin_with(self, job: Job, piece: _Piece, prefix: str) -> Job:
         """The first piece of a line begins with its prefix, for which there is room in any case."""
