@@ -79,7 +79,7 @@ def test_decode_options_match_decode_config() -> None:
 def test_help_lists_every_option() -> None:
     lines = (inspect.getdoc(Translator.translate) or "").splitlines()
     listed = [line.split(":")[0] for line in lines[lines.index("") :] if ": " in line]
-    assert listed == ["prefix", "attention", *(field.name for field in fields(DecodeConfig))]
+    assert listed == ["prefix", "glossary", "attention", *(field.name for field in fields(DecodeConfig))]
 
 
 def test_translator_repr_names_model_device_and_precision(translator: Translator, quick_run: Path) -> None:

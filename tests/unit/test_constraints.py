@@ -233,13 +233,20 @@ def test_options_hold_in_a_trained_model(german: Translator) -> None:
     assert begun[1].text == free.text
 
 
-def test_constraints_run_in_the_plain_engine_and_say_so(german: Translator) -> None:
-    options = german.options(banned=["x"])
-    assert options.banned == ("x",)
-    assert german.choice_for(options).engine == "plain"
-    assert german.choice_for(german.options()).engine == german.choice.engine
-    if german.choice.engine == "cpu":
-        assert "constraints" in german.choice_for(options).reason
+def test_constraints_run_in_the_cpu_engine_as_in_the_plain_one() -> None:
+    engines = [dragoman.load("en-de", "cpu", "float32", engine=engine) for engine in ("cpu", "plain")]
+    texts = ["The house is big and the house is old.", "No, no, no, no!", "I know that he is here."]
+    for options in (
+        {"banned": ["Haus", "ich"]},
+        {"no_repeat_ngram": 2, "min_length": 6},
+        {"beam": 1, "banned": ["ist"]},
+    ):
+        on_cpu, plain = ([each.text for each in own.translate(texts, **options)] for own in engines)
+        assert on_cpu == plain
+        assert on_cpu != [each.text for each in engines[0].translate(texts)], "the control"
+    begun = [own.translate(texts, prefix=["Das Geb", "", "Mir"]) for own in engines]
+    assert [each.text for each in begun[0]] == [each.text for each in begun[1]]
+    assert engines[0].choice_for(engines[0].options(banned=["x"])).engine == "cpu"
 
 
 def test_wrong_constraints_are_refused(german: Translator) -> None:

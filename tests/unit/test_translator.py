@@ -553,7 +553,7 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
     for size in sizes:
         work.append(0)
         pieces = translator._split(make(size), [])
-        assert max(len(ids) for ids, _ in pieces) <= translator._longest_source
+        assert max(len(ids) for _, ids, _ in pieces) <= translator._longest_source
         assert len(pieces) > 1
     levels = math.log2(sizes[-1])
     assert work[2] <= 2.5 * work[1]
@@ -564,10 +564,10 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
 def test_pieces_are_joined_by_their_original_separators(translator: Translator) -> None:
     longest = translator.config.text.max_length
     spaced = translator._split(" ".join(["a"] * 2 * longest), [])
-    assert [glue for _, glue in spaced] == ["", *[" "] * (len(spaced) - 1)]
+    assert [glue for _, _, glue in spaced] == ["", *[" "] * (len(spaced) - 1)]
     unspaced = translator._split("ก" * 2 * longest, [])
     assert len(unspaced) > 1
-    assert {glue for _, glue in unspaced} == {""}
+    assert {glue for _, _, glue in unspaced} == {""}
 
 
 def test_a_line_fails_for_the_reason_of_its_first_piece(translator: Translator) -> None:

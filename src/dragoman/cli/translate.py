@@ -35,6 +35,7 @@ from dragoman.progress import Advance, no_progress
 if TYPE_CHECKING:
     from dragoman.config import DecodeConfig
     from dragoman.data.corpus import Line
+    from dragoman.decode.terms import Glossary
     from dragoman.decode.translation import Translation
     from dragoman.decode.translator import Translator
 
@@ -74,6 +75,9 @@ def command(
         str | None,
         typer.Option(metavar="TEXT", help="Begin the translation of one text so; may end within a word."),
     ] = None,
+    glossary: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Terms and their translations, TAB between them, one per line.")
+    ] = None,
     banned: Annotated[
         list[str] | None, typer.Option(metavar="WORD", help="A word that does not appear; repeatable.")
     ] = None,
@@ -108,11 +112,15 @@ def command(
         "split": "long" if (attention or prefix) and split is None else split,  # both are of one sequence
     }  # fmt: skip
     import dragoman
+    from dragoman.data.corpus import file_hash
 
     translator = dragoman.load(model, device, precision, threads, engine)
     interrupts.check()
     options = translator.options(**{name: value for name, value in settings.items() if value is not None})
-    job = _Job(translator, options, as_json, attention, prefix)
+    if glossary and sample:
+        raise ConfigError("--glossary: not with --sample; leave one of them out")
+    terms = translator.glossary(glossary) if glossary else None
+    job = _Job(translator, options, as_json, attention, prefix, terms)
     if text:
         tally = job.write([text], output)
     elif input is None:
@@ -120,9 +128,12 @@ def command(
     elif output is None or is_stream(output) or not input.is_file():
         tally = job.write_file(input, output)
     else:
-        tally = job.write_resumably(
-            input, output, {"model": _model_hash(model), "precision": translator.choice_for(options).precision}
-        )
+        made_from = {
+            "model": _model_hash(model),
+            "precision": translator.choice_for(options).precision,
+            "glossary": file_hash(glossary) if glossary else None,
+        }
+        tally = job.write_resumably(input, output, made_from)
     sys.exit(tally.finish())
 
 
@@ -135,6 +146,7 @@ class _Job:
     as_json: bool
     attention: bool
     prefix: str | None = None  # of the one text
+    glossary: "Glossary | None" = None
 
     def write(
         self, windows: "Iterable[Sequence[str | Line]]", output: Path | None, advance: Advance = no_progress
@@ -200,8 +212,10 @@ class _Job:
         if self.prefix is not None:
             ((text,),) = windows
             how = {"prefix": self.prefix, "attention": self.attention, **asdict(self.options)}
-            return iter([self.translator.translate(str(text), **how)])
-        return self.translator.stream(windows, attention=self.attention, options=self.options, **how)
+            return iter([self.translator.translate(str(text), glossary=self.glossary, **how)])
+        return self.translator.stream(
+            windows, attention=self.attention, options=self.options, glossary=self.glossary, **how
+        )
 
     def _line(self, translation: "Translation") -> str:
         if self.as_json:
@@ -230,7 +244,7 @@ class _Tally:
 
     def add(self, translation: "Translation") -> None:
         self.lines += 1
-        self._count(translation.status, f": {translation.reason}" if translation.status == "failed" else "")
+        self._count(translation.status, f": {translation.reason}" if translation.reason else "")
         if not translation.text and translation.status not in ("empty", "failed"):
             self._count("without words")
 
@@ -242,6 +256,7 @@ class _Tally:
         meanings = {
             "split": "too long, translated in pieces",
             "truncated": "cut at the length limit",
+            "altered": "without something that was to be kept",
             "without words": "translated to nothing",
             "failed": "failed",
         }

@@ -3,6 +3,7 @@
 Knows nothing of text or model classes.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from dragoman.config import DecodeConfig
 from dragoman.decode.constraints import Constrained, Rule
 from dragoman.decode.halving import in_halves
+from dragoman.decode.phrases import Phrases, search_with_phrases
 from dragoman.decode.search import Decoding, Hypothesis, search, search_with_joins
 from dragoman.machine import is_out_of_memory
 
@@ -29,6 +31,7 @@ class Job(NamedTuple):
     limit: int  # tokens of its translation, at most
     key: int  # of its random numbers
     rules: Sequence[Rule] = ()  # that its translation keeps
+    phrases: Phrases | None = None  # that appear in its translation
 
 
 class Special(NamedTuple):
@@ -66,12 +69,38 @@ def _search_batch(
     """What was found for each job, or why nothing was; if out of memory, retry in halves."""
 
     def found(jobs: Sequence[Job]) -> list[Outcome]:
-        decoding, limits = start([job.source for job in jobs]), [job.limit for job in jobs]
+        decoding = start([job.source for job in jobs])
         if any(job.rules for job in jobs):
             decoding = Constrained(decoding, [job.rules for job in jobs])
-        return [*search(decoding, limits, options, [job.key for job in jobs], **special._asdict())]
+        limits, keys = [job.limit for job in jobs], [job.key for job in jobs]
+        return [*search(decoding, limits, options, keys, **special._asdict())]
 
     return in_halves(found, batch, lambda job: out_of_memory(job.source), device)
+
+
+def search_phrases(
+    start: Start, jobs: Sequence[Job], options: DecodeConfig, special: Special, device: str, threads: int
+) -> list[list[Hypothesis]]:
+    """Hypotheses in which the phrases of each job appear; none if there is no such hypothesis, or memory for it."""
+
+    def found(numbers: Sequence[int]) -> list[list[Hypothesis]]:
+        batch = [jobs[number] for number in numbers]
+        decoding = start([job.source for job in batch])
+        if any(job.rules for job in batch):
+            decoding = Constrained(decoding, [job.rules for job in batch])
+        phrases = [job.phrases or Phrases(()) for job in batch]
+        return search_with_phrases(decoding, [job.limit for job in batch], options, phrases, **special._asdict())
+
+    def search_batch(numbers: Sequence[int]) -> list[list[Hypothesis]]:
+        return in_halves(found, numbers, lambda number: list[Hypothesis](), device)
+
+    # the number of hypotheses grows with the phrases, and all sentences of a batch have as many
+    order = sorted(range(len(jobs)), key=lambda number: (len(jobs[number].phrases or ()), len(jobs[number].source)))
+    size = max(1, options.batch_size // 4)
+    batches = [order[first : first + size] for first in range(0, len(order), size)]
+    results = itertools.chain.from_iterable(map_in_threads(search_batch, batches, threads))
+    by_number = dict(zip(order, results, strict=True))
+    return [by_number[number] for number in range(len(jobs))]
 
 
 def out_of_memory(source: Sequence[int]) -> Outcome:
@@ -110,6 +139,7 @@ class _Searches:
     ) -> None:
         self._start, self._jobs, self._options, self._special = start, jobs, options, special
         self._queue, self._size, self._joining = deque(waiting), size, joining
+        self._are_constrained = any(job.rules for job in jobs)
         self._unfit: list[int] = []  # jobs that did not fit in memory together
         self._stopped = False
 
@@ -145,6 +175,8 @@ class _Searches:
     def _search(self, numbers: list[int], pending: set[int]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Search the jobs of these numbers and all that join. Those that join are added to both arguments."""
         decoding = self._start([self._jobs[number].source for number in numbers])
+        rules = [self._jobs[number].rules for number in numbers]
+        searched = Constrained(decoding, rules) if self._are_constrained else decoding
 
         def join(others: int) -> list[int]:
             free = self._size - others
@@ -153,11 +185,13 @@ class _Searches:
             pending.update(new)
             if new:
                 decoding.join([self._jobs[number].source for number in new])
+                if isinstance(searched, Constrained):
+                    searched.join([self._jobs[number].rules for number in new])
             return [self._jobs[number].limit for number in new]
 
         limits = [self._jobs[number].limit for number in numbers]
         joins = join if self._joining else None
-        for place, hypotheses in search_with_joins(decoding, limits, self._options, joins, **self._special._asdict()):
+        for place, hypotheses in search_with_joins(searched, limits, self._options, joins, **self._special._asdict()):
             yield numbers[place], hypotheses
 
     def _take(self, most: int) -> list[int]:

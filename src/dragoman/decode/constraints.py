@@ -70,6 +70,14 @@ class Spelling:
         self._sorted = sorted((spelled, index) for index, spelled in self._of.items())
         self._longest = max(map(len, self._of.values()))
         self.byte_ids = table.byte_ids
+        self.continues_word = frozenset(
+            index for index, spelled in self._of.items() if _is_word_character(spelled.decode(errors="replace")[:1])
+        )
+        self.ends_between_words = frozenset(
+            index
+            for index, spelled in self._of.items()
+            if not _is_word_character(spelled.decode(errors="replace")[-1:])
+        )
         self.past_a_word = [(spelled, index) for spelled, index in self._sorted if _goes_past_a_word(spelled)]
 
     def text(self, ids: Ids) -> bytes:
@@ -136,6 +144,10 @@ class Banned:
         return Choice(never=never)
 
 
+def _is_word_character(character: str) -> bool:
+    return character.isalnum() or character == "\ufffd"  # part of a letter
+
+
 def _goes_past_a_word(spelled: bytes) -> bool:
     """Whether a piece has a letter and something else after it, as `s.` has."""
     text = spelled.decode(errors="replace")
@@ -152,7 +164,12 @@ class Constrained:
 
     def __init__(self, decoding: Decoding, rules: Sequence[Sequence[Rule]]) -> None:
         self._decoding, self._rules = decoding, list(rules)
-        self._ids: list[list[Ids]] = [[()] for _ in rules]  # of every hypothesis, with the start symbol
+        self._ids: list[list[Ids]] = [[] for _ in rules]  # of every hypothesis, with the start symbol; at first none
+
+    def join(self, rules: Sequence[Sequence[Rule]]) -> None:
+        """Of sentences that have joined the decoding."""
+        self._rules += rules
+        self._ids += [[] for _ in rules]
 
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
         from dragoman.decode.ranking import largest, to_host
@@ -164,7 +181,7 @@ class Constrained:
         import torch
 
         self._ids = [
-            [(*ids, index) for ids, index in zip(own, new, strict=True)]
+            [(*ids, index) for ids, index in zip(own or [()] * len(new), new, strict=True)]
             for own, new in zip(self._ids, id_BW.tolist(), strict=True)
         ]
         value_NV = self._decoding.log_probs(id_BW)

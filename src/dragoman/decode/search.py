@@ -189,8 +189,8 @@ def _beam_search(
         ends_BC[:, options.beam :] = False  # a narrower search would not have seen these
         for row, column in np.argwhere(ends_BC).tolist():
             ids_T = live.ids_of(row, candidates.parent_BC[row, column])
-            ended = _hypothesis(ids_T, candidates.score_BC[row, column], True, options)
-            live.worst_B[row] = _admit(ended, finished[live.sentence_B[row]], options.beam)
+            ended = make_hypothesis(ids_T, candidates.score_BC[row, column], True, options)
+            live.worst_B[row] = admit(ended, finished[live.sentence_B[row]], options.beam)
 
         place_BW, parent_BW, grown = _continue(live, candidates, end, options.beam)
         if watch is not None:
@@ -230,8 +230,9 @@ class _Live(NamedTuple):
     ids_BWT: Array
     id_BW: Array  # the last id of each: fed to the decoding next
 
-    def ids_of(self, row: int, place: int) -> Array:
-        return self.ids_BWT[row, place, self.ids_BWT.shape[2] - self.length_B[row] :]
+    def ids_of(self, row: int, place: int) -> list[int]:
+        ids: list[int] = self.ids_BWT[row, place, self.ids_BWT.shape[2] - self.length_B[row] :].tolist()
+        return ids
 
     def select(self, kept_B: Array) -> "_Live":
         kept = _Live(*(array[kept_B] for array in self))
@@ -291,7 +292,7 @@ def _continue(live: _Live, candidates: _Candidates, end: int, beam: int) -> tupl
     return order_BW, parent_BW, grown
 
 
-def _admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> float:
+def admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> float:
     """Add one to the finished list, which keeps the best `beam`; return the normalized score to beat from now on."""
     finished.append(hypothesis)
     finished.sort(key=rank)
@@ -302,7 +303,7 @@ def _admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> flo
 def _unfinished(live: _Live, row: int, ended: Array, options: DecodeConfig) -> list[Hypothesis]:
     """The live hypotheses of one sentence except those that just `ended`; they are already in order."""
     places = [place for place in np.flatnonzero(live.score_BW[row] > NEVER).tolist() if place not in ended]
-    return [_hypothesis(live.ids_of(row, place), live.score_BW[row, place], False, options) for place in places]
+    return [make_hypothesis(live.ids_of(row, place), live.score_BW[row, place], False, options) for place in places]
 
 
 Choose: TypeAlias = Callable[[Array, Array, Array], tuple[Array, Array]]
@@ -342,7 +343,7 @@ def _single_paths(
         done_N = ended_N | ~possible_N | (live.limit_B <= live.length_B)
         for row in np.flatnonzero(done_N).tolist():
             score = live.score_BW[row, 0] + (value_N1[row, 0] if ended_N[row] else 0.0)
-            path = _hypothesis(live.ids_of(row, 0), score, bool(ended_N[row]), options)
+            path = make_hypothesis(live.ids_of(row, 0), score, bool(ended_N[row]), options)
             yield int(live.sentence_B[row]), path
 
         if done_N.all() and join is None:
@@ -402,10 +403,10 @@ def _keep(
     return live, len(limits)
 
 
-def _hypothesis(ids_T: Array, score: float, finished: bool, options: DecodeConfig) -> Hypothesis:
+def make_hypothesis(ids_T: Sequence[int], score: float, finished: bool, options: DecodeConfig) -> Hypothesis:
     length = max(1, len(ids_T) + finished)
     penalty = length_penalty(length, options.length_penalty, options.length_penalty_form)
-    return Hypothesis(tuple(ids_T.tolist()), float(score), float(score) / penalty, finished)
+    return Hypothesis(tuple(ids_T), float(score), float(score) / penalty, finished)
 
 
 def rank(hypothesis: Hypothesis) -> float:

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Status = Literal["translated", "empty", "split", "truncated", "failed"]
+Status = Literal["translated", "empty", "split", "truncated", "altered", "failed"]
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ class Translation:
     tokens: _Detail[tuple[str, ...]] = _Detail(())
     alternatives: _Detail[tuple[Alternative, ...]] = _Detail(())  # best first, including this one
     attention: Attention | None = None  # only on request
-    reason: str = ""  # why it failed
+    reason: str = ""  # why it failed, or what was altered
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies hold the details, not what computes them."""
@@ -167,10 +167,17 @@ class Translation:
 
 
 def translated(
-    source: str, text: str, status: Status, details: Callable[[], Details], attention: Attention | None = None
+    source: str,
+    text: str,
+    status: Status,
+    details: Callable[[], Details],
+    attention: Attention | None = None,
+    reason: str = "",
 ) -> Translation:
     """A translation whose details are computed when one is read."""
     created = object.__new__(Translation)
     # __init__ of a frozen dataclass makes a call for every field
-    created.__dict__.update(source=source, text=text, status=status, attention=attention, _details=details)
+    created.__dict__.update(
+        source=source, text=text, status=status, attention=attention, reason=reason, _details=details
+    )
     return created

@@ -8,10 +8,10 @@ import re
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack, overload
 
@@ -30,13 +30,16 @@ from dragoman.decode.batches import (
     out_of_memory,
     search_in_batches,
     search_on_threads,
+    search_phrases,
 )
 from dragoman.decode.combinations import best_combinations
 from dragoman.decode.constraints import Prefix, Spelling, rules_of
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.options import DecodeOptions
+from dragoman.decode.phrases import Phrases
 from dragoman.decode.search import Hypothesis
+from dragoman.decode.terms import Glossary, GlossaryLike, Speller, Term, TermsIn, glossary_of, no_terms, read_glossary
 from dragoman.decode.translation import Alternative, Array, Attention, Details, Status, Translation, translated
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.machine import choose_threads, find_device
@@ -69,6 +72,7 @@ class _Piece(NamedTuple):
 
     line: int
     number: int  # among the pieces of its line
+    text: str
     ids: list[int]
     glue: str  # joins its translation to that of the previous piece
     cut: bool  # part of a sentence that was too long
@@ -82,6 +86,7 @@ class _Window:
     results: dict[int, Translation]  # of lines that need no translation
     sentences_of: dict[int, list[str]]  # of the others
     pieces_of: dict[int, list[_Piece]]
+    altered: dict[int, str] = field(default_factory=dict)  # lines that could not be kept as asked, and why
 
     @property
     def sentences(self) -> list[str]:
@@ -173,7 +178,13 @@ class Translator:
 
     @overload  # a string is an Iterable[str] too; the first matching overload wins
     def translate(  # type: ignore[overload-overlap]
-        self, text: str, *, prefix: str | None = None, attention: bool = False, **options: Unpack[DecodeOptions]
+        self,
+        text: str,
+        *,
+        prefix: str | None = None,
+        glossary: GlossaryLike | None = None,
+        attention: bool = False,
+        **options: Unpack[DecodeOptions],
     ) -> Translation: ...
     @overload
     def translate(
@@ -181,6 +192,7 @@ class Translator:
         text: Iterable[str],
         *,
         prefix: Iterable[str] | None = None,
+        glossary: GlossaryLike | None = None,
         attention: bool = False,
         **options: Unpack[DecodeOptions],
     ) -> list[Translation]: ...
@@ -189,12 +201,15 @@ class Translator:
         text: str | Iterable[str],
         *,
         prefix: str | Iterable[str] | None = None,
+        glossary: GlossaryLike | None = None,
         attention: bool = False,
         **options: Unpack[DecodeOptions],
     ) -> Translation | list[Translation]:
         """Translate one string, or several: a list in, a list out.
 
         prefix: a text to begin the translation with, which may end within a word; of several strings, one for each.
+        glossary: terms and their translations: a file of lines `source TAB target`, or pairs. Where a source term
+        occurs, its target appears; otherwise `status` is "altered".
         attention: keep what every head looked at, in `Translation.attention`. A line is then left whole unless it is
         too long or `split` is given, because a line in pieces has none.
 
@@ -221,27 +236,45 @@ class Translator:
         """
         if attention or prefix is not None:
             options.setdefault("split", "long")  # attention covers one sequence, and so does a prefix
-        chosen = self.options(**options)
+        chosen, terms = self.options(**options), None if glossary is None else self.glossary(glossary)
+        if terms is not None and chosen.sampling:
+            raise ConfigError("glossary: not with sampling; leave one of them out")
         if prefix is not None:
             texts, prefixes = ([each] if isinstance(each, str) else list(each) for each in (text, prefix))
-            found = self._translate_with_prefixes(_texts("text", texts), _texts("prefix", prefixes), chosen, attention)
+            given = _texts("text", texts), _texts("prefix", prefixes)
+            found = self._translate_with_prefixes(*given, chosen, attention, terms)
             return found[0] if isinstance(text, str) else found
-        if isinstance(text, str):
-            return self._translate([text], chosen, attention)[0]
-        lines = windows(_texts("text", text), self.window_size(chosen))
-        return list(self.stream(lines, attention=attention, options=chosen))
+        lines = [[text]] if isinstance(text, str) else windows(_texts("text", text), self.window_size(chosen))
+        found = list(self.stream(lines, attention=attention, options=chosen, glossary=terms))
+        return found[0] if isinstance(text, str) else found
+
+    def glossary(self, given: "GlossaryLike") -> Glossary:
+        """A glossary from a file or from pairs of terms, for the language of this model's source."""
+        self._require_spelling("glossary")
+        if isinstance(given, Glossary):
+            return given
+        language = _languages(self.config.data).partition(" ")[0]
+        if isinstance(given, (str, os.PathLike)):
+            return read_glossary(given, language)
+        return glossary_of(given, language)
 
     def _translate_with_prefixes(
-        self, texts: Sequence[str], prefixes: Sequence[str], options: DecodeConfig, attention: bool
+        self,
+        texts: Sequence[str],
+        prefixes: Sequence[str],
+        options: DecodeConfig,
+        attention: bool,
+        glossary: Glossary | None,
     ) -> list[Translation]:
+        terms_in = no_terms if glossary is None else glossary.terms_in
         if len(texts) != len(prefixes):
             raise ConfigError(f"prefix: {len(prefixes)} for {len(texts)} texts; give one for each")
         if any(prefixes):
             self._require_spelling("prefix")
         with self.inference(options.threads):
             window = self._prepare(texts, options)
-            outcomes = self._search(window.pieces, options, 0, prefixes=prefixes)
-            return self._assemble_all(window, outcomes, attention, options)
+            outcomes = self._search(self._jobs(window.pieces, options, 0, prefixes), window.pieces, options)
+            return self._assemble_all(window, outcomes, attention, options, terms_in, prefixes)
 
     def options(self, **options: Unpack[DecodeOptions]) -> DecodeConfig:
         """The model's own decoding settings with some replaced."""
@@ -302,8 +335,8 @@ class Translator:
             unable = not supports(options)
             reason = "the CUDA engine has no sampling, constraints, wide beams or head masks"
         else:
-            unable = options.sampling or options.is_constrained or options.beam > WIDEST_BEAM_ON_CPU
-            reason = f"the CPU engine has no sampling, constraints, head masks or beams wider than {WIDEST_BEAM_ON_CPU}"
+            unable = options.sampling or options.beam > WIDEST_BEAM_ON_CPU
+            reason = f"the CPU engine has no sampling, head masks or beams wider than {WIDEST_BEAM_ON_CPU}"
         if unable or (self._engine is not None and self._engine.is_masked):
             return EngineChoice("plain", self._plain_precision, reason)
         return self.choice
@@ -317,6 +350,7 @@ class Translator:
         *,
         attention: bool = False,
         options: DecodeConfig | None = None,
+        glossary: Glossary | None = None,
         start: int = 0,
         advance: Advance = no_progress,
     ) -> Iterator[Translation]:
@@ -325,8 +359,9 @@ class Translator:
         `start` is the number of earlier lines in the same job: samples depend on a line's number.
         """
         options = self._sized(options or self.config.decode)
+        terms_in = no_terms if glossary is None else glossary.terms_in
         for window in windows:
-            yield from self._translate(window, options, attention, start, advance)
+            yield from self._translate(window, options, attention, start, advance, terms_in)
             start += len(window)
 
     @overload
@@ -415,6 +450,7 @@ class Translator:
         attention: bool,
         start: int = 0,
         advance: Advance = no_progress,
+        terms_in: TermsIn = no_terms,
     ) -> list[Translation]:
         """Translate one window of lines; `start` is the number of its first line within the job."""
         without_torch = self.choice_for(options).engine == "cpu" and not attention
@@ -422,11 +458,11 @@ class Translator:
             if self._uses_cuda(options):
                 engine = self._cuda_search()
                 with engine.exclusive(), _without_garbage_collection(len(lines)):
-                    return self._translate_on_cuda(engine, lines, options, attention, advance)
+                    return self._translate_on_cuda(engine, lines, options, attention, advance, terms_in)
             window = self._prepare(lines, options)
             advance(len(window.results))
-            outcomes = self._search(window.pieces, options, start, advance)
-            return self._assemble_all(window, outcomes, attention, options)
+            outcomes = self._search(self._jobs(window.pieces, options, start), window.pieces, options, advance)
+            return self._assemble_all(window, outcomes, attention, options, terms_in)
 
     def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> _Window:
         """Set aside blank and invalid lines; split the others into pieces."""
@@ -473,9 +509,17 @@ class Translator:
         return window
 
     def _assemble_all(
-        self, window: _Window, outcomes: list[Outcome], attention: bool, options: DecodeConfig
+        self,
+        window: _Window,
+        outcomes: list[Outcome],
+        attention: bool,
+        options: DecodeConfig,
+        terms_in: TermsIn = no_terms,
+        prefixes: Sequence[str] = (),
     ) -> list[Translation]:
-        """Put the lines together again, in order."""
+        """Put the lines together again, in order; first search again for what lacks a term."""
+        if terms_in is not no_terms:
+            self._keep_terms(window, outcomes, options, terms_in, prefixes)
         rest = iter(outcomes)
         results, found = window.results, dict[int, list[list[Hypothesis]]]()
         for number, pieces in window.pieces_of.items():
@@ -496,30 +540,32 @@ class Translator:
             results[number] = translated(
                 window.texts[number],
                 text,
-                _status(pieces, best),
+                "altered" if number in window.altered else _status(pieces, best),
                 # of the tokenizers alone: a result must not keep a model in memory
                 functools.partial(_details, self.tokenizers, pieces, choices, text, options),
                 self._attention_of(pieces, best) if attention else None,
+                window.altered.get(number, ""),
             )
         return [results[number] for number in range(len(window.texts))]
 
-    def _search(
-        self,
-        pieces: list[_Piece],
-        options: DecodeConfig,
-        start: int,
-        advance: Advance = no_progress,
-        prefixes: Sequence[str] = (),
-    ) -> list[Outcome]:
-        """Return the outcomes in the order of the pieces. `prefixes`: of the lines; none, or one for each."""
+    def _jobs(
+        self, pieces: Sequence[_Piece], options: DecodeConfig, start: int, prefixes: Sequence[str] = ()
+    ) -> list[Job]:
+        """What to search for each piece. `prefixes`: of the lines; none, or one for each."""
         rules = rules_of(options, self.tokenizers.target.vocabulary.eos, lambda: self._spelling)
         jobs = [
             Job(piece.ids, self.limit(len(piece.ids), options), start + piece.line + (piece.number << 40), rules)
             for piece in pieces
         ]
-        outcomes: dict[int, Outcome] = {}
         if prefixes:
             jobs = [self._begin_with(job, piece, prefixes[piece.line]) for job, piece in zip(jobs, pieces, strict=True)]
+        return jobs
+
+    def _search(
+        self, jobs: list[Job], pieces: list[_Piece], options: DecodeConfig, advance: Advance = no_progress
+    ) -> list[Outcome]:
+        """Return the outcomes in the order of the pieces."""
+        outcomes: dict[int, Outcome] = {}
         left = Counter(piece.line for piece in pieces)
         for number, outcome in self._run(jobs, options):
             outcomes[number] = outcome
@@ -528,6 +574,58 @@ class Translator:
             if not left[line]:
                 advance(1)
         return [outcomes[number] for number in range(len(pieces))]
+
+    def _keep_terms(
+        self,
+        window: _Window,
+        outcomes: list[Outcome],
+        options: DecodeConfig,
+        terms_in: TermsIn,
+        prefixes: Sequence[str] = (),
+    ) -> None:
+        """Search again for pieces in whose translation a term is missing; note those for which nothing is found."""
+        terms_of = {
+            number: terms
+            for number, (piece, outcome) in enumerate(zip(window.pieces, outcomes, strict=True))
+            if not isinstance(outcome, str) and (terms := terms_in(piece.text))
+        }
+        missing = {number: terms_of[number] for number in self._missing(terms_of, outcomes)}
+        numbers = list(missing)
+        pieces = [window.pieces[number] for number in numbers]
+        jobs = []
+        for number, job in zip(numbers, self._jobs(pieces, options, 0, prefixes), strict=True):
+            phrases = [self._speller.phrase(term) for term in missing[number]]
+            possible = [phrase for phrase in phrases if phrase is not None]
+            room = sum(len(phrase.forms[0].ids) for phrase in possible)
+            limit = min(job.limit + room, (self.config.model.longest or sys.maxsize) - 1)
+            jobs.append(job._replace(limit=limit, phrases=Phrases(possible)))
+        for number, found in zip(numbers, self._run_with_phrases(jobs, options), strict=True):
+            if found:
+                outcomes[number] = found
+        for number, terms in self._missing(missing, outcomes).items():
+            names = ", ".join(repr(term.targets[0]) for term in terms)
+            window.altered.setdefault(window.pieces[number].line, f"{names} could not be placed")
+
+    def _missing(self, terms_of: Mapping[int, list[Term]], outcomes: list[Outcome]) -> dict[int, list[Term]]:
+        """By the number of a piece: the terms that are not in its best translation."""
+        best = [outcome[0].ids for number in terms_of if not isinstance(outcome := outcomes[number], str)]
+        texts = self.tokenizers.target.decode_batch(best)
+        found = {
+            number: [term for term in terms if not term.is_kept(text)]
+            for (number, terms), text in zip(terms_of.items(), texts, strict=True)
+        }
+        return {number: terms for number, terms in found.items() if terms}
+
+    @functools.cached_property
+    def _speller(self) -> Speller:
+        return Speller(self.tokenizers.target, self._spelling)
+
+    def _run_with_phrases(self, jobs: list[Job], options: DecodeConfig) -> list[list[Hypothesis]]:
+        if not jobs:
+            return []
+        if self.choice_for(options).engine != "cpu":
+            return search_phrases(self.engine.start, jobs, options, self._special(), self.device, threads=1)
+        return search_phrases(self._cpu_engine().start, jobs, options, self._special(), "cpu", self._threads(options))
 
     def _begin_with(self, job: Job, piece: _Piece, prefix: str) -> Job:
         """The first piece of a line begins with its prefix, for which there is room in any case."""
@@ -542,7 +640,7 @@ class Translator:
 
     def _run(self, jobs: list[Job], options: DecodeConfig) -> Outcomes:
         special = self._special()
-        if self.choice_for(options).engine != "cpu" or any(job.rules for job in jobs):
+        if self.choice_for(options).engine != "cpu":
             return search_in_batches(self.engine.start, jobs, options, special, self.device)
         threads = max(1, min(self._threads(options), len(jobs)))
         shortlist = self._bundle.shortlist if options.shortlist else None
@@ -585,6 +683,7 @@ class Translator:
         options: DecodeConfig,
         attention: bool,
         advance: Advance,
+        terms_in: TermsIn = no_terms,
     ) -> list[Translation]:
         """Part by part, the longest lines first: while the device searches, the host prepares what comes next."""
         search = engine.begin(options, expected=len(lines), **self._special()._asdict())
@@ -596,7 +695,8 @@ class Translator:
             hypotheses = {number: each for part in search.take() for number, each in part.hypotheses(options)}
             advance(len(numbers))
             outcomes = [hypotheses[number] or out_of_memory(piece.ids) for number, piece in enumerate(window.pieces)]
-            results.update(zip(numbers, self._assemble_all(window, outcomes, attention, options), strict=True))
+            found = self._assemble_all(window, outcomes, attention, options, terms_in)
+            results.update(zip(numbers, found, strict=True))
 
         parts = list(windows(_longest_first(lines), max(PART_ON_CUDA, options.batch_size)))
         lines_of_parts = [[lines[number] for number in numbers] for numbers in parts]
@@ -618,25 +718,25 @@ class Translator:
         for sentence in sentences:
             ids = next(ids_of)
             if len(ids) < room:  # as `_split` would, but this is the usual case
-                pieces.append(_Piece(number, len(pieces), [*tag, *ids, end], " ", cut=False))
+                pieces.append(_Piece(number, len(pieces), sentence, [*tag, *ids, end], " ", cut=False))
                 continue
             parts = self._split(sentence, tag, ids)
-            for part, (ids, glue) in enumerate(parts):
-                pieces.append(_Piece(number, len(pieces), ids, glue if part else " ", cut=len(parts) > 1))
+            for part, (text, ids, glue) in enumerate(parts):
+                pieces.append(_Piece(number, len(pieces), text, ids, glue if part else " ", cut=len(parts) > 1))
         return pieces
 
-    def _split(self, line: str, tag: list[int], ids: list[int] | None = None) -> list[tuple[list[int], str]]:
-        """Split a line into as many pieces as the model's longest input requires: their ids, and what joins them."""
+    def _split(self, line: str, tag: list[int], ids: list[int] | None = None) -> list[tuple[str, list[int], str]]:
+        """Split a line into as many pieces as the model's longest input requires: texts, ids, and what joins them."""
         ids = self.tokenizers.source.encode(line) if ids is None else ids
         if len(tag) + len(ids) < self._longest_source or len(line) < 2:
-            return [([*tag, *ids, self.tokenizers.source.vocabulary.eos], "")]
+            return [(line, [*tag, *ids, self.tokenizers.source.vocabulary.eos], "")]
         middle = _middle(line)
         first, second = line[:middle], line[middle:]
         if is_blank(first) or is_blank(second):
             return self._split(second if is_blank(first) else first, tag)
-        (ids, _), *rest = self._split(second, tag)
+        (text, ids, _), *rest = self._split(second, tag)
         glue = " " if first[-1].isspace() or second[0].isspace() else ""
-        return [*self._split(first, tag), (ids, glue), *rest]
+        return [*self._split(first, tag), (text, ids, glue), *rest]
 
     def language_tag(self, options: DecodeConfig) -> list[int]:
         """The id that selects a target language, before every source; none if the model has only one."""

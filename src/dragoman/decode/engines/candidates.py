@@ -20,6 +20,10 @@ class Candidates(Protocol):
         """The `count` best log-probabilities of each row and their ids: [N, C], as search expects them."""
         ...
 
+    def logits(self, rows: Rows) -> Array:
+        """The logits of all ids: [N, V]; what a shortlist leaves out is impossible."""
+        ...
+
     def select(self, sentence_B: Array) -> None:
         """As in search's Decoding."""
         ...
@@ -33,6 +37,11 @@ class VocabularyCandidates:
         value_NC, id_NC = _space(len(rows.scale_N), min(count, self.matrix.size))
         loops.best(*self.matrix(rows), value_NC, id_NC)
         return value_NC, id_NC
+
+    def logits(self, rows: Rows) -> Array:
+        logit_NV = np.empty((len(rows.scale_N), self.matrix.size), np.float32)
+        loops.restore(*self.matrix(rows), 0, logit_NV)
+        return logit_NV
 
     def select(self, sentence_B: Array) -> None:
         pass
@@ -59,6 +68,17 @@ class ShortlistCandidates:
         own = self._column_L, self._id_L, self._first_B, self._length_B
         loops.best_of_shortlist(*product, *own, value_NC, id_NC)
         return value_NC, id_NC
+
+    def logits(self, rows: Rows) -> Array:
+        logit_NU = np.empty((len(rows.scale_N), self.matrix.size), np.float32)
+        loops.restore(*self.matrix(rows), 0, logit_NU)
+        logit_NV = np.full((len(rows.scale_N), self._vocabulary), -np.inf, np.float32)
+        each = len(logit_NU) // len(self._first_B)
+        for sentence, (first, length) in enumerate(zip(self._first_B, self._length_B, strict=True)):
+            own = slice(sentence * each, (sentence + 1) * each)
+            entries = slice(first, first + length)
+            logit_NV[own, self._id_L[entries]] = logit_NU[own, self._column_L[entries]]
+        return logit_NV
 
     def select(self, sentence_B: Array) -> None:
         self._first_B, self._length_B = self._first_B[sentence_B], self._length_B[sentence_B]

@@ -87,7 +87,7 @@ class CpuEngine:
 
 
 class CpuDecoding:
-    """One batch being decoded (search's Decoding protocol, without what only sampling needs)."""
+    """One batch being decoded (search's Decoding protocol)."""
 
     def __init__(self, engine: CpuEngine, candidates: Candidates) -> None:
         self._engine, self._candidates = engine, candidates
@@ -148,7 +148,10 @@ class CpuDecoding:
         return rows
 
     def log_probs(self, id_BW: Array) -> "Tensor":
-        raise NotImplementedError("the CPU engine does not sample")
+        """For searches with constraints; those without do not need PyTorch."""
+        import torch
+
+        return torch.from_numpy(self._candidates.logits(self._step(id_BW))).log_softmax(dim=-1)
 
     def reorder(self, parent_BW: Array) -> None:
         self._entry_BWT = np.take_along_axis(self._entry_BWT, parent_BW[:, :, np.newaxis], axis=1)

@@ -1,0 +1,221 @@
+"""Terms whose translation is given: where their source occurs, and whether their target appears. Knows no models.
+
+A glossary is a file of lines `source TAB target [TAB case [TAB note]]`. Both terms may have alternatives, separated by
+`|`. A line that starts with `#` is a comment.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, get_args
+
+from dragoman.data.corpus import read_lines
+from dragoman.decode.constraints import Ids, Spelling
+from dragoman.decode.phrases import Form, Phrase
+from dragoman.errors import DataError
+from dragoman.text.normalize import normalize
+from dragoman.text.tokenizer import Tokenizer
+
+Case = Literal["any", "exact"]
+MOST_ALTERNATIVES = 32
+# What a word may end in and still be the term: inflection that only adds letters. Others are alternatives.
+ENDINGS = {
+    "": ("s", "es", "'s", "’s"),
+    "de": ("e", "n", "en", "er", "ern", "em", "es", "s", "ens", "ns"),
+}
+LONGEST_UNSPACED = 32  # letters of a term in a language without spaces
+_WORD, _WORD_OR_MARK = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Term:
+    """Wherever one of the sources occurs, one of the targets must appear."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    case: Case = "any"
+    once: bool = False  # and no second time
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(_bounded(re.escape(target), target) for target in self.targets))
+
+    @cached_property
+    def _at_start(self) -> re.Pattern[str]:
+        """A term in lower case begins with a capital where it begins a sentence."""
+        capitals = [target[0].upper() + target[1:] for target in self.targets]
+        return re.compile(rf"\W*(?:{'|'.join(_bounded(re.escape(each), each) for each in capitals)})")
+
+    def count_in(self, text: str) -> int:
+        """How often one of the targets appears in a translation."""
+        found = len(self._pattern.findall(text))
+        return found or int(self._at_start.match(text) is not None)
+
+    def is_kept(self, text: str) -> bool:
+        return self.count_in(text) == 1 if self.once else self.count_in(text) > 0
+
+
+TermsIn = Callable[[str], list[Term]]  # those that a source text asks for
+
+
+def no_terms(text: str) -> list[Term]:
+    return []
+
+
+class Glossary:
+    """Many terms, found quickly. `language` is that of the source, if it is known: it says how words inflect."""
+
+    def __init__(self, terms: Iterable[Term], language: str = "") -> None:
+        self._endings = ENDINGS.get(language, ENDINGS[""])
+        self._by_word: dict[str, list[_Entry]] = {}
+        for term in terms:
+            for source in term.sources:
+                first = _WORD.match(source)
+                key = first.group().casefold() if first else source[0]
+                self._by_word.setdefault(key, []).append(_Entry(source, term, self._endings))
+
+    def __len__(self) -> int:
+        return len({id(entry.term) for found in self._by_word.values() for entry in found})
+
+    def terms_in(self, text: str) -> list[Term]:
+        """The terms that occur in a source text, each once; of terms that overlap, the one that starts first."""
+        found: dict[int, Term] = {}
+        place = 0
+        for start, word in _words(text):
+            if start < place:
+                continue
+            for entry in self._candidates(word):
+                if match := entry.pattern.match(text, start):
+                    found.setdefault(id(entry.term), entry.term)
+                    place = match.end()
+                    break
+        return list(found.values())
+
+    def _candidates(self, word: str) -> "list[_Entry]":
+        """Terms that may begin with this word, which may be inflected; the longest first."""
+        word = word.casefold()
+        stems = [word, *(word[: -len(ending)] for ending in self._endings if word.endswith(ending))]
+        found = [entry for stem in stems for entry in self._by_word.get(stem, ())]
+        if word and not _has_case(word[0]):  # in a language without spaces, a word begins anywhere
+            sizes = range(1, min(len(word), LONGEST_UNSPACED))
+            found += [entry for size in sizes for entry in self._by_word.get(word[:size], ())]
+        return sorted(found, key=lambda entry: -len(entry.source))
+
+
+def _words(text: str) -> Iterator[tuple[int, str]]:
+    """Where a term may start, and the word there. In a language without spaces that is at every letter."""
+    for match in _WORD_OR_MARK.finditer(text):
+        yield match.start(), match.group()
+        if not _has_case(match.group()[0]):
+            for place in range(match.start() + 1, match.end()):
+                yield place, text[place : min(match.end(), place + LONGEST_UNSPACED)]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One source of a term. Its pattern is compiled when it is first needed: a glossary may have very many."""
+
+    source: str
+    term: Term
+    endings: tuple[str, ...]
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        words = r"\s+".join(re.escape(word) for word in self.source.split())
+        endings = f"(?:{'|'.join(map(re.escape, self.endings))})?" if _has_case(self.source[-1]) else ""
+        return re.compile(
+            _bounded(words + endings, self.source), re.IGNORECASE if self.term.case == "any" else re.NOFLAG
+        )
+
+
+GlossaryLike = Glossary | str | os.PathLike[str] | Iterable[Sequence[str]]
+
+
+def _bounded(pattern: str, text: str) -> str:
+    """A pattern that only matches whole words, in a language that separates them."""
+    before = r"(?<!\w)" if _has_case(text[0]) or text[0].isdecimal() else ""
+    after = r"(?!\w)" if _has_case(text[-1]) or text[-1].isdecimal() else ""
+    return before + pattern + after
+
+
+def _has_case(letter: str) -> bool:
+    return letter.isupper() or letter.islower()
+
+
+def read_glossary(path: str | os.PathLike[str], language: str = "") -> Glossary:
+    """Read a file of terms; raise DataError, with its line, for one that is wrong."""
+    terms: list[Term] = []
+    for number, line in enumerate(read_lines(Path(path)), start=1):
+        where = f"{os.fspath(path)}:{number}"
+        if line.problem:
+            raise DataError(f"{where}: {line.problem}; fix the line")
+        if line.text.strip() and not line.text.startswith("#"):
+            terms.append(_term(line.text.split("\t"), where))
+    if not terms:
+        raise DataError(f"{os.fspath(path)}: has no terms; write `source TAB target` on each line")
+    return Glossary(terms, language)
+
+
+def glossary_of(pairs: Iterable[Sequence[str]], language: str = "") -> Glossary:
+    """A glossary from pairs of terms, each with the same fields as a line of a file."""
+    return Glossary([_term(list(pair), f"glossary: entry {number}") for number, pair in enumerate(pairs, 1)], language)
+
+
+def _term(fields: Sequence[str], where: str) -> Term:
+    if len(fields) < 2:
+        raise DataError(f"{where}: has no target term; write `source TAB target`")
+    sources, targets = (_alternatives(field, where) for field in fields[:2])
+    case = fields[2].strip() if len(fields) > 2 else ""
+    if case and case not in get_args(Case):
+        raise DataError(f"{where}: the case rule is {case!r}; write any or exact, or leave it out")
+    is_exact = case == "exact" or (not case and sources[0] != sources[0].lower())
+    return Term(sources, targets, "exact" if is_exact else "any")
+
+
+def _alternatives(field: str, where: str) -> tuple[str, ...]:
+    found = tuple(normalize(each) for each in field.split("|"))
+    if not all(found):
+        raise DataError(f"{where}: a term is empty; write `source TAB target`")
+    if len(found) > MOST_ALTERNATIVES:
+        raise DataError(f"{where}: {len(found)} alternatives; write at most {MOST_ALTERNATIVES}")
+    return found
+
+
+class Speller:
+    """Writes terms in the pieces of a vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer, spelling: Spelling) -> None:
+        self._tokenizer, self._spelling = tokenizer, spelling
+
+    def phrase(self, term: Term) -> Phrase | None:
+        """What a search must write; None if the vocabulary cannot."""
+        forms = [form for target in term.targets for form in self._forms(target)]
+        if not forms:
+            return None
+        ends_in_word = all(_has_case(target[-1]) or target[-1].isdecimal() for target in term.targets)
+        return Phrase(tuple(forms), self._spelling.continues_word if ends_in_word else frozenset(), term.once)
+
+    def _forms(self, target: str) -> list[Form]:
+        after_mark = self._after_mark(target)
+        if not (_has_case(target[0]) or target[0].isdecimal()):  # a language without spaces
+            return [Form(after_mark)] if after_mark else []
+        word = tuple(self._tokenizer.encode(target))
+        if self._tokenizer.vocabulary.unk in word:
+            return []
+        capital = tuple(self._tokenizer.encode(target[0].upper() + target[1:]))
+        start = frozenset([self._tokenizer.vocabulary.bos])
+        forms = [Form(word), *([Form(capital, start)] if capital != word else [])]
+        return [*forms, Form(after_mark, self._spelling.ends_between_words)] if after_mark else forms
+
+    def _after_mark(self, target: str) -> Ids:
+        """Its ids where no space precedes it."""
+        mark = "("
+        ids = self._tokenizer.encode(mark + target)
+        for size in range(1, len(ids)):
+            if self._spelling.text(tuple(ids[:size])) == self._spelling.of(mark):
+                rest = tuple(ids[size:])
+                return () if self._tokenizer.vocabulary.unk in rest else rest
+        return ()
