@@ -14,7 +14,7 @@ from typing import Any
 from dragoman.config import LARGEST
 from dragoman.errors import ConfigError, ModelError
 from dragoman.text.normalize import SPACE_MARK, Normalization, normalize, normalize_all
-from dragoman.text.tokenizer import Kind, PieceTable, Tokenizer
+from dragoman.text.tokenizer import Kind, PieceTable, Span, Tokenizer
 from dragoman.text.vocabulary import NUM_SPECIAL, VOCABULARY
 
 TEXT_START = NUM_SPECIAL  # the first id after the special ones
@@ -42,6 +42,10 @@ class ByteLevelTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         found = self._backend.encode_batch(normalize_all(texts, self.normalization), add_special_tokens=False)
         return [[TEXT_START, *each.ids] for each in found]
+
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
+        found = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        return [([TEXT_START, *each.ids], [(0, 0), *each.offsets]) for each in found]
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         spelled = self._bytes

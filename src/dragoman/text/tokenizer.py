@@ -35,6 +35,7 @@ COVERAGE_WITH_BYTES = 0.9999
 
 LANGUAGE_TAG = re.compile(r">>[\w.+@-]{1,64}<<")
 Kind = Literal["unigram", "bpe", "word", "char"]
+Span = tuple[int, int]  # [start, end), in characters
 # Field numbers and values in sentencepiece's model file, a protocol buffer; the processor does not expose its kind.
 TRAINER_SPEC, MODEL_TYPE = 2, 3
 DENORMALIZER_SPEC, CHARACTER_MAP = 5, 2
@@ -97,6 +98,28 @@ class Tokenizer:
             return [self.encode(texts[0])]
         rows: list[list[int]] = self._processor.encode(normalize_all(texts, self.normalization))
         return rows
+
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
+        """Encode each text, and say where in it each piece stands; all must be normalised.
+
+        A piece that begins with a space covers it. Those that spell one character byte by byte all cover it.
+        """
+        messages: list[bytes] = self._processor.encode(list(texts), out_type="serialized_proto")
+        return [self._spans(text, message) for text, message in zip(texts, messages, strict=True)]
+
+    def _spans(self, text: str, message: bytes) -> tuple[list[int], list[Span]]:
+        from sentencepiece import sentencepiece_pb2
+
+        pieces = sentencepiece_pb2.SentencePieceText.FromString(message).pieces
+        ids, spans = [piece.id for piece in pieces], [(piece.begin, piece.end) for piece in pieces]
+        for number in range(len(ids) - 2, -1, -1):
+            # the last of a character's bytes covers it, and those before it cover nothing
+            if spans[number][0] == spans[number][1] and self._processor.is_byte(ids[number]):
+                spans[number] = spans[number + 1]
+        if not text.isascii():
+            characters = _character_offsets(text)
+            spans = [(characters[start], characters[end]) for start, end in spans]
+        return ids, spans
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return one line of text; bytes that are not UTF-8 become U+FFFD."""
@@ -190,6 +213,12 @@ def _load(model: bytes) -> Any:
             "give a tokenizer that dragoman trained"
         )
     return processor
+
+
+def _character_offsets(text: str) -> list[int]:
+    """At each offset in the UTF-8 bytes of a text, that in its characters."""
+    offsets = [number for number, character in enumerate(text) for _ in character.encode()]
+    return [*offsets, len(text)]
 
 
 def _field(message: bytes, number: int) -> int | bytes | None:
