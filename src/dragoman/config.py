@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import numbers
+import re
 import tomllib
 import types
 import typing
@@ -23,6 +24,7 @@ from dragoman.errors import ConfigError, suggestion
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 LARGEST = 1_000_000  # far above any size in a model; exceeded only by hostile or mistyped files
+_ALIGNMENT_HEAD = re.compile(r"[1-9][0-9]{0,5}\.[1-9][0-9]{0,5}\.(output|input)")
 
 
 def require(holds: bool, message: str) -> None:
@@ -587,6 +589,7 @@ class DecodeConfig:
     no_repeat_ngram: int = 0  # no sequence of this many tokens occurs twice in a sentence; 0: any may
     banned: tuple[str, ...] = ()  # words that do not appear in a translation
     shortlist: bool = False  # use the model's shortlist of target pieces, if it has one and the CPU engine searches
+    alignment_heads: tuple[str, ...] = ()  # that align words, such as 2.4.output; none: of the layer where they agree
     batch_size: int = 0  # sentences at a time; 0: 64, 512 with the CUDA engine, 32 with the CPU engine
     threads: int = 0  # CPU threads; 0: one for a small model, else one per core, unless OMP_NUM_THREADS is set
 
@@ -604,6 +607,11 @@ class DecodeConfig:
         _require_range("decode", "min_length", self.min_length, 0, 100_000)
         _require_range("decode", "no_repeat_ngram", self.no_repeat_ngram, 0, 100_000)
         require(all(word.strip() for word in self.banned), "decode.banned: a word is blank; leave it out")
+        for name in self.alignment_heads:
+            require(
+                _ALIGNMENT_HEAD.fullmatch(name) is not None,
+                f"decode.alignment_heads: {name!r} is not LAYER.HEAD.output or LAYER.HEAD.input; write 2.4.output",
+            )
         require(
             self.sampling or self.n_best <= self.beam,
             f"decode.n_best: {self.n_best} is more than beam={self.beam}; widen the beam or ask for fewer",

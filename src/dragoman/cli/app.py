@@ -6,6 +6,7 @@ import typer
 
 from dragoman import __version__
 from dragoman.cli import (
+    align,
     classify,
     compress,
     config,
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command("train")(train.command)
 app.command("translate")(translate.command)
 app.command("score")(score.command)
+app.command("align")(align.command)
 app.command("evaluate")(evaluate.command)
 app.command("inspect")(inspect.command)
 app.command("report")(report.command)

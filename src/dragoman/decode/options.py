@@ -23,5 +23,6 @@ class DecodeOptions(TypedDict, total=False):
     no_repeat_ngram: int
     banned: Sequence[str]
     shortlist: bool
+    alignment_heads: Sequence[str]
     batch_size: int
     threads: int

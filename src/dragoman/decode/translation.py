@@ -7,6 +7,8 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.decode.alignment import agreeing_layer
+
 Status = Literal["translated", "empty", "split", "truncated", "altered", "failed"]
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
@@ -39,8 +41,7 @@ class Attention:
     @property
     def alignment_layer(self) -> int:
         """Index of the layer whose heads agree most on what to attend to, not counting the source's </s>."""
-        means = self.cross.mean(axis=1)[:, :, :-1]
-        return int(means.max(axis=2, initial=0.0).mean(axis=1).argmax())
+        return agreeing_layer(self.cross[..., :-1])
 
     def _repr_html_(self) -> str:
         """The alignment as a heatmap, for notebooks."""

@@ -51,6 +51,7 @@ from dragoman.text.sentences import sentences
 if TYPE_CHECKING:
     import torch
 
+    from dragoman.decode.alignment import Alignment, Link
     from dragoman.decode.engines.cpu import CpuEngine
     from dragoman.decode.engines.cuda import CudaSearch
     from dragoman.decode.engines.plain import Engine
@@ -231,6 +232,7 @@ class Translator:
         no_repeat_ngram: no sequence of this many tokens occurs twice in a sentence; 0 allows any.
         banned: words that do not appear, as they are written.
         shortlist: search only among the target pieces that the model's shortlist allows; in the CPU engine.
+        alignment_heads: what `align` takes alignments from; a search does not depend on it.
         batch_size: sentences translated at a time; 0 is what suits the engine.
         threads: CPU threads; 0 takes one per core, and one for a small model.
         """
@@ -286,6 +288,8 @@ class Translator:
             raise ConfigError(f"{name}: unknown option; {hint}")
         if "banned" in options:
             options["banned"] = tuple(_texts("banned", options["banned"]))
+        if "alignment_heads" in options:
+            options["alignment_heads"] = tuple(_texts("alignment_heads", options["alignment_heads"]))
         chosen = self._sized(replace(self.config.decode, **options))  # type: ignore[arg-type]
         if chosen.banned:
             self._require_spelling("banned")
@@ -379,11 +383,49 @@ class Translator:
         """
         if isinstance(sources, str) and isinstance(targets, str):
             return self.score([sources], [targets], batch_size)[0]
-        sources, targets = _texts("sources", sources), _texts("targets", targets)
-        if len(sources) != len(targets):
-            raise ConfigError(f"score: {len(sources)} sources and {len(targets)} targets; give one target per source")
+        sources, targets = self._pairs_of("score", sources, targets)
         options = self.config.decode if batch_size is None else self.options(batch_size=batch_size)
         return self._score(self._encoded_pairs(sources, targets), options.batch_size or BATCH_SIZES["plain"])
+
+    @overload
+    def align(  # type: ignore[overload-overlap]
+        self, sources: str, targets: str, heads: Sequence[str] | None = None
+    ) -> "list[Link]": ...
+    @overload
+    def align(
+        self, sources: Iterable[str], targets: Iterable[str], heads: Sequence[str] | None = None
+    ) -> "list[list[Link]]": ...
+    def align(
+        self, sources: str | Iterable[str], targets: str | Iterable[str], heads: Sequence[str] | None = None
+    ) -> "list[Link] | list[list[Link]]":
+        """Return which words of each source and target belong together, as (source word, target word) from 0.
+
+        Words are those of `text.split()`. Two strings give one list of links, two lists give one for each pair. `heads`
+        are the model's `decode.alignment_heads` unless given, such as those of `choose_alignment_heads`. PairError is
+        raised as by `score`.
+        """
+        if isinstance(sources, str) and isinstance(targets, str):
+            return self.align([sources], [targets], heads)[0]
+        return [alignment.links for alignment in self.align_pieces(sources, targets, heads)]
+
+    def align_pieces(
+        self, sources: Iterable[str], targets: Iterable[str], heads: Sequence[str] | None = None
+    ) -> "list[Alignment]":
+        """The same for pieces: how much each attends to each, and where in the texts as written they stand."""
+        from dragoman.decode.aligner import cross_attention, heads_of
+
+        chosen = heads_of(self, heads)
+        lines = self._pairs_of("align", sources, targets)
+        return [pair.alignment(chosen) for pair in cross_attention(self, *lines)]
+
+    def choose_alignment_heads(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[str, ...]:
+        """The heads that align these pairs best, found without known alignments: a value of `decode.alignment_heads`.
+
+        A few hundred pairs are enough. None from too few: then the layer is taken whose heads agree most.
+        """
+        from dragoman.decode.aligner import choose_heads
+
+        return tuple(map(str, choose_heads(self, *self._pairs_of("choose_alignment_heads", sources, targets))))
 
     @contextmanager
     def inference(self, threads: int | None = None) -> Iterator[None]:
@@ -399,24 +441,31 @@ class Translator:
 
     # From pairs to scores
 
+    def _pairs_of(
+        self, caller: str, sources: str | Iterable[str], targets: str | Iterable[str]
+    ) -> tuple[list[str], list[str]]:
+        """The arguments as lists of equal length, or raise."""
+        lists = _texts("sources", sources), _texts("targets", targets)
+        count, others = map(len, lists)
+        if count != others:
+            raise ConfigError(f"{caller}: {count} sources and {others} targets; give one target per source")
+        return lists
+
     def _encoded_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """The ids of pairs, without special ids; each is checked to be valid text that fits the model."""
-        lines = {"source": [text_line(text) for text in sources], "target": [text_line(text) for text in targets]}
-        for side, own in lines.items():
-            for number, line in enumerate(own, start=1):
-                if line.problem:
-                    raise PairError(number, f"{side}: {line.problem}; fix the text")
+        source_lines, target_lines = valid_pairs(sources, targets)
         tag = self.language_tag(self.config.decode)
-        source_ids = [
-            [*tag, *ids] for ids in self.tokenizers.source.encode_batch([line.text for line in lines["source"]])
-        ]
-        target_ids = self.tokenizers.target.encode_batch([line.text for line in lines["target"]])
-        pairs = list(zip(source_ids, target_ids, strict=True))
+        source_ids = [[*tag, *ids] for ids in self.tokenizers.source.encode_batch(source_lines)]
+        pairs = list(zip(source_ids, self.tokenizers.target.encode_batch(target_lines), strict=True))
+        self.require_room(pairs)
+        return pairs
+
+    def require_room(self, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> None:
+        """Raise a PairError for the first pair of ids, without </s>, that is longer than the model can take."""
         longest = self.config.model.longest or sys.maxsize
         for number, pair in enumerate(pairs, start=1):
             if max(map(len, pair)) >= longest:
                 raise PairError(number, f"{max(map(len, pair)) + 1} pieces; this model takes at most {longest}")
-        return pairs
 
     def _score(self, pairs: list[tuple[list[int], list[int]]], batch_size: int) -> list[float]:
         """Score in batches bucketed by length, of at most `batch_size` pairs and SCORED_TOKENS tokens."""
@@ -856,6 +905,16 @@ def _texts(name: str, given: Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             raise ConfigError(f"{name} {number}: is {type(text).__name__}; give a list of strings")
     return texts
+
+
+def valid_pairs(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The texts without a byte order mark, or raise a PairError for the first that is not valid text."""
+    lines = {"source": [text_line(text) for text in sources], "target": [text_line(text) for text in targets]}
+    for side, own in lines.items():
+        for number, line in enumerate(own, start=1):
+            if line.problem:
+                raise PairError(number, f"{side}: {line.problem}; fix the text")
+    return [line.text for line in lines["source"]], [line.text for line in lines["target"]]
 
 
 def windows(lines: Iterable[T], size: int) -> Iterator[list[T]]:

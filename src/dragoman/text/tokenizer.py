@@ -6,6 +6,7 @@ encodes to a special id. Whatever the ids, `decode` returns one normalised line.
 
 import functools
 import hashlib
+import importlib
 import io
 import random
 import re
@@ -108,9 +109,8 @@ class Tokenizer:
         return [self._spans(text, message) for text, message in zip(texts, messages, strict=True)]
 
     def _spans(self, text: str, message: bytes) -> tuple[list[int], list[Span]]:
-        from sentencepiece import sentencepiece_pb2
-
-        pieces = sentencepiece_pb2.SentencePieceText.FromString(message).pieces
+        messages: Any = importlib.import_module("sentencepiece.sentencepiece_pb2")  # protobuf is slow to import
+        pieces = messages.SentencePieceText.FromString(message).pieces
         ids, spans = [piece.id for piece in pieces], [(piece.begin, piece.end) for piece in pieces]
         for number in range(len(ids) - 2, -1, -1):
             # the last of a character's bytes covers it, and those before it cover nothing

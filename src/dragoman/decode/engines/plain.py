@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Self, TypeAlias
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -143,6 +144,17 @@ class Engine:
         target = torch.tensor([target_input], device=self.device)
         _, weights = self._model(source, target, need_weights=True, **self._masking(1))
         return weights
+
+    def cross_attention(self, batch: Batch) -> Array:
+        """What every head attends to in the source, by teacher forcing: [L, B, H, T, S]; L is 0 if none does."""
+        batch, weights = batch.to(self.device), AttentionWeights()
+        masking = self._masking(len(batch.source_ids))
+        memory = self._model.encode(batch.source_ids, batch.source_allowed, **masking)
+        cache = self._model.start(memory, batch.source_allowed, **masking)
+        self._model.decode_states(batch.target_input, cache, weights)
+        if not weights.cross:
+            return np.zeros((0, len(batch.source_ids), 0, batch.target_input.size(1), batch.source_ids.size(1)))
+        return torch.stack(weights.cross).float().cpu().numpy()
 
     def predict(self, batch: Batch, count: int) -> Predictions:
         """What the model predicts at every position, by teacher forcing."""
