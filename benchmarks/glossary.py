@@ -132,7 +132,7 @@ def main() -> None:
     known = dictionary(text, wanted)
     print(f"{len(known):,} pairs of words", file=sys.stderr)
     translator = dragoman.load(options.model)
-    sets = {}
+    sets: dict[str, dict[str, dict[str, float]]] = {}
     for name in SETS:
         found = examples(options.data, name, known, options.lines)
         sets[name] = {

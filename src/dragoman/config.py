@@ -569,6 +569,9 @@ class TrainConfig:
         _require_range("train", "learning_rate", self.learning_rate, 0.0, 100.0)
 
 
+PROTECTED = ("placeholders", "addresses", "tags", "numbers")  # kinds of spans that a translation can keep
+
+
 @dataclass(frozen=True)
 class DecodeConfig:
     """How a translation is searched for. Defaults are the paper's: beam 4, alpha 0.6, at most input + 50."""
@@ -588,6 +591,7 @@ class DecodeConfig:
     min_length: int = 0  # a translation has at least this many tokens, each sentence by itself
     no_repeat_ngram: int = 0  # no sequence of this many tokens occurs twice in a sentence; 0: any may
     banned: tuple[str, ...] = ()  # words that do not appear in a translation
+    protect: tuple[str, ...] = ("placeholders", "addresses", "tags")  # what stays as it is; numbers too, on request
     shortlist: bool = False  # use the model's shortlist of target pieces, if it has one and the CPU engine searches
     alignment_heads: tuple[str, ...] = ()  # that align words, such as 2.4.output; none: of the layer where they agree
     batch_size: int = 0  # sentences at a time; 0: 64, 512 with the CUDA engine, 32 with the CPU engine
@@ -607,6 +611,8 @@ class DecodeConfig:
         _require_range("decode", "min_length", self.min_length, 0, 100_000)
         _require_range("decode", "no_repeat_ngram", self.no_repeat_ngram, 0, 100_000)
         require(all(word.strip() for word in self.banned), "decode.banned: a word is blank; leave it out")
+        for name in self.protect:
+            require_choice("decode.protect", name, PROTECTED)
         for name in self.alignment_heads:
             require(
                 _ALIGNMENT_HEAD.fullmatch(name) is not None,

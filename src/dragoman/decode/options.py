@@ -22,6 +22,7 @@ class DecodeOptions(TypedDict, total=False):
     min_length: int
     no_repeat_ngram: int
     banned: Sequence[str]
+    protect: Sequence[str]
     shortlist: bool
     alignment_heads: Sequence[str]
     batch_size: int

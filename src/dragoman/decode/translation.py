@@ -99,6 +99,7 @@ class Details(TypedDict):
     source_tokens: tuple[str, ...]
     tokens: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
+    pieces: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Translation:
     source_tokens: _Detail[tuple[str, ...]] = _Detail(())
     tokens: _Detail[tuple[str, ...]] = _Detail(())
     alternatives: _Detail[tuple[Alternative, ...]] = _Detail(())  # best first, including this one
+    pieces: _Detail[tuple[tuple[str, str], ...]] = _Detail(())  # what was translated on its own, and to what
     attention: Attention | None = None  # only on request
     reason: str = ""  # why it failed, or what was altered
 

@@ -36,11 +36,14 @@ from dragoman.decode.combinations import best_combinations
 from dragoman.decode.constraints import Prefix, Spelling, rules_of
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.halving import in_halves
+from dragoman.decode.keeping import Restored, restore_kept, restored_line
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.phrases import Phrases
+from dragoman.decode.protection import Protected, Protector, has_words, protect_parts, without_own
 from dragoman.decode.search import Hypothesis
 from dragoman.decode.terms import Glossary, GlossaryLike, Speller, Term, TermsIn, glossary_of, no_terms, read_glossary
 from dragoman.decode.translation import Alternative, Array, Attention, Details, Status, Translation, translated
+from dragoman.documents.document import Parts
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.machine import choose_threads, find_device
 from dragoman.model.footprint import parameter_counts
@@ -231,6 +234,7 @@ class Translator:
         min_length: least number of tokens of a sentence's translation.
         no_repeat_ngram: no sequence of this many tokens occurs twice in a sentence; 0 allows any.
         banned: words that do not appear, as they are written.
+        protect: what comes out as it is: any of "placeholders", "addresses", "tags", "numbers".
         shortlist: search only among the target pieces that the model's shortlist allows; in the CPU engine.
         alignment_heads: what `align` takes alignments from; a search does not depend on it.
         batch_size: sentences translated at a time; 0 is what suits the engine.
@@ -288,6 +292,8 @@ class Translator:
             raise ConfigError(f"{name}: unknown option; {hint}")
         if "banned" in options:
             options["banned"] = tuple(_texts("banned", options["banned"]))
+        if "protect" in options:
+            options["protect"] = tuple(_texts("protect", options["protect"]))
         if "alignment_heads" in options:
             options["alignment_heads"] = tuple(_texts("alignment_heads", options["alignment_heads"]))
         chosen = self._sized(replace(self.config.decode, **options))  # type: ignore[arg-type]
@@ -367,6 +373,35 @@ class Translator:
         for window in windows:
             yield from self._translate(window, options, attention, start, advance, terms_in)
             start += len(window)
+
+    def stream_parts(
+        self,
+        windows: Iterable[Sequence[Parts]],
+        *,
+        options: DecodeConfig | None = None,
+        glossary: Glossary | None = None,
+        advance: Advance = no_progress,
+    ) -> Iterator[tuple[Translation, Parts | None]]:
+        """Yield a translation for each text with marks and kept words, and the same with these; None if it failed."""
+        options = self._sized(options or self.config.decode)
+        terms_in = no_terms if glossary is None else glossary.terms_in
+        protector = Protector(options.protect) if options.protect else None
+        for window in windows:
+            lines = [protect_parts(parts, protector) for parts in window]
+            worded = [number for number, line in enumerate(lines) if has_words(line.parts)]
+            results: list[tuple[Translation, Parts | None]] = [
+                (Translation(line.text, line.text, "translated"), parts)
+                for line, parts in zip(lines, window, strict=True)
+            ]
+            advance(len(lines) - len(worded))
+            own = [lines[number] for number in worded]
+            first = self._translate_window([line.text for line in own], options, False, 0, advance, terms_in)
+            found = self._restore(own, first, options, False, terms_in)
+            for number, restored in zip(worded, found, strict=True):
+                is_failed = restored.translation.status == "failed"
+                parts = None if is_failed else without_own(restored.parts, lines[number].originals)
+                results[number] = (restored.translation, parts)
+            yield from results
 
     @overload
     def score(  # type: ignore[overload-overlap]
@@ -493,6 +528,44 @@ class Translator:
     # From lines to pieces, from pieces to hypotheses, and back
 
     def _translate(
+        self,
+        lines: Sequence[str | Line],
+        options: DecodeConfig,
+        attention: bool,
+        start: int = 0,
+        advance: Advance = no_progress,
+        terms_in: TermsIn = no_terms,
+    ) -> list[Translation]:
+        """Translate one window of lines, and keep in each what is to be kept; `start`: how many lines came before."""
+        if not options.protect:
+            return self._translate_window(lines, options, attention, start, advance, terms_in)
+        protect = Protector(options.protect).protect
+        kept = {number: found for number, line in enumerate(lines) if (found := protect(_text_of(line))) is not None}
+        texts = [kept[number].text if number in kept else line for number, line in enumerate(lines)]
+        results = self._translate_window(texts, options, attention, start, advance, terms_in)
+        first = [results[number] for number in kept]
+        for (number, line), restored in zip(
+            kept.items(), self._restore(list(kept.values()), first, options, attention, terms_in), strict=True
+        ):
+            results[number] = restored_line(_text_of(lines[number]), line, restored)
+        return results
+
+    def _restore(
+        self,
+        lines: list[Protected],
+        translations: list[Translation],
+        options: DecodeConfig,
+        attention: bool,
+        terms_in: TermsIn,
+    ) -> list[Restored]:
+        def translate(texts: list[str], terms: list[Term]) -> list[Translation]:
+            stand_ins = Glossary(terms)
+            both: TermsIn = (lambda text: [*terms_in(text), *stand_ins.terms_in(text)]) if terms else terms_in
+            return self._translate_window(texts, options, attention, terms_in=both)
+
+        return restore_kept(lines, translations, translate, self.align_pieces)
+
+    def _translate_window(
         self,
         lines: Sequence[str | Line],
         options: DecodeConfig,
@@ -917,6 +990,10 @@ def valid_pairs(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[st
     return [line.text for line in lines["source"]], [line.text for line in lines["target"]]
 
 
+def _text_of(line: str | Line) -> str:
+    return line.text if isinstance(line, Line) else line
+
+
 def windows(lines: Iterable[T], size: int) -> Iterator[list[T]]:
     """Group lines into windows."""
     rest = iter(lines)
@@ -932,6 +1009,7 @@ def _details(
         combinations = [[*samples] for samples in zip(*choices, strict=True)]
     else:
         combinations = best_combinations(choices, options.n_best)
+    best = tokenizers.target.decode_batch([hypothesis.ids for hypothesis in combinations[0]])
     rows = [hypothesis.ids for combination in combinations[1:] for hypothesis in combination]
     decoded = iter(tokenizers.target.decode_batch(rows))
     texts = [text, *(_join(pieces, decoded) for _ in combinations[1:])]
@@ -942,6 +1020,7 @@ def _details(
         source_tokens=tuple(tokenizers.source.pieces([token for piece in pieces for token in piece.ids])),
         tokens=alternatives[0].tokens,
         alternatives=alternatives,
+        pieces=tuple(zip((piece.text for piece in pieces), best, strict=True)),
     )
 
 
