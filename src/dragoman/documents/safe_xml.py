@@ -13,7 +13,8 @@ def parse_xml(content: bytes, name: str) -> etree._ElementTree:
     try:
         tree = etree.fromstring(content, parser).getroottree()
     except etree.XMLSyntaxError as error:
-        raise DataError(f"{name}: invalid XML ({error.msg}); fix the file") from None
+        problem = " ".join(str(error.msg).split())  # some have a newline within
+        raise DataError(f"{name}: invalid XML ({problem}); fix the file") from None
     declarations = tree.docinfo.internalDTD
     if declarations is not None and any(True for _ in declarations.iterentities()):
         raise DataError(f"{name}: declares XML entities, which can hide anything; remove them from its DOCTYPE")
