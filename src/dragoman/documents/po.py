@@ -20,7 +20,7 @@ SPACE = " \t\r\n\f\v"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CHARSET = re.compile(rb"Content-Type:[^\r\n\"]*charset=([^\s\"\\;]+)", re.IGNORECASE)
-_PROBE = rb'msgid "\n\u0041+AEE- XN--BCHER-KVA.DE-"'  # reads differently in an encoding that does not extend ASCII
+_PROBE = rb'msgid "\n\u0041+AEE-.xn--bcher-kva.-"'  # reads differently in an encoding that does not extend ASCII
 _LINE = re.compile(
     r"(?P<keyword>(?:msgctxt|msgid_plural|msgid|msgstr(?:\[\d{1,3}\])?|domain)(?=[\s\"]|\Z))?"
     r'\s*(?P<strings>(?:"(?:[^"\\]|\\.)*+"\s*)*+)'
@@ -66,7 +66,7 @@ class _Entry:
 
     @property
     def is_header(self) -> bool:
-        return "msgctxt" not in self.fields and not self.value("msgid")
+        return self.fields.keys() == {"msgid", "msgstr"} and not self.value("msgid")
 
     @property
     def translations(self) -> list[_Field]:
