@@ -81,7 +81,7 @@ def _units(file: XmlText, options: Options) -> Iterator[_Unit]:
             flow = read_flow(file, _segment(file, source), _describe, keep_space=True)
             yield _Unit(source, target, variants[-1], flow)
     if found and not has_source:
-        raise DataError(f"{file.name}: has no text in {language}; its languages are {', '.join(sorted(found))}")
+        raise DataError(f"{file.name}: has no text in {language!r}; its languages are {', '.join(sorted(found))}")
 
 
 def _language(variant: etree._Element) -> str:
