@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polib
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.documents import po
@@ -270,6 +270,10 @@ def test_compiled_catalogue_gives_the_right_form(language: str, tmp_path: Path) 
     assert found == expected
 
 
+def test_singular_comes_before_plural_whatever_the_order_of_forms() -> None:
+    assert texts(TEMPLATE, target_language="ar")[1:] == ["%d file", "%d files"]
+
+
 def test_header_rule_wins_over_the_rule_of_the_language() -> None:
     content = CATALOGUE.replace(b"nplurals=2; plural=(n != 1);", b"nplurals=3; plural=n==1 ? 2 : n==0 ? 0 : 1;")
     entry = next(e for e in polib.pofile(translate(content, Options(target_language="de")).decode()) if e.msgid_plural)
@@ -335,6 +339,7 @@ def catalogues(draw: st.DrawFn) -> bytes:
     return ("\n\n".join(entries) + end).replace("\n", newline).encode()
 
 
+@settings(max_examples=50)
 @given(catalogues(), st.data())
 def test_catalogue_keeps_what_was_not_translated(content: bytes, data: st.DataObject) -> None:
     options = Options(all=data.draw(st.booleans()), fuzzy=data.draw(st.booleans()))
@@ -533,6 +538,13 @@ def test_character_outside_the_charset_is_refused() -> None:
     assert str(caught.value) == (
         "a.po:27: ISO-8859-1 has no character '\\u3042' of the translation; convert the file to UTF-8"
     )
+
+
+def test_contexts_have_messages_of_their_own() -> None:
+    entries = [context + b'msgid "a"\nmsgstr ""\n' for context in (b"", b'msgctxt ""\n', b'msgctxt "b"\n')]
+    assert texts(b"".join(entries)) == ["a", "a", "a"]
+    with pytest.raises(DataError, match=r"^a\.po:7: the message of line 4 again; remove one, or use msguniq$"):
+        po.parse(b"".join([*entries[:2], entries[1]]), Options(), "a.po")
 
 
 def test_domains_have_messages_of_their_own() -> None:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -165,6 +165,12 @@ def test_marks_may_be_reordered() -> None:
     ]
 
 
+def test_text_within_a_code_is_translated_where_there_is_no_other() -> None:
+    text = MEMORY.replace("Rien en anglais", '<ph>&lt;img alt="<sub>Drapeau</sub>"/&gt;</ph>')
+    assert parse(text).segments[-1].text == "Drapeau"
+    assert variants(translate(text), "de")[-1] == '<ph>&lt;img alt="<sub>DRAPEAU</sub>"/&gt;</ph>'
+
+
 @pytest.mark.parametrize(
     ("old", "new", "options", "message"),
     [
@@ -230,6 +236,7 @@ def memories(draw: st.DrawFn) -> str:
     return f'<tmx version="1.4"><header srclang="en"/><body>{body}</body></tmx>'
 
 
+@settings(max_examples=50)
 @given(memories(), st.booleans(), st.data())
 def test_any_memory_keeps_its_other_variants(text: str, everything: bool, data: st.DataObject) -> None:
     document = parse(text, Options(target_language="de", all=everything))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -416,6 +416,13 @@ def test_encoding_is_kept(codec: str) -> None:
     assert document.render([None] * len(document.segments)) == text.encode(codec)
 
 
+def test_cdata_is_not_used_for_what_the_encoding_lacks() -> None:
+    text = MEMOQ.replace('encoding="UTF-8"', 'encoding="iso-8859-1"')
+    document = xliff.parse(text.encode("iso-8859-1"), GERMAN, "a.xlf")
+    new = document.render([*[None] * (len(document.segments) - 1), ("<Ж>",)])
+    assert etree.fromstring(new).findtext(".//x:trans-unit[@id='7']/x:target", None, NAMES) == "<Ж>"
+
+
 def test_characters_that_xml_cannot_hold_are_left_out() -> None:
     new = translate(QT, GERMAN, lambda parts: ("a\0\x0b\ufffe]]>\r&",))
     assert find(new, "//x:target/text()")[1:] == ["a]]>\r&"] * 3
@@ -478,6 +485,7 @@ def files(draw: st.DrawFn) -> str:
     return text.replace("\n", draw(st.sampled_from(["\n", "\r\n"])))
 
 
+@settings(max_examples=50)
 @given(files(), st.booleans(), st.data())
 def test_any_file_keeps_what_is_not_translated(text: str, everything: bool, data: st.DataObject) -> None:
     document = xliff.parse(text.encode(), Options(target_language="de", all=everything), "a.xlf")

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from lxml import etree
 
 from dragoman.documents.document import Kept, Mark, Parts, Segment, text_of
-from dragoman.documents.xml_text import XML, XmlText, as_cdata, escape
+from dragoman.documents.xml_text import XML, XmlText
 from dragoman.errors import DataError
 
 
@@ -64,11 +64,17 @@ class Flow:
     markup: Mapping[Mark | Kept, Markup]
     inner: "tuple[Flow, ...]"  # of sub elements
     place: str
-    newline: str
+    file: XmlText
 
     @property
     def has_words(self) -> bool:
         return any(isinstance(part, str) and not part.isspace() for part in self.parts)
+
+    def is_translated(self, translations: "Mapping[Flow, Parts]") -> bool:
+        """Whether there is a translation of its words; if it has none, of what is inside."""
+        if self.has_words:
+            return self in translations
+        return any(flow.is_translated(translations) for flow in self.inner)
 
     def all(self) -> "Iterator[Flow]":
         """This flow and those inside it that have something to translate."""
@@ -82,19 +88,19 @@ class Flow:
 
     def render(self, translations: "Mapping[Flow, Parts]") -> str:
         """The content as XML, translated; as it was if there is no translation."""
-        if self not in translations:
+        if not self.is_translated(translations):
             return self.written
-        parts = translations[self]
+        parts = translations.get(self, self.parts)
         given = Counter(part for part in parts if not isinstance(part, str))
         assert given == Counter(self.markup.keys()), f"{self.place}: the translation has other marks"
         assert _is_nested(parts), f"{self.place}: the marks of the translation overlap"
-        cdata = not self.markup and self.written.strip().startswith("<![CDATA[")
-        write = as_cdata if cdata else escape
+        as_cdata = not self.markup and self.written.strip().startswith("<![CDATA[")
+        write = self.file.write
         body = "".join(
-            write(part, self.newline) if isinstance(part, str) else _render_markup(self.markup[part], translations)
+            write(part, as_cdata) if isinstance(part, str) else _render_markup(self.markup[part], translations)
             for part in parts
         )
-        return escape(self.before, self.newline) + body + escape(self.after, self.newline)
+        return write(self.before) + body + write(self.after)
 
 
 def read_flow(file: XmlText, element: etree._Element, describe: Describe, keep_space: bool) -> Flow:
@@ -106,7 +112,7 @@ def read_flow(file: XmlText, element: etree._Element, describe: Describe, keep_s
     if not keep_space:  # the file was indented for people
         parts = tuple(_INDENTED.sub(" ", part) if isinstance(part, str) else part for part in parts)
     place = f"line {file.line(element)}"
-    return Flow(parts, before, after, file.inner(element), markup, tuple(reader.inner), place, file.newline)
+    return Flow(parts, before, after, file.inner(element), markup, tuple(reader.inner), place, file)
 
 
 def pair_flows(flows: Sequence[Flow], translations: Sequence[Parts | None]) -> dict[Flow, Parts]:

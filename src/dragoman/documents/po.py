@@ -95,7 +95,7 @@ class PoDocument:
         self._work: list[_Work] = []
         self._sources: list[_Field] = []  # of the segments
         for entry in file.entries:
-            if not entry.is_header and entry.value("msgid").strip():
+            if entry.value("msgid").strip():  # that of the header is empty
                 self._add(entry)
         self.segments: Sequence[Segment] = tuple(
             Segment((source.value.strip(),), f"line {source.start + 1}") for source in self._sources

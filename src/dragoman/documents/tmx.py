@@ -33,7 +33,7 @@ class TmxDocument:
 
     def render(self, translations: Sequence[Parts | None]) -> bytes:
         given = pair_flows(self._flows, translations)
-        return self._file.render(self._edit(unit, given) for unit in self._units if unit.flow in given)
+        return self._file.render(self._edit(unit, given) for unit in self._units if unit.flow.is_translated(given))
 
     def _edit(self, unit: _Unit, given: Mapping[Flow, Parts]) -> Edit:
         file = self._file

@@ -56,7 +56,7 @@ class XliffDocument:
         return self._file.render(edits)
 
     def _edits(self, unit: _Unit, given: Mapping[Flow, Parts]) -> Iterator[Edit]:
-        if not any(flow in given for flow in unit.flows.values()):
+        if not any(flow.is_translated(given) for flow in unit.flows.values()):
             return
         file, target = self._file, unit.target
         content, is_complete = _content(file, unit, given)
@@ -230,7 +230,7 @@ def _content(file: XmlText, unit: _Unit, given: Mapping[Flow, Parts]) -> tuple[s
     pieces, is_complete = [], True
     for part in _segment_marks(unit.source):
         flow, old, span = unit.flows.get(part), done.get(part.get("mid", "")), file.span(part)
-        if flow is not None and flow in given:
+        if flow is not None and flow.is_translated(given):
             text = flow.render(given)
         else:
             text = "" if old is None else file.inner(old)

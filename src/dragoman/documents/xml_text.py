@@ -57,7 +57,7 @@ class XmlText:
         self.root: etree._Element = tree.getroot()
         self._mark, self._codec = _encoding(content, tree.docinfo.encoding or "utf-8")
         self.text = self._decode()
-        self.newline = "\r\n" if "\r\n" in self.text else "\n"
+        self._newline = "\r\n" if "\r\n" in self.text else "\n"
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
         # The elements are held: lxml would make new objects for them, and these are the keys.
         self._spans = dict(zip(self.root.iter("*"), _spans(self.text), strict=True))
@@ -117,6 +117,20 @@ class XmlText:
         space = before[len(before.rstrip(" \t\r\n")) :]
         return space[space.rindex("\n") - space[: space.rindex("\n")].endswith("\r") :] if "\n" in space else ""
 
+    def write(self, text: str, as_cdata: bool = False) -> str:
+        """Text as this file would write it."""
+        if as_cdata and self._can_encode(text):
+            text = _NOT_XML.sub("", text).replace("\r", "").replace("]]>", "]]]]><![CDATA[>")
+            return f"<![CDATA[{text}]]>".replace("\n", self._newline)
+        return escape(text).replace("\n", self._newline)
+
+    def _can_encode(self, text: str) -> bool:
+        try:
+            text.encode(self._codec)
+        except UnicodeEncodeError:
+            return False
+        return True
+
     def replace(self, element: etree._Element, text: str) -> Edit:
         span = self._spans[element]
         return Edit(span.start, span.end, text)
@@ -143,15 +157,10 @@ class XmlText:
         return self._mark + "".join(pieces).encode(self._codec, errors="xmlcharrefreplace")
 
 
-def escape(text: str, newline: str = "\n") -> str:
+def escape(text: str) -> str:
     """Text as XML. What XML cannot say at all, such as a null character, is left out."""
     text = _NOT_XML.sub("", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return text.replace("\r", "&#13;").replace("\n", newline)
-
-
-def as_cdata(text: str, newline: str = "\n") -> str:
-    text = _NOT_XML.sub("", text).replace("\r", "").replace("]]>", "]]]]><![CDATA[>")
-    return f"<![CDATA[{text}]]>".replace("\n", newline)
+    return text.replace("\r", "&#13;")
 
 
 def with_attributes(tag: str, values: Mapping[str, str | None]) -> str:
