@@ -1,0 +1,193 @@
+"""Paragraphs as runs: stretches of text that each have a style. Knows no file format.
+
+Office formats write a paragraph as a list of runs. A segment shows the most common style as plain text; a stretch in
+another style, a hyperlink and the like have an opening and a closing mark, a tab or a picture has a single one.
+What stands at either end of a paragraph and is not visible text stays there and is no part of the segment.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from dragoman.documents.document import Kept, Mark, Parts
+
+Style: TypeAlias = Hashable
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+    style: Style = None
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """Something that is moved as it is: a tab, a picture, a field. With a text it is kept, else a single mark."""
+
+    content: Any
+    style: Style = None
+    text: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Nested:
+    """Something with text of its own: a hyperlink, a tracked insertion."""
+
+    content: Any
+    items: tuple["Item", ...]
+    head: tuple["Item", ...] = ()  # stay first and last in it, whatever its text becomes
+    tail: tuple["Item", ...] = ()
+
+
+Item: TypeAlias = Text | Fixed | Nested
+
+
+@dataclass(frozen=True)
+class _Level:
+    """An open mark: the style of text within it, and where its items go."""
+
+    number: int
+    style: Style
+    items: list[Item]
+    nested: Nested | None
+
+
+class Paragraph:
+    """The items of a paragraph, and what a translator sees of them: `parts`, empty if there is nothing to translate."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._whole = _trim(Nested(None, tuple(items)), left=True, right=True)
+        self._inner, self._around = self._whole, list[Nested]()
+        while len(self._inner.items) == 1 and isinstance(only := self._inner.items[0], Nested):
+            self._around.append(self._inner)  # a paragraph that is one hyperlink: the segment is within the link
+            self._inner = only
+        self._numbered: list[Item] = []  # what each mark stands for; a text for its style
+        self._base = _most_common(self._inner.items, deep=bool(self._around))
+        described: list[str | Mark | Kept] = []
+        self._describe(self._inner.items, self._base, described)
+        parts = tuple(_join(described))
+        self.parts: Parts = parts if any(isinstance(part, str) and part.strip() for part in parts) else ()
+
+    def _describe(self, items: Sequence[Item], base: Style, parts: list[str | Mark | Kept]) -> None:
+        place = 0
+        while place < len(items):
+            item = items[place]
+            place += 1
+            if isinstance(item, Fixed):
+                number = self._number(item)
+                parts.append(Kept(number, item.text) if item.text else Mark(number, "single"))
+            elif isinstance(item, Nested):
+                number = self._number(item)
+                parts.append(Mark(number, "open"))
+                self._describe(item.items, _most_common(item.items, deep=True), parts)
+                parts.append(Mark(number, "close"))
+            elif item.style == base:
+                parts.append(item.text)
+            else:
+                start, place = place - 1, _end_of_stretch(items, place - 1)
+                number = self._number(item)
+                parts.append(Mark(number, "open"))
+                self._describe(items[start:place], item.style, parts)
+                parts.append(Mark(number, "close"))
+
+    def _number(self, item: Item) -> int:
+        self._numbered.append(item)
+        return len(self._numbered)
+
+    def translated(self, parts: Parts) -> tuple[Item, ...]:
+        """The items with a translation in place of the text. Raises ValueError unless each mark is there once."""
+        unused = dict(enumerate(self._numbered, 1))
+        levels = [_Level(0, self._base, [], None)]
+        for part in parts:
+            style, items = levels[-1].style, levels[-1].items
+            if isinstance(part, str):
+                items.append(Text(part, style))
+            elif isinstance(part, Mark) and part.kind == "close":
+                closed = levels.pop() if len(levels) > 1 else None
+                if closed is None or closed.number != part.number:
+                    raise ValueError(f"mark {part.number} closes where another is open: {parts}")
+                if closed.nested is not None:
+                    levels[-1].items.append(replace(closed.nested, items=tuple(closed.items)))
+            else:
+                found = unused.pop(part.number, None)
+                opens = isinstance(part, Mark) and part.kind == "open"
+                if found is None or opens == isinstance(found, Fixed):
+                    raise ValueError(f"{part} does not belong here, or not twice: {parts}")
+                if isinstance(found, Fixed):
+                    items.append(found)
+                elif isinstance(found, Nested):
+                    levels.append(_Level(part.number, _most_common(found.items, deep=True), [], found))
+                else:
+                    levels.append(_Level(part.number, found.style, items, None))
+        if unused or len(levels) > 1:
+            raise ValueError(f"marks are missing: {sorted(unused)}, or not closed: {parts}")
+        inner = replace(self._inner, items=tuple(levels[0].items))
+        for outer in reversed(self._around):
+            inner = replace(outer, items=(inner,))
+        return (*inner.head, *inner.items, *inner.tail)
+
+
+def _is_visible(item: Item) -> bool:
+    if isinstance(item, Nested):
+        return any(_is_visible(each) for each in item.items)
+    return bool(item.text.strip()) if isinstance(item, Text) else bool(item.text)
+
+
+def _trim(nested: Nested, left: bool, right: bool) -> Nested:
+    """Move what is not visible from the ends of the items to head and tail, down to the first and the last word."""
+    visible = [place for place, item in enumerate(nested.items) if _is_visible(item)]
+    if not visible:
+        return nested
+    start = visible[0] if left else 0
+    stop = visible[-1] + 1 if right else len(nested.items)
+    items = list(nested.items[start:stop])
+    head, tail = [*nested.head, *nested.items[:start]], [*nested.items[stop:], *nested.tail]
+    if left and isinstance(first := items[0], Text) and (text := first.text.lstrip()) != first.text:
+        head.append(Text(first.text.removesuffix(text), first.style))
+        items[0] = Text(text, first.style)
+    if right and isinstance(last := items[-1], Text) and (text := last.text.rstrip()) != last.text:
+        tail.insert(0, Text(last.text.removeprefix(text), last.style))
+        items[-1] = Text(text, last.style)
+    if isinstance(first := items[0], Nested):
+        items[0] = _trim(first, left, right and len(items) == 1)
+    if len(items) > 1 and isinstance(last := items[-1], Nested):
+        items[-1] = _trim(last, left=False, right=right)
+    return replace(nested, items=tuple(items), head=tuple(head), tail=tuple(tail))
+
+
+def _most_common(items: Iterable[Item], deep: bool) -> Style:
+    """The style of most of the text; of deeper text only if there is none at this level, and that is wanted."""
+    lengths: Counter[Style] = Counter()
+    for item in items:
+        if isinstance(item, Text):
+            lengths[item.style] += len(item.text.strip())
+    if lengths:
+        return max(lengths, key=lambda style: lengths[style])
+    if not deep:
+        return None
+    found = (_most_common(item.items, deep) for item in items if isinstance(item, Nested))
+    return next((style for style in found if style is not None), None)
+
+
+def _end_of_stretch(items: Sequence[Item], start: int) -> int:
+    """After the last text in the same style before text in another; what stands between the two is part of it."""
+    first, end = items[start], start + 1
+    assert isinstance(first, Text)
+    for place in range(start + 1, len(items)):
+        item = items[place]
+        if isinstance(item, Text):
+            if item.style != first.style:
+                break
+            end = place + 1
+    return end
+
+
+def _join(parts: Iterable[str | Mark | Kept]) -> Iterator[str | Mark | Kept]:
+    """Neighbouring texts as one, and no empty ones."""
+    for is_text, group in itertools.groupby(parts, key=lambda part: isinstance(part, str)):
+        if not is_text:
+            yield from group
+        elif text := "".join(part for part in group if isinstance(part, str)):
+            yield text
