@@ -56,7 +56,7 @@ def parse(content: bytes, options: Options, name: str = "document.docx") -> Docu
 
 def _member(archive: Archive, path: str, name: str, main: Sequence[str]) -> Member:
     label = "" if path in main else path.rpartition("/")[2].removesuffix(".xml")
-    return Member(path, XmlPart(archive.read(path), f"{name}: {path}", _Word()), label)
+    return Member(path, XmlPart(archive.read(path), f"{name}: {path}", _Word), label)
 
 
 def _name(node: etree._Element) -> str:
@@ -64,9 +64,12 @@ def _name(node: etree._Element) -> str:
 
 
 class _Word:
-    def paragraphs(self, root: etree._Element) -> Iterator[etree._Element]:
+    def __init__(self, root: etree._Element) -> None:
+        self._root = root
+
+    def paragraphs(self) -> Iterator[etree._Element]:
         for namespace in _WORD:
-            for paragraph in root.iter(f"{{{namespace}}}p"):
+            for paragraph in self._root.iter(f"{{{namespace}}}p"):
                 if not any(_name(each) in ("del", "moveFrom") for each in paragraph.iterancestors()):
                     yield paragraph
 

@@ -11,7 +11,7 @@ from lxml import etree
 
 from dragoman.documents.archives import Archive
 from dragoman.documents.document import Document, Parts, Segment
-from dragoman.documents.runs import Fixed, Item, Nested, Paragraph, Text
+from dragoman.documents.runs import Fixed, Item, Nested, Paragraph, Text, join
 from dragoman.documents.safe_xml import parse_xml
 from dragoman.errors import DataError
 
@@ -47,24 +47,23 @@ class Package:
 
     def changes(self, translations: Sequence[Parts | None]) -> dict[str, bytes]:
         """The content of each member that a translation changes."""
+        if len(translations) != len(self.segments):
+            raise ValueError(f"translations: {len(translations)} for {len(self.segments)} segments; give one for each")
         changes, start = {}, 0
         for member in self._members:
             segments = member.document.segments
             own = translations[start : start + len(segments)]
             start += len(segments)
-            if any(
-                translation not in (None, segment.parts) for translation, segment in zip(own, segments, strict=True)
-            ):
+            pairs = zip(own, segments, strict=True)
+            if any(parts is not None and join(parts) != segment.parts for parts, segment in pairs):
                 changes[member.path] = member.document.render(own)
-        if start != len(translations):
-            raise ValueError(f"{len(translations)} translations for {start} segments")
         return changes
 
 
 class Markup(Protocol):
-    """How a format writes paragraphs."""
+    """How a format writes the paragraphs of a part."""
 
-    def paragraphs(self, root: etree._Element) -> Iterator[etree._Element]:
+    def paragraphs(self) -> Iterator[etree._Element]:
         """In reading order; one may contain others, in a text box or a note."""
         ...
 
@@ -76,27 +75,33 @@ class Markup(Protocol):
 class XmlPart:
     """A part whose paragraphs are segments. Holds bytes, not a tree: the tree is parsed again to be changed."""
 
-    def __init__(self, content: bytes, name: str, markup: Markup) -> None:
+    def __init__(self, content: bytes, name: str, markup: Callable[[etree._Element], Markup]) -> None:
         self._content, self._name, self._markup = content, name, markup
         self.segments: Sequence[Segment] = [
             Segment(paragraph.parts, f"paragraph {number}")
-            for number, (_, paragraph) in enumerate(self._paragraphs(parse_part(content, name)), 1)
+            for number, (_, paragraph) in enumerate(_paragraphs(self._open()[1]), 1)
         ]
 
-    def _paragraphs(self, tree: etree._ElementTree) -> Iterator[tuple[etree._Element, Paragraph]]:
-        for element in list(self._markup.paragraphs(tree.getroot())):
-            paragraph = Paragraph(self._markup.read(element))
-            if paragraph.parts:
-                yield element, paragraph
+    def _open(self) -> tuple[etree._ElementTree, Markup]:
+        tree = parse_part(self._content, self._name)
+        return tree, self._markup(tree.getroot())
 
     def render(self, translations: Sequence[Parts | None]) -> bytes:
-        tree = parse_part(self._content, self._name)
+        tree, markup = self._open()
         changed = False
-        for (element, paragraph), parts in zip(self._paragraphs(tree), translations, strict=True):
-            if parts is not None and parts != paragraph.parts:
-                self._markup.write(element, paragraph.translated(parts))
+        for (element, paragraph), parts in zip(_paragraphs(markup), translations, strict=True):
+            if parts is not None and join(parts) != paragraph.parts:
+                markup.write(element, paragraph.translated(parts))
                 changed = True
         return serialize(tree) if changed else self._content
+
+
+def _paragraphs(markup: Markup) -> Iterator[tuple[etree._Element, Paragraph]]:
+    """Those with something to translate."""
+    for element in list(markup.paragraphs()):
+        paragraph = Paragraph(markup.read(element))
+        if paragraph.parts:
+            yield element, paragraph
 
 
 def parse_part(content: bytes, name: str) -> etree._ElementTree:

@@ -66,7 +66,7 @@ def _in_order(archive: Archive, main: str, name: str) -> Iterator[str]:
 
 
 def _member(archive: Archive, path: str, label: str, name: str) -> Member:
-    return Member(path, XmlPart(archive.read(path), f"{name}: {path}", _PowerPoint()), label)
+    return Member(path, XmlPart(archive.read(path), f"{name}: {path}", _PowerPoint), label)
 
 
 def _name(node: etree._Element) -> str:
@@ -74,9 +74,12 @@ def _name(node: etree._Element) -> str:
 
 
 class _PowerPoint:
-    def paragraphs(self, root: etree._Element) -> Iterator[etree._Element]:
+    def __init__(self, root: etree._Element) -> None:
+        self._root = root
+
+    def paragraphs(self) -> Iterator[etree._Element]:
         for namespace in _DRAWING:
-            yield from root.iter(f"{{{namespace}}}p")
+            yield from self._root.iter(f"{{{namespace}}}p")
 
     def read(self, paragraph: etree._Element) -> list[Item]:
         return list(_read(paragraph))

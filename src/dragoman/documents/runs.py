@@ -6,14 +6,16 @@ What stands at either end of a paragraph and is not visible text stays there and
 """
 
 import itertools
+import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from dragoman.documents.document import Kept, Mark, Parts
 
 Style: TypeAlias = Hashable
+_LETTER = re.compile(r"[^\W\d_]")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class _Level:
 
 
 class Paragraph:
-    """The items of a paragraph, and what a translator sees of them: `parts`, empty if there is nothing to translate."""
+    """The items of a paragraph, and what a translator sees of them: `parts`, empty if no word is in them."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self._whole = _trim(Nested(None, tuple(items)), left=True, right=True)
@@ -67,8 +69,8 @@ class Paragraph:
         self._base = _most_common(self._inner.items, deep=bool(self._around))
         described: list[str | Mark | Kept] = []
         self._describe(self._inner.items, self._base, described)
-        parts = tuple(_join(described))
-        self.parts: Parts = parts if any(isinstance(part, str) and part.strip() for part in parts) else ()
+        parts = join(described)
+        self.parts: Parts = parts if any(isinstance(part, str) and _LETTER.search(part) for part in parts) else ()
 
     def _describe(self, items: Sequence[Item], base: Style, parts: list[str | Mark | Kept]) -> None:
         place = 0
@@ -184,10 +186,10 @@ def _end_of_stretch(items: Sequence[Item], start: int) -> int:
     return end
 
 
-def _join(parts: Iterable[str | Mark | Kept]) -> Iterator[str | Mark | Kept]:
-    """Neighbouring texts as one, and no empty ones."""
+def join(parts: Iterable[str | Mark | Kept]) -> Parts:
+    """The parts with neighbouring texts as one, and no empty ones."""
+    joined: list[str | Mark | Kept] = []
     for is_text, group in itertools.groupby(parts, key=lambda part: isinstance(part, str)):
-        if not is_text:
-            yield from group
-        elif text := "".join(part for part in group if isinstance(part, str)):
-            yield text
+        members = list(group)
+        joined += ["".join(part for part in members if isinstance(part, str))] if is_text else members
+    return tuple(part for part in joined if part != "")
