@@ -60,8 +60,8 @@ class Paragraph:
     """The items of a paragraph, and what a translator sees of them: `parts`, empty if no word is in them."""
 
     def __init__(self, items: Sequence[Item]) -> None:
-        self._whole = _trim(Nested(None, tuple(items)), left=True, right=True)
-        self._inner, self._around = self._whole, list[Nested]()
+        self._inner = _trim(Nested(None, _without_empty(items)), left=True, right=True)
+        self._around: list[Nested] = []
         while len(self._inner.items) == 1 and isinstance(only := self._inner.items[0], Nested):
             self._around.append(self._inner)  # a paragraph that is one hyperlink: the segment is within the link
             self._inner = only
@@ -77,9 +77,10 @@ class Paragraph:
         while place < len(items):
             item = items[place]
             place += 1
-            if isinstance(item, Fixed):
-                number = self._number(item)
-                parts.append(Kept(number, item.text) if item.text else Mark(number, "single"))
+            if _is_single(item):
+                parts.append(Mark(self._number(item), "single"))
+            elif isinstance(item, Fixed):
+                parts.append(Kept(self._number(item), item.text))
             elif isinstance(item, Nested):
                 number = self._number(item)
                 parts.append(Mark(number, "open"))
@@ -115,9 +116,9 @@ class Paragraph:
             else:
                 found = unused.pop(part.number, None)
                 opens = isinstance(part, Mark) and part.kind == "open"
-                if found is None or opens == isinstance(found, Fixed):
+                if found is None or opens == (_is_single(found) or isinstance(found, Fixed)):
                     raise ValueError(f"{part} does not belong here, or not twice: {parts}")
-                if isinstance(found, Fixed):
+                if not opens:
                     items.append(found)
                 elif isinstance(found, Nested):
                     levels.append(_Level(part.number, _most_common(found.items, deep=True), [], found))
@@ -129,6 +130,19 @@ class Paragraph:
         for outer in reversed(self._around):
             inner = replace(outer, items=(inner,))
         return (*inner.head, *inner.items, *inner.tail)
+
+
+def _without_empty(items: Iterable[Item]) -> tuple[Item, ...]:
+    """The items without empty texts, which say nothing of the style."""
+    nested = (replace(item, items=_without_empty(item.items)) if isinstance(item, Nested) else item for item in items)
+    return tuple(item for item in nested if not isinstance(item, Text) or item.text)
+
+
+def _is_single(item: Item) -> bool:
+    """Whether there is no text in it: a tab, a hyperlink around a picture."""
+    if isinstance(item, Nested):
+        return all(_is_single(each) for each in item.items)
+    return isinstance(item, Fixed) and not item.text
 
 
 def _is_visible(item: Item) -> bool:

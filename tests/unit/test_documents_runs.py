@@ -1,0 +1,174 @@
+"""Paragraphs as runs: reading and writing are inverse, and any order of the marks keeps everything."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.documents.document import Kept, Mark, Parts, text_of
+from dragoman.documents.runs import Fixed, Item, Nested, Paragraph, Text, join
+from tests.fake_translator import shout, shuffle
+
+texts = st.builds(Text, st.text("ab .\u00a0", max_size=4), st.sampled_from(["plain", "plain", "bold", "italic"]))
+fixed = st.builds(
+    lambda style, text: Fixed(object(), style, text), st.sampled_from([None, "bold"]), st.sampled_from(["", "", "7"])
+)
+paragraphs = st.lists(
+    st.recursive(
+        texts | fixed, lambda items: st.lists(items, max_size=4).map(lambda each: Nested(object(), tuple(each)))
+    ),
+    max_size=6,
+)
+
+
+def described(items: Iterable[Item], path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
+    """Each character and each object with its style, and with what it is in."""
+    for item in items:
+        if isinstance(item, Text):
+            yield from ((path, character, item.style) for character in item.text)
+        elif isinstance(item, Fixed):
+            yield path, item.content, item.style
+        else:
+            yield path, item.content
+            yield from described((*item.head, *item.items, *item.tail), (*path, item.content))
+
+
+def numbers(parts: Parts) -> list[tuple[int, str]]:
+    return sorted(
+        (part.number, part.kind if isinstance(part, Mark) else "kept") for part in parts if not isinstance(part, str)
+    )
+
+
+@settings(max_examples=60)
+@given(paragraphs)
+def test_writing_what_was_read_changes_nothing(items: list[Item]) -> None:
+    paragraph = Paragraph(items)
+    if paragraph.parts:
+        written = paragraph.translated(paragraph.parts)
+        assert list(described(written)) == list(described(items))
+        assert Paragraph(written).parts == paragraph.parts
+
+
+@settings(max_examples=60)
+@given(paragraphs)
+def test_segments_have_a_word_and_no_space_at_the_ends(items: list[Item]) -> None:
+    parts = Paragraph(items).parts
+    words = any(isinstance(part, str) and ("a" in part or "b" in part) for part in parts)
+    assert words == bool(parts)
+    assert all(part != "" for part in parts)
+    assert parts == join(parts)
+    if parts:
+        text = text_of(parts)
+        assert text == text.strip()
+        assert not isinstance(parts[0], Mark) or parts[0].kind == "open"
+        assert not isinstance(parts[-1], Mark) or parts[-1].kind == "close"
+        assert text == "".join(_seen(items)).strip()
+    seen = [number for number, kind in numbers(parts) if kind != "close"]
+    assert seen == list(range(1, len(seen) + 1))
+
+
+def _seen(items: Sequence[Item]) -> Iterator[str]:
+    for item in items:
+        yield from _seen(item.items) if isinstance(item, Nested) else [item.text]
+
+
+@settings(max_examples=60)
+@given(paragraphs, st.integers(0, 999))
+def test_any_order_keeps_everything_once(items: list[Item], seed: int) -> None:
+    paragraph = Paragraph(items)
+    if not paragraph.parts:
+        return
+    parts = shuffle(paragraph.parts, seed)
+    assert numbers(parts) == numbers(paragraph.parts)
+    written = paragraph.translated(parts)
+    before, after = list(described(items)), list(described(written))
+    assert sorted(map(repr, after)) == sorted(map(repr, before))  # each in the style and in the element it was in
+
+
+@settings(max_examples=60)
+@given(paragraphs, st.data())
+def test_missing_repeated_and_crossing_marks_are_refused(items: list[Item], data: st.DataObject) -> None:
+    paragraph = Paragraph(items)
+    marks = [place for place, part in enumerate(paragraph.parts) if not isinstance(part, str)]
+    if not marks:
+        return
+    place = data.draw(st.sampled_from(marks))
+    parts = list(paragraph.parts)
+    for wrong in (
+        [*parts[:place], *parts[place + 1 :]],
+        [*parts[:place], parts[place], *parts[place:]],
+        [*parts, Mark(99, "single")],
+    ):
+        with pytest.raises(ValueError, match=r"mark|belong"):
+            paragraph.translated(tuple(wrong))
+
+
+def test_crossing_marks_are_refused() -> None:
+    paragraph = Paragraph([Text("plain words"), Nested("link", (Text("a"),)), Text("bold", "b")])
+    assert paragraph.parts == (
+        "plain words", Mark(1, "open"), "a", Mark(1, "close"), Mark(2, "open"), "bold", Mark(2, "close")
+    )  # fmt: skip
+    crossing = (Mark(1, "open"), Mark(2, "open"), "a", Mark(1, "close"), Mark(2, "close"))
+    with pytest.raises(ValueError, match="mark 1 closes where another is open"):
+        paragraph.translated(crossing)
+
+
+# What a segment looks like
+
+
+def opened(number: int, *inside: str | Mark | Kept) -> Parts:
+    return (Mark(number, "open"), *inside, Mark(number, "close"))
+
+
+def test_runs_of_one_style_are_one_text() -> None:
+    runs = [Text("Un", "b"), Text("believ", "b"), Text("able", "b")]
+    assert Paragraph(runs).parts == ("Unbelievable",)
+    assert Paragraph(runs).translated(("Unglaublich",)) == (Text("Unglaublich", "b"),)
+
+
+def test_most_common_style_has_no_mark() -> None:
+    runs = [Text("Note: ", "bold"), Text("the rest of the line is plain.", "plain")]
+    assert Paragraph(runs).parts == (*opened(1, "Note: "), "the rest of the line is plain.")
+    runs = [Text("Note: ", "plain"), Text("the rest of the line is bold.", "bold")]
+    assert Paragraph(runs).parts == (*opened(1, "Note: "), "the rest of the line is bold.")
+
+
+def test_stretch_includes_what_stands_in_it() -> None:
+    tab, field = Fixed("tab"), Fixed("field", text="3")
+    runs = [Text("mostly plain, ", "p"), Text("bold", "b"), tab, Text(" page ", "b"), field, Text(" end", "p")]
+    parts = ("mostly plain, ", *opened(1, "bold", Mark(2, "single"), " page "), Kept(3, "3"), " end")
+    assert Paragraph(runs).parts == parts
+
+
+def test_ends_of_a_paragraph_stay_where_they_are() -> None:
+    picture, note = Fixed("picture"), Fixed("note")
+    runs = [Text(" "), picture, Text("\t A horse. "), note]
+    assert Paragraph(runs).parts == ("A horse.",)
+    assert Paragraph(runs).translated(("Ein Pferd.",)) == (
+        Text(" "), picture, Text("\t "), Text("Ein Pferd."), Text(" "), note
+    )  # fmt: skip
+
+
+def test_paragraph_that_is_one_link_has_no_marks() -> None:
+    link = Nested("link", (Text(" "), Nested("inserted", (Text("bold", "b"), Text(" words"))), Fixed("end")))
+    paragraph = Paragraph([Fixed("start"), link])
+    assert paragraph.parts == (*opened(1, "bold"), " words")
+    start, written = paragraph.translated(shout(paragraph.parts))
+    assert isinstance(start, Fixed)
+    assert isinstance(written, Nested)
+    assert written.content == "link"
+    assert "".join(_seen([*written.head, *written.items, *written.tail])) == " BOLD WORDS"
+
+
+@pytest.mark.parametrize("text", ["", " ", "12.5 %", "—", "\u00a0"])
+def test_text_without_letters_is_no_segment(text: str) -> None:
+    assert Paragraph([Text(text), Fixed("x"), Fixed("field", text="Monday")]).parts == ()
+    assert Paragraph([Text(text + "й"), Fixed("x")]).parts != ()
+
+
+def test_text_between_two_links_is_written_without_their_style() -> None:
+    links = [Nested("one", (Text("a", "link"),)), Nested("two", (Text("b", "link"),))]
+    written = Paragraph(links).translated((*opened(1, "A"), " und ", *opened(2, "B")))
+    assert written[1] == Text(" und ", None)
+    assert [item.items for item in written if isinstance(item, Nested)] == [(Text("A", "link"),), (Text("B", "link"),)]
