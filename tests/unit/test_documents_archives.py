@@ -47,7 +47,7 @@ MEMBERS = {
 
 def described(content: bytes) -> dict[str, tuple[object, ...]]:
     """All that an archive says of its members, and their packed bytes."""
-    found = {}
+    found: dict[str, tuple[object, ...]] = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
         for info in archive.infolist():

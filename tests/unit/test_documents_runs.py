@@ -136,14 +136,21 @@ def test_most_common_style_has_no_mark() -> None:
 
 def test_stretch_includes_what_stands_in_it() -> None:
     tab, field = Fixed("tab"), Fixed("field", text="3")
-    runs = [Text("mostly plain, ", "p"), Text("bold", "b"), tab, Text(" page ", "b"), field, Text(" end", "p")]
+    runs: list[Item] = [
+        Text("mostly plain, ", "p"),
+        Text("bold", "b"),
+        tab,
+        Text(" page ", "b"),
+        field,
+        Text(" end", "p"),
+    ]
     parts = ("mostly plain, ", *opened(1, "bold", Mark(2, "single"), " page "), Kept(3, "3"), " end")
     assert Paragraph(runs).parts == parts
 
 
 def test_ends_of_a_paragraph_stay_where_they_are() -> None:
     picture, note = Fixed("picture"), Fixed("note")
-    runs = [Text(" "), picture, Text("\t A horse. "), note]
+    runs: list[Item] = [Text(" "), picture, Text("\t A horse. "), note]
     assert Paragraph(runs).parts == ("A horse.",)
     assert Paragraph(runs).translated(("Ein Pferd.",)) == (
         Text(" "), picture, Text("\t "), Text("Ein Pferd."), Text(" "), note

@@ -130,8 +130,8 @@ def local_name(node: Any, namespaces: Collection[str]) -> str:
     """An element's name, or an empty one if it is a comment or from another namespace."""
     if not isinstance(node.tag, str):
         return ""
-    name = etree.QName(node)
-    return name.localname if name.namespace in namespaces else ""
+    namespace, _, name = node.tag.rpartition("}")
+    return name if namespace[1:] in namespaces else ""
 
 
 def describe(element: etree._Element, ignored: Callable[[str], bool]) -> Hashable:
@@ -167,6 +167,8 @@ def grouped(items: Iterable[Item]) -> Iterator[tuple[Any, list[Text | Fixed]] | 
             run = []
         if isinstance(item, Nested):
             yield item
+        elif run and isinstance(item, Text) and isinstance(last := run[-1], Text):
+            run[-1] = replace(last, text=last.text + item.text)
         else:
             run.append(item)
     if run:
