@@ -19,7 +19,6 @@ MAX_MEMBERS = 10_000
 MAX_TOTAL = 512 << 20  # bytes, unpacked
 MAX_RATIO = 250  # unpacked to packed bytes of one member; text reaches 100, a bomb 1,000
 RATIO_FROM = 1 << 20  # bytes, unpacked; a small member may have any ratio
-STEP = 1 << 16  # bytes that are unpacked before the limits are checked again
 
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _ENCRYPTED, _SIZES_FOLLOW, _UTF_8 = 1, 8, 0x800  # flags of a member
@@ -50,8 +49,6 @@ class Archive:
         self._content, self._name = content, name
         self._comment, infos = _read_directory(content, name)
         self._members = {info.filename: _locate(content, info, name) for info in infos}
-        self._unpacked: dict[str, int] = {}  # bytes of each member that was read
-        self._total = 0  # of these
         if len(self._members) < len(infos):
             twice = Counter(info.filename for info in infos).most_common(1)[0][0]
             raise DataError(f"{name}: has two members called {_shown(twice)}; save it again with its own program")
@@ -72,12 +69,8 @@ class Archive:
         where = f"{self._name}: {_shown(member)}"
         if member not in self._members:
             raise DataError(f"{where} is missing; save it again with its own program")
-        info, _, start = found = self._members[member]
-        packed = memoryview(self._content)[start : found.end]
-        others = self._total - self._unpacked.get(member, 0)
-        content = _unpack(packed, info, where, MAX_TOTAL - others)
-        self._unpacked[member], self._total = len(content), others + len(content)
-        return content
+        found = self._members[member]
+        return _unpack(memoryview(self._content)[found.start : found.end], found.info, where)
 
     def rewrite(self, changes: Mapping[str, bytes]) -> bytes:
         """The archive with other contents for some members.
@@ -155,42 +148,22 @@ def _check_overlaps(members: Mapping[str, _Member], name: str) -> None:
         end = member.end
 
 
-def _unpack(packed: memoryview, info: zipfile.ZipInfo, where: str, left: int) -> bytes:
-    """Unpack in small steps: what the header says of the size may be a lie."""
-    damaged = f"{where} is damaged; copy or download the file again"
-    if info.compress_type == _STORED:
-        content = bytes(packed)
-        if len(content) > min(LARGEST, left):
-            raise DataError(_too_large(where, left))
-    else:
-        parts, size, inflate, rest = [], 0, zlib.decompressobj(-zlib.MAX_WBITS), packed
-        try:
-            while not inflate.eof:
-                part = inflate.decompress(inflate.unconsumed_tail or rest[:STEP], STEP)
-                if not inflate.unconsumed_tail:
-                    rest = rest[STEP:]
-                parts.append(part)
-                size += len(part)
-                if size > min(LARGEST, left):
-                    raise DataError(_too_large(where, left))
-                if size > RATIO_FROM and size > MAX_RATIO * info.compress_size:
-                    raise DataError(
-                        f"{where} unpacks to over {MAX_RATIO} times its size; save it again with its own program"
-                    )
-                if not part and not rest and not inflate.eof:
-                    raise DataError(damaged)
-        except zlib.error:
-            raise DataError(damaged) from None
-        content = b"".join(parts)
+def _unpack(packed: memoryview, info: zipfile.ZipInfo, where: str) -> bytes:
+    """The content of a member, in memory of about the size that the directory says: more is not unpacked."""
+    if info.file_size > LARGEST:
+        raise DataError(f"{where} unpacks to over {_mebibytes(LARGEST)}; split the document")
+    if info.file_size > max(RATIO_FROM, MAX_RATIO * len(packed)):
+        raise DataError(f"{where} unpacks to over {MAX_RATIO} times its size; save it again with its own program")
+    try:
+        if info.compress_type == _DEFLATED:
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, info.file_size + 1)
+        else:
+            content = bytes(packed[: info.file_size + 1])
+    except zlib.error:
+        content = b""
     if len(content) != info.file_size or zlib.crc32(content) != info.CRC:
-        raise DataError(damaged)
+        raise DataError(f"{where} is damaged; copy or download the file again")
     return content
-
-
-def _too_large(where: str, left: int) -> str:
-    if left < LARGEST:
-        return f"{where} brings the unpacked size to over {_mebibytes(MAX_TOTAL)}; split the document"
-    return f"{where} unpacks to over {_mebibytes(LARGEST)}; split the document"
 
 
 def _write_member(file: io.BytesIO, member: _Member, source: bytes, changed: bytes | None) -> bytes:
