@@ -1,0 +1,81 @@
+"""Which format a file has, and reading it. Knows the formats by name only; each is imported when it is needed."""
+
+import importlib
+from pathlib import Path
+
+from dragoman.documents.document import LARGEST, Document, Options
+from dragoman.errors import ConfigError, DataError, suggestion
+
+FORMATS = {
+    name: f"dragoman.documents.{module}"
+    for name, module in {
+        "text": "text",
+        "markdown": "markdown",
+        "html": "html",
+        "po": "po",
+        "xliff": "xliff",
+        "tmx": "tmx",
+        "srt": "subtitles",
+        "vtt": "subtitles",
+        "json": "json_values",
+        "jsonl": "json_values",
+        "csv": "tables",
+        "tsv": "tables",
+        "docx": "docx",
+        "odt": "odt",
+        "pptx": "pptx",
+        "epub": "epub",
+    }.items()
+}
+SUFFIXES = {
+    ".txt": "text", ".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".xhtml": "html",
+    ".po": "po", ".pot": "po", ".xlf": "xliff", ".xliff": "xliff", ".tmx": "tmx", ".srt": "srt", ".vtt": "vtt",
+    ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".docx": "docx", ".odt": "odt", ".pptx": "pptx",
+    ".epub": "epub",
+}  # fmt: skip
+_OPTIONAL = ("lxml", "polib")
+_TYPES = {b"application/epub+zip": "epub", b"application/vnd.oasis.opendocument.text": "odt"}
+
+
+def recognise(path: Path, content_head: bytes = b"") -> str | None:
+    """The format by the suffix of a name, else by the first bytes; None if neither says it."""
+    known = SUFFIXES.get(path.suffix.lower())
+    if known is not None:
+        return known
+    if content_head.startswith(b"PK") and content_head[30:38] == b"mimetype":  # an archive that names its type
+        return next((name for type, name in _TYPES.items() if content_head[38:].startswith(type)), None)
+    head = content_head.removeprefix(b"\xef\xbb\xbf").lstrip()[:64].lower()
+    if head.startswith(b"webvtt"):
+        return "vtt"
+    return "html" if head.startswith((b"<!doctype html", b"<html")) else None
+
+
+def parse_document(path: Path, options: Options, format: str | None = None) -> Document:
+    """Read a file in its format, or in the one given."""
+    content = _read(path)
+    format = format or recognise(path, content[:512])
+    if format is None:
+        raise ConfigError(f"{path}: unknown format {path.suffix or 'without a suffix'}; known: {', '.join(SUFFIXES)}")
+    if format not in FORMATS:
+        raise ConfigError(f"{path}: unknown format {format}; {suggestion(format, FORMATS)}")
+    try:
+        module = importlib.import_module(FORMATS[format])
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _OPTIONAL:
+            raise
+        raise ConfigError(f'{path}: .{format} needs {package}; pip install "dragoman[documents]"') from None
+    document: Document = module.parse(content, options, path.name)
+    return document
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+            size = path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); give another file") from None
+    if len(content) > LARGEST:
+        raise DataError(f"{path}: has {max(size, len(content)):,} bytes, at most {LARGEST:,} are possible; split it")
+    return content
