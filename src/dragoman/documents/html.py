@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from dragoman.documents.document import Document, Mark, Options, Parts, Segment, text_of
 from dragoman.documents.spans import (
+    BREAK,
     Copy,
     Decoded,
     Edit,
@@ -197,7 +198,7 @@ class _Finder:
                 self._add_attributes(token)
             if token.name in BLOCKS:
                 self._end_segment()
-            elif token.name == "br" and self._follows_break():
+            elif token.name == BREAK and self._follows_break():
                 self._end_segment()  # two breaks in a row stand between paragraphs
             else:
                 self._pieces.append(_piece(token))
@@ -232,7 +233,7 @@ class _Finder:
         for piece in reversed(self._pieces):
             if piece.kind == "text" and not self.source[piece.start : piece.end].strip():
                 continue
-            return piece.name == "br"
+            return piece.name == BREAK
         return False
 
     def _end_segment(self) -> None:

@@ -19,6 +19,9 @@ Copy: TypeAlias = Callable[[int, int], str]  # the source between two positions,
 Markup: TypeAlias = dict[Mark | int, tuple[int, int]]  # where a mark lies, and a kept text by its number
 
 
+BREAK = "br"  # the name of a piece that stands between words as white space does
+
+
 class Piece(NamedTuple):
     """A stretch of the source between the ends of a block."""
 
@@ -165,9 +168,13 @@ def _number(
     parts: list[str | Mark | Kept] = []
     markup: Markup = {}
     numbers: dict[int, int] = {}
-    spaced = False  # the text so far ends with a space, or nothing stands before it
+    spaced = broken = False  # whether the text so far ends with a space; whether a line ends since the last text
     for index in range(low, high + 1):
         piece, text, partner = pieces[index], texts[index], partners[index]
+        if piece.kind in ("text", "kept") and text:
+            if broken and not text[0].isspace():
+                parts.append(" ")
+            broken = False
         if piece.kind == "text":
             text = text.lstrip(" ") if spaced else text
             spaced = text.endswith(" ") if text else spaced
@@ -181,6 +188,7 @@ def _number(
             spaced = False
             continue
         mark = Mark(number, "single" if partner is None else "open" if partner > index else "close")
+        broken = broken or (piece.name == BREAK and not spaced)
         spaced = spaced and mark.kind != "single"
         parts.append(mark)
         markup[mark] = (piece.start, piece.end)

@@ -60,9 +60,8 @@ def _rows(source: str, begin: int, delimiter: str, name: str = "", limit: int = 
         is_quoted = match[1] is not None
         start, end = match.start(), match.start(3)
         if end - start > limit // 4 and len(source[start:end].encode()) > limit:
-            raise DataError(
-                f"{name}: row {number:,}, column {len(row) + 1} has over {limit >> 20} MiB; close its quotes or remove it"
-            )
+            cell = f"row {number:,}, column {len(row) + 1}"
+            raise DataError(f"{name}: {cell} has over {limit >> 20} MiB; close its quotes or remove it")
         text = match[1].replace('""', '"') if is_quoted else match[2]
         row.append(_Cell(start, end, is_quoted, text))
         place = match.end()
@@ -74,7 +73,7 @@ def _rows(source: str, begin: int, delimiter: str, name: str = "", limit: int = 
 
 
 def _find_delimiter(source: str, begin: int) -> str:
-    """The one that cuts the first rows into the most cells, as many in each; else the most frequent in the first row."""
+    """The one that cuts the first rows into the most cells, as many in each; else the most frequent in the first."""
     found = []
     for order, delimiter in enumerate(_DELIMITERS):
         sizes = [len(row) for row in islice(_rows(source, begin, delimiter, limit=len(source) * 4), _SAMPLE) if row]
@@ -144,9 +143,10 @@ def _slots(source: str, cell: _Cell, delimiter: str, place: str) -> Iterator[Slo
 
 def _write_plain(delimiter: str, around: tuple[str, str], parts: Parts, copy: Copy) -> str:
     text = one_line(text_of(parts))
-    has_quotes = '"' in text and delimiter != "\t"  # in most TSV files a quote is a character
+    # in most TSV files a quote is a character, but at the start of a cell it may be taken for an opening one
+    has_quotes = text.startswith('"') if delimiter == "\t" else '"' in text
     cell = f"{around[0]}{text}{around[1]}"
-    return '"{}"'.format(cell.replace('"', '""')) if has_quotes or delimiter in text else cell
+    return '"{}"'.format(cell.replace('"', '""')) if has_quotes or delimiter in text or not text else cell
 
 
 def _write_quoted(parts: Parts, copy: Copy) -> str:

@@ -1,0 +1,218 @@
+"""Markdown: CommonMark with tables, strikethrough, task lists, footnotes, front matter and bare addresses.
+
+A paragraph, heading or cell is a segment. Code, reference definitions and whatever else is not text keep their bytes;
+HTML blocks are read as HTML. A translation is written on one line, in the plainest spelling that reads back as it.
+"""
+
+import bisect
+import re
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from dragoman.documents import html as html_document
+from dragoman.documents.document import Document, Mark, Options, Parts, Segment
+from dragoman.documents.markdown_blocks import Block, read_blocks
+from dragoman.documents.markdown_inline import find_inlines, read_text
+from dragoman.documents.spans import Copy, Slot, SpanDocument, decode, find_segment, line_starts, one_line
+
+
+def parse(content: bytes, options: Options, name: str = "page.md") -> Document:
+    decoded = decode(content, name)
+    source = decoded.text
+    found = read_blocks(source, decoded.begin)
+    lines = line_starts(source)
+    slots: list[Slot] = []
+    for block in found.blocks:
+        slots += (
+            _html_slots(source, block, lines) if block.kind == "html" else _slots(source, block, found.labels, lines)
+        )
+    return SpanDocument(source, slots, decoded.encode)
+
+
+def _place(lines: list[int], start: int) -> str:
+    return f"line {bisect.bisect_right(lines, start)}"
+
+
+def _html_slots(source: str, block: Block, lines: list[int]) -> Iterator[Slot]:
+    base = block.lines[0][0]
+    for slot in html_document.parse_fragment(source[base : block.lines[-1][1]]):
+        segment = Segment(slot.segment.parts, _place(lines, base + slot.start))
+        yield Slot(base + slot.start, base + slot.end, segment, partial(_write_html, slot, base), slot.is_inner)
+
+
+def _write_html(slot: Slot, base: int, parts: Parts, copy: Copy) -> str:
+    return slot.write(parts, lambda start, end: copy(base + start, base + end))
+
+
+def _slots(source: str, block: Block, labels: Container[str], lines: list[int]) -> Iterator[Slot]:
+    """Yield the slot of a block, if it has words. Its text is read without the marks of the containers around it."""
+    text = "\n".join(source[start:end] for start, end in block.lines)
+    run = find_segment(text, find_inlines(text, labels), read_text, entities=True)
+    if run is None:
+        return
+    starts = line_starts(text)
+
+    def in_source(place: int) -> int:
+        line = bisect.bisect_right(starts, place) - 1
+        return block.lines[line][0] + place - starts[line]
+
+    markup: dict[Mark | int, _Token] = {}
+    for mark, (start, end) in run.markup.items():
+        kind = mark.kind if isinstance(mark, Mark) else "kept"
+        written = text[start:end]
+        if written.strip(" \t\n\\"):
+            if written in ("]", "][]") and isinstance(mark, Mark):  # the label is the text, which changes
+                label = text[run.markup[Mark(mark.number, "open")][1] : start]
+                written = f"][{label}]"
+            written = written.replace("\n", " ")
+            markup[mark] = _Token(kind, written, written, written)
+        else:  # a hard break, which is written with the marks of the next line
+            markup[mark] = _Token(kind, _BREAK, _BREAK, source[in_source(start) : in_source(end)])
+    start, end = in_source(run.start), in_source(run.end)
+    segment = Segment(run.parts, _place(lines, start))
+    yield Slot(start, end, segment, _Writer(block.kind, markup, labels))
+
+
+# Translations
+
+
+_BREAK = "\\\n"  # a hard one, in the spelling that can be seen
+
+
+class _Token(NamedTuple):
+    """Text or markup of a translation."""
+
+    kind: str  # text, open, close, single or kept
+    meant: str  # what the reader sees; markup as it is read
+    spelled: str  # the source that is read as it, outside of quotes and items
+    written: str  # the same inside of them
+
+
+@dataclass(frozen=True)
+class _Writer:
+    block: str  # its kind
+    markup: dict[Mark | int, _Token]
+    labels: Container[str]
+
+    def __call__(self, parts: Parts, copy: Copy) -> str:
+        """The first spelling that reads back: plain, escaped, escaped with tags for emphasis."""
+        tokens = _move_space(
+            [
+                _Token("text", text := one_line(part), text, text)
+                if isinstance(part, str)
+                else self.markup[part if isinstance(part, Mark) else part.number]
+                for part in parts
+            ]
+        )
+        spellings = [
+            _escape(tokens, "|" if self.block == "cell" else ""),
+            escaped := _escape_starts(_escape(tokens, _ESCAPED[self.block])),
+            _use_tags(escaped),
+        ]
+        spelling = next((each for each in spellings if self._reads_back(each)), escaped)
+        return "".join(token.written for token in spelling)
+
+    def _reads_back(self, tokens: list[_Token]) -> bool:
+        text = "".join(token.spelled for token in tokens)
+        wanted = [("text" if _is_plain(token) else "markup", token.meant) for token in tokens]
+        return self._is_block(text) and _read(text, self.labels) == _merge(wanted)
+
+    def _is_block(self, text: str) -> bool:
+        """Whether the text is one block of its kind, and all of it."""
+        before, after = {"heading": ("# ", ""), "cell": ("|", "|\n|-|")}.get(self.block, ("", ""))
+        found = read_blocks(before + text + after, 0)
+        lines = [line for block in found.blocks for line in block.lines]
+        is_whole = bool(lines) and (lines[0][0], lines[-1][1]) == (len(before), len(before) + len(text))
+        return is_whole and [block.kind for block in found.blocks] == [self.block] and not found.labels
+
+
+def _read(text: str, labels: Container[str]) -> list[tuple[str, str]]:
+    """Text and markup of a spelling, to be compared."""
+    found = []
+    for piece in find_inlines(text, labels):
+        written = text[piece.start : piece.end]
+        meant = read_text(written) if piece.kind == "text" else written
+        found.append(("text" if piece.kind == "text" or piece.text == written else "markup", meant))
+    return _merge(found)
+
+
+def _is_plain(token: _Token) -> bool:
+    """Whether it is text, or a bare address, which is kept but has no marks."""
+    return token.kind == "text" or (token.kind == "kept" and _BARE.match(token.meant) is not None)
+
+
+_BARE = re.compile(r"https?://|\{\{|\{%")
+
+
+def _merge(found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    merged: list[tuple[str, str]] = []
+    for kind, meant in found:
+        if kind == "text" and merged and merged[-1][0] == "text":
+            merged[-1] = (kind, merged[-1][1] + meant)
+        elif meant:
+            merged.append((kind, meant))
+    return merged
+
+
+def _move_space(tokens: list[_Token]) -> list[_Token]:
+    """Put white space outside of emphasis and links, where it is no error, and leave it out at the ends of lines."""
+    moved: list[_Token] = []
+    is_due = False  # a space, before the next text
+    for token in tokens:
+        words = token.meant.strip() if token.kind == "text" else token.meant
+        is_due = is_due or (token.kind == "text" and token.meant[:1].isspace())
+        if not words:
+            continue
+        if is_due and token.kind != "close" and words != _BREAK:
+            moved += [_Token("text", " ", " ", " ")] if moved and moved[-1].meant != _BREAK else []
+            is_due = False
+        if token.kind == "text":
+            is_due = token.meant[-1:].isspace()
+            token = _Token("text", words, words, words)
+        moved.append(token)
+    return moved
+
+
+_ESCAPED = {"paragraph": "\\`*_[]<~{", "heading": "\\`*_[]<~{#", "cell": "\\`*_[]<~{|"}
+_ENTITY = re.compile(r"&(?=#?\w{1,32};)")
+_START = re.compile(r"([0-9]{1,9})([.)])|([-#+=>|:!?])")
+_TAGS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
+
+
+def _escape(tokens: list[_Token], characters: str) -> list[_Token]:
+    escapes = {ord(character): f"\\{character}" for character in characters}
+    return [
+        _respell(token, _ENTITY.sub(r"\\&", token.meant.translate(escapes))) if token.kind == "text" else token
+        for token in tokens
+    ]
+
+
+def _escape_starts(tokens: list[_Token]) -> list[_Token]:
+    """Escape what would begin a list, a heading or a quote at the start of a line."""
+    escaped, begins = [], True
+    for token in tokens:
+        if token.kind == "text" and begins:
+            start = _START.match(token.spelled)
+            if start is not None:
+                escaped_start = (start[1] or "") + "\\" + (start[2] or start[3])
+                token = _respell(token, escaped_start + token.spelled[start.end() :])
+        begins = token.meant == _BREAK
+        escaped.append(token)
+    return escaped
+
+
+def _use_tags(tokens: list[_Token]) -> list[_Token]:
+    """Emphasis as HTML, which may begin and end anywhere."""
+    tagged = []
+    for token in tokens:
+        if token.kind in ("open", "close") and token.meant in _TAGS:
+            tag = f"<{'/' * (token.kind == 'close')}{_TAGS[token.meant]}>"
+            token = _Token(token.kind, tag, tag, tag)
+        tagged.append(token)
+    return tagged
+
+
+def _respell(token: _Token, spelled: str) -> _Token:
+    return token._replace(spelled=spelled, written=spelled)
