@@ -108,7 +108,7 @@ _ATTRIBUTE = re.compile(
 
 def _tokens(source: str, xhtml: bool) -> Iterator[Token]:
     """Cut a source into tokens; joined, they are the source again. Each character is looked at a few times at most."""
-    place = 0
+    place, unclosed = 0, set[str]()
     while match := _MARKUP.search(source, place):
         if place < match.start():
             yield Token("text", place, match.start())
@@ -118,9 +118,11 @@ def _tokens(source: str, xhtml: bool) -> Iterator[Token]:
             token = _read_tag(source, match, xhtml)
         yield token
         place = token.end
-        if token.kind == "open" and token.name in _RAW and not token.is_single:
+        if token.kind == "open" and token.name in _RAW and not token.is_single and token.name not in unclosed:
             end = _end_of_raw(source, place, token.name)
-            if end is not None and place < end:
+            if end is None:
+                unclosed.add(token.name)
+            elif place < end:
                 yield Token("text", place, end)
                 place = end
     if place < len(source):

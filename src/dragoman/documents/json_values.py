@@ -173,6 +173,9 @@ def _slots(source: str, start: int, end: int, place: str, by_looks: bool, writes
 
 
 def _lines(source: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    if source.find("\\", start, end) < 0:
+        yield start, end
+        return
     for match in _ESCAPE.finditer(source, start, end):
         if _decode(match[0]) in "\r\n":
             yield start, match.start()
@@ -182,6 +185,10 @@ def _lines(source: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 def _trim(source: str, start: int, end: int) -> tuple[int, int]:
     """Leave out white space at both ends, escaped or not."""
+    if source.find("\\", start, end) < 0:
+        text = source[start:end]
+        start += len(text) - len(text.lstrip())
+        return start, start + len(text.strip())
     units = [match for match in _UNIT.finditer(source, start, end) if _decode(match[0]).strip()]
     if not units:
         return end, end

@@ -15,7 +15,7 @@ from dragoman.documents import html as html_document
 from dragoman.documents.document import Document, Mark, Options, Parts, Segment
 from dragoman.documents.markdown_blocks import Block, read_blocks
 from dragoman.documents.markdown_inline import find_inlines, read_text
-from dragoman.documents.spans import Copy, Slot, SpanDocument, decode, find_segment, line_starts, one_line
+from dragoman.documents.spans import BREAK, Copy, Piece, Slot, SpanDocument, decode, find_segment, line_starts, one_line
 
 
 def parse(content: bytes, options: Options, name: str = "page.md") -> Document:
@@ -49,7 +49,8 @@ def _write_html(slot: Slot, base: int, parts: Parts, copy: Copy) -> str:
 def _slots(source: str, block: Block, labels: Container[str], lines: list[int]) -> Iterator[Slot]:
     """Yield the slot of a block, if it has words. Its text is read without the marks of the containers around it."""
     text = "\n".join(source[start:end] for start, end in block.lines)
-    run = find_segment(text, find_inlines(text, labels), read_text, entities=True)
+    pieces = find_inlines(text, labels)
+    run = find_segment(text, pieces, read_text, entities=True)
     if run is None:
         return
     starts = line_starts(text)
@@ -58,21 +59,43 @@ def _slots(source: str, block: Block, labels: Container[str], lines: list[int]) 
         line = bisect.bisect_right(starts, place) - 1
         return block.lines[line][0] + place - starts[line]
 
-    markup: dict[Mark | int, _Token] = {}
-    for mark, (start, end) in run.markup.items():
-        kind = mark.kind if isinstance(mark, Mark) else "kept"
-        written = text[start:end]
-        if written.strip(" \t\n\\"):
-            if written in ("]", "][]") and isinstance(mark, Mark):  # the label is the text, which changes
-                label = text[run.markup[Mark(mark.number, "open")][1] : start]
-                written = f"][{label}]"
-            written = written.replace("\n", " ")
-            markup[mark] = _Token(kind, written, written, written)
-        else:  # a hard break, which is written with the marks of the next line
-            markup[mark] = _Token(kind, _BREAK, _BREAK, source[in_source(start) : in_source(end)])
-    start, end = in_source(run.start), in_source(run.end)
-    segment = Segment(run.parts, _place(lines, start))
-    yield Slot(start, end, segment, _Writer(block.kind, markup, labels))
+    def token(piece: Piece) -> _Token:
+        meant, written = text[piece.start : piece.end], source[in_source(piece.start) : in_source(piece.end)]
+        if piece.kind == "text":
+            return _Token("text", read_text(meant), meant, written)
+        if piece.name == BREAK and "\n" in meant:
+            return _Token("single", _BREAK, _BREAK, written)
+        if meant in ("]", "][]"):  # the label is the text, which changes
+            meant = f"][{text[opened[piece.name] : piece.start]}]"
+        meant = meant.replace("\n", " ")
+        return _Token(piece.kind, meant, meant, meant)
+
+    opened = {piece.name: piece.end for piece in pieces if piece.kind == "open"}
+    markup = {piece.start: token(piece) for piece in pieces if piece.kind != "text"}
+    writer = _Writer(
+        _kind(source, block),
+        {mark: markup[start] for mark, (start, _) in run.markup.items()},
+        [token(piece) for piece in _cut(pieces, 0, run.start)],
+        [token(piece) for piece in _cut(pieces, run.end, len(text))],
+        labels,
+    )
+    segment = Segment(run.parts, _place(lines, in_source(run.start)))
+    yield Slot(in_source(0), in_source(len(text)), segment, writer)
+
+
+def _kind(source: str, block: Block) -> str:
+    """A cell that no bar stands before is a kind of its own: it could begin another block."""
+    start = block.lines[0][0]
+    line = max(source.rfind("\n", 0, start), source.rfind("\r", 0, start)) + 1
+    return "first cell" if block.kind == "cell" and "|" not in source[line:start] else block.kind
+
+
+def _cut(pieces: Iterable[Piece], start: int, end: int) -> Iterator[Piece]:
+    """Yield the pieces between two positions, and parts of those that lie across one."""
+    for piece in pieces:
+        low, high = max(piece.start, start), min(piece.end, end)
+        if low < high:
+            yield piece._replace(start=low, end=high)
 
 
 # Translations
@@ -94,6 +117,8 @@ class _Token(NamedTuple):
 class _Writer:
     block: str  # its kind
     markup: dict[Mark | int, _Token]
+    before: list[_Token]  # what stands in the block around the segment
+    after: list[_Token]
     labels: Container[str]
 
     def __call__(self, parts: Parts, copy: Copy) -> str:
@@ -107,25 +132,32 @@ class _Writer:
             ]
         )
         spellings = [
-            _escape(tokens, "|" if self.block == "cell" else ""),
-            escaped := _escape_starts(_escape(tokens, _ESCAPED[self.block])),
+            _escape(tokens, "|" if "cell" in self.block else ""),
+            escaped := self._escape_all(tokens),
             _use_tags(escaped),
         ]
         spelling = next((each for each in spellings if self._reads_back(each)), escaped)
-        return "".join(token.written for token in spelling)
+        return "".join(token.written for token in [*self.before, *spelling, *self.after])
 
-    def _reads_back(self, tokens: list[_Token]) -> bool:
+    def _escape_all(self, tokens: list[_Token]) -> list[_Token]:
+        escaped = _escape(tokens, _ESCAPED + {"heading": "#", "paragraph": ""}.get(self.block, "|"))
+        return _escape_starts([*self.before, *escaped])[len(self.before) :]
+
+    def _reads_back(self, spelling: list[_Token]) -> bool:
+        tokens = [*self.before, *spelling, *self.after]
         text = "".join(token.spelled for token in tokens)
         wanted = [("text" if _is_plain(token) else "markup", token.meant) for token in tokens]
         return self._is_block(text) and _read(text, self.labels) == _merge(wanted)
 
     def _is_block(self, text: str) -> bool:
         """Whether the text is one block of its kind, and all of it."""
-        before, after = {"heading": ("# ", ""), "cell": ("|", "|\n|-|")}.get(self.block, ("", ""))
+        before = {"heading": "# ", "cell": "|"}.get(self.block, "")
+        after = "|\n|-|" if "cell" in self.block else ""
         found = read_blocks(before + text + after, 0)
         lines = [line for block in found.blocks for line in block.lines]
         is_whole = bool(lines) and (lines[0][0], lines[-1][1]) == (len(before), len(before) + len(text))
-        return is_whole and [block.kind for block in found.blocks] == [self.block] and not found.labels
+        kind = "cell" if "cell" in self.block else self.block
+        return is_whole and [block.kind for block in found.blocks] == [kind] and not found.labels
 
 
 def _read(text: str, labels: Container[str]) -> list[tuple[str, str]]:
@@ -175,7 +207,7 @@ def _move_space(tokens: list[_Token]) -> list[_Token]:
     return moved
 
 
-_ESCAPED = {"paragraph": "\\`*_[]<~{", "heading": "\\`*_[]<~{#", "cell": "\\`*_[]<~{|"}
+_ESCAPED = "\\`*_[]<~{!"
 _ENTITY = re.compile(r"&(?=#?\w{1,32};)")
 _START = re.compile(r"([0-9]{1,9})([.)])|([-#+=>|:!?])")
 _TAGS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}

@@ -14,23 +14,28 @@ from dragoman.documents.html import KEPT, VOID
 from dragoman.documents.markdown_blocks import CLOSE_TAG, OPEN_TAG, normalize_label
 from dragoman.documents.spans import BREAK, Piece, collapse_space, pair
 
+_INTERESTING = re.compile(r"[\\`*_~!\[\]<\n{:]")  # one set of characters, which `re` finds fast
 _SPECIAL = re.compile(
     r"""\\(?:\n[ \t]*|[!-/:-@\[-`{-~])|(?P<ticks>`+)|(?P<run>\*+|_+|~+)|(?P<open>!?\[)|(?P<close>\])|(?P<tag><)"""
-    r"""|(?P<break>\n[ \t]*)|(?P<template>\{\{|\{%)|(?P<attributes>\{[:#.])|(?P<address>\bhttps?://[^\s<>\[\]`|]+)"""
+    r"""|(?P<break>\n[ \t]*)|(?P<template>\{\{|\{%)|(?P<attributes>\{[:#.])|(?P<address>://[^\s<>\[\]`|]+)"""
 )
+_SCHEME = re.compile(r"(?<![A-Za-z0-9])https?\Z")
 _AUTOLINK = re.compile(
     r"<(?:[A-Za-z][A-Za-z0-9+.-]{1,31}:[^\s<>]*|[\w.!#$%&'*+/=?^`{|}~-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)>"
 )
 _TAG = re.compile(rf"(?=<([A-Za-z][A-Za-z0-9-]*)){OPEN_TAG}|(?=</([A-Za-z][A-Za-z0-9-]*)){CLOSE_TAG}")
-_SPANS = (("<!--", "-->"), ("<?", "?>"), ("<![CDATA[", "]]>"), ("<!", ">"))  # comments and the like
+_SPANS = (  # comments and the like
+    (re.compile(r"<!--"), "-->"),
+    (re.compile(r"<\?"), "?>"),
+    (re.compile(r"<!\[CDATA\["), "]]>"),
+    (re.compile(r"<![A-Za-z]"), ">"),
+)
 _ANGLED = re.compile(r"<(?:[^<>\n\\]|\\.)*>")
 _BARE = re.compile(r"(?:[^\s()\\\x00-\x1f\x7f]|\\[!-/:-@\[-`{-~]|\\)+|[()]")
 _TITLE = re.compile(r""""(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+'|\((?:[^()\\]|\\.)*+\)""", re.DOTALL)
 _LABEL = re.compile(r"\[((?:[^\[\]\\]|\\.){0,999})\]", re.DOTALL)
 _FOOTNOTE = re.compile(r"\[\^[^\[\]\s]+\]")
-_READ = re.compile(
-    r"\\([!-/:-@\[-`{-~])|&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|[ \t]*\n[ \t]*"
-)
+_READ = re.compile(r"\\([!-/:-@\[-`{-~])|&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 
 def read_text(source: str) -> str:
@@ -115,12 +120,13 @@ class _Scanner:
 
     def scan(self) -> None:
         place = 0
-        while match := _SPECIAL.search(self.text, place):
-            place = self._take(match)
+        while found := _INTERESTING.search(self.text, place):
+            match = _SPECIAL.match(self.text, found.start())
+            place = found.end() if match is None else self._take(match, place)
         self._match_runs(None)
 
-    def _take(self, match: re.Match[str]) -> int:
-        """Deal with what was found, and return where to go on."""
+    def _take(self, match: re.Match[str], place: int) -> int:
+        """Deal with what was found after `place`, and return where to go on."""
         start, end = match.span()
         kind = match.lastgroup
         if kind is None:  # an escape; before a line break it is a hard one
@@ -143,8 +149,12 @@ class _Scanner:
         elif kind == "tag":
             return self._take_tag(start, end)
         elif kind == "address":
-            end = start + len(_without_punctuation(match[0]))
-            self._add("kept", start, end, text=self.text[start:end])
+            scheme = _SCHEME.search(self.text, max(place, start - 6), start)
+            if scheme is not None and scheme.start() >= place:
+                end = start + len(_without_punctuation(match[0]))
+                self._add("kept", scheme.start(), end, text=self.text[scheme.start() : end])
+            else:
+                end = start + 1
         else:
             return self._take_braces(start, end)
         return end
@@ -168,10 +178,8 @@ class _Scanner:
         index = bisect_left(closings, end)
         if index == len(closings):
             return end
-        text = self.text[end : closings[index]].replace("\n", " ").replace("\\|", "|")
-        if text[0] == text[-1] == " " and text.strip(" "):
-            text = text[1:-1]
-        self._add("kept" if text.strip() else "single", start, closings[index] + end - start, text=text)
+        text = self.text[end : closings[index]].replace("\n", " ").replace("\\|", "|").strip()
+        self._add("kept" if text else "single", start, closings[index] + end - start, text=text)
         return closings[index] + end - start
 
     def _take_tag(self, start: int, end: int) -> int:
@@ -184,8 +192,8 @@ class _Scanner:
             self._add(kind, *match.span(), name.lower())
             return match.end()
         for opening, closing in _SPANS:
-            if self.text.startswith(opening, start):
-                found = self._find(closing, start + len(opening))
+            if match := opening.match(self.text, start):
+                found = self._find(closing, match.end())
                 if found >= 0:
                     self._add("single", start, found + len(closing))
                     return found + len(closing)
@@ -369,6 +377,8 @@ def _end_of_space(text: str, place: int) -> int:
 
 def _without_punctuation(address: str) -> str:
     """An address without what ends the sentence or the brackets that it stands in."""
-    while address[-1] in "?!.,:;*_~'\"}" or (address[-1] == ")" and address.count(")") > address.count("(")):
-        address = address[:-1]
-    return address
+    end, surplus = len(address), address.count(")") - address.count("(")
+    while address[end - 1] in "?!.,:;*_~'\"}" or (address[end - 1] == ")" and surplus > 0):
+        surplus -= address[end - 1] == ")"
+        end -= 1
+    return address[:end]

@@ -121,6 +121,10 @@ def find_segment(source: str, pieces: Sequence[Piece], read: Callable[[str], str
     texts = [read(source[piece.start : piece.end]) if piece.kind == "text" else piece.text for piece in pieces]
     if not any(piece.kind == "text" and has_letters(text) for piece, text in zip(pieces, texts, strict=True)):
         return None
+    if len(pieces) == 1:
+        start, end = pieces[0].start, pieces[0].end
+        start += leading_space(source[start:end], entities)
+        return Run(start, end - trailing_space(source[start:end], entities), (texts[0].strip(),), {})
     partners = pair(pieces)
     filled = [index for index, text in enumerate(texts) if pieces[index].kind == "kept" or text.strip()]
     first, last = filled[0], filled[-1]
