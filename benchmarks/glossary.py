@@ -135,12 +135,9 @@ def main() -> None:
     sets: dict[str, dict[str, dict[str, float]]] = {}
     for name in SETS:
         found = examples(options.data, name, known, options.lines)
-        sets[name] = {
-            "lines": len(found),
-            "terms": sum(len(each.terms) for each in found),
-            **measure(translator, found),
-        }
-        print(f"{name}: {json.dumps(sets[name])}", file=sys.stderr)
+        sets[name] = measure(translator, found)
+        terms = sum(len(each.terms) for each in found)
+        print(f"{name}: {len(found)} lines, {terms} terms: {json.dumps(sets[name])}", file=sys.stderr)
     ratios = {
         f"{name} terms kept, glossary / placeholders": own["glossary"]["terms"] / own["placeholders"]["terms"]
         for name, own in sets.items()

@@ -104,7 +104,8 @@ class LineProgress:
     `done` lines are from an earlier run. Without a `total` the time left is unknown.
     """
 
-    def __init__(self, what: str, total: int | None, done: int = 0) -> None:
+    def __init__(self, what: str, total: int | None, done: int = 0, unit: str = "lines") -> None:
+        self._unit = unit
         self._what, self._total, self._done, self._before = what, total, done, done
         self._console = Console(stderr=True, highlight=False)
         self._started = self._last_line = time.monotonic()
@@ -122,8 +123,8 @@ class LineProgress:
         self._bar.stop()
         if kind is None:
             lines, seconds = self._done - self._before, time.monotonic() - self._started
-            rate = f", {lines / seconds:,.1f} lines/s" if seconds else ""
-            self._print(f"{lines:,} lines in {seconds:,.1f} s{rate}")
+            rate = f", {lines / seconds:,.1f} {self._unit}/s" if seconds else ""
+            self._print(f"{lines:,} {self._unit} in {seconds:,.1f} s{rate}")
 
     def advance(self, lines: int) -> None:
         self._done += lines
@@ -136,9 +137,9 @@ class LineProgress:
     def _left(self, now: float) -> str:
         lines = self._done - self._before
         if self._total is None:
-            return " lines"
+            return f" {self._unit}"
         left = timedelta(seconds=round((self._total - self._done) * (now - self._started) / lines)) if lines else "?"
-        return f" of {self._total:,} lines, {left} left"
+        return f" of {self._total:,} {self._unit}, {left} left"
 
     def _print(self, text: str) -> None:
         self._console.print(f"{self._what}: {text}", soft_wrap=True, markup=False)

@@ -28,6 +28,7 @@ from dragoman.cli.options import (
     TargetLanguage,
     Threads,
 )
+from dragoman.cli.translate_document import All, Columns, DocumentJob, Format, Fuzzy, Keys, document_format
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.files import follow_link, is_stream
 from dragoman.progress import Advance, no_progress
@@ -49,7 +50,7 @@ def command(
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to translate; else --input or stdin.")
     ] = None,
     input: Annotated[
-        Path | None, typer.Option("--input", "-i", help="A file, one sentence per line; .gz .bz2 .xz too.")
+        Path | None, typer.Option("--input", "-i", help="A file of lines, .gz .bz2 .xz too, or a document.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A file instead of stdout; .gz .bz2 .xz too.")
@@ -78,6 +79,13 @@ def command(
     glossary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Terms and their translations, TAB between them, one per line.")
     ] = None,
+    protect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KINDS",
+            help="Kept as they are: placeholders,addresses,tags,numbers, or none.  \\[default: all but numbers]",
+        ),
+    ] = None,
     banned: Annotated[
         list[str] | None, typer.Option(metavar="WORD", help="A word that does not appear; repeatable.")
     ] = None,
@@ -93,6 +101,11 @@ def command(
     engine: Engine = "auto",
     threads: Threads = None,
     as_json: Json = False,
+    format: Format = None,
+    keys: Keys = None,
+    columns: Columns = None,
+    all: All = False,
+    fuzzy: Fuzzy = False,
 ) -> None:
     """Translate text given as arguments, a file, or standard input."""
     output = None if output is None else follow_link(output)
@@ -109,6 +122,7 @@ def command(
         "top_p": top_p, "temperature": temperature, "seed": seed, "shortlist": shortlist, "batch_size": batch_size,
         "sampling": sample or None, "target_language": target_language, "min_length": min_length,
         "no_repeat_ngram": no_repeat_ngram, "banned": banned or None,
+        "protect": None if protect is None else [kind.strip() for kind in protect.split(",") if kind.strip() != "none"],
         "split": "long" if (attention or prefix) and split is None else split,  # both are of one sequence
     }  # fmt: skip
     import dragoman
@@ -120,6 +134,15 @@ def command(
     if glossary and sample:
         raise ConfigError("--glossary: not with --sample; leave one of them out")
     terms = translator.glossary(glossary) if glossary else None
+    document = document_format(input, format)
+    if document is not None:
+        assert input is not None
+        if attention or options.n_best > 1:
+            raise ConfigError(
+                "--input: a document has one translation and no pictures; leave out --n-best and --attention"
+            )
+        about = {"keys": tuple(keys or ()), "columns": tuple(columns or ()), "all": all, "fuzzy": fuzzy}
+        sys.exit(DocumentJob(translator, options, terms, as_json).write(input, output, document, about).finish())
     job = _Job(translator, options, as_json, attention, prefix, terms)
     if text:
         tally = job.write([text], output)
@@ -150,8 +173,8 @@ class _Job:
 
     def write(
         self, windows: "Iterable[Sequence[str | Line]]", output: Path | None, advance: Advance = no_progress
-    ) -> "_Tally":
-        tally = _Tally()
+    ) -> "Tally":
+        tally = Tally()
         with opened(output) as stream:
             for translation in self._translations(windows, advance=advance):
                 stream.write(self._line(translation))
@@ -161,7 +184,7 @@ class _Job:
                 tally.add(translation)
         return tally
 
-    def write_file(self, input: Path, output: Path | None) -> "_Tally":
+    def write_file(self, input: Path, output: Path | None) -> "Tally":
         """Translate a file to an output that cannot be taken back, such as standard output."""
         from dragoman.cli.progress import LineProgress
         from dragoman.data.corpus import count_lines, read_lines
@@ -173,7 +196,7 @@ class _Job:
         with LineProgress("translate", total) as progress:
             return self.write(windows, output, progress.advance)
 
-    def write_resumably(self, input: Path, output: Path, made_from: dict[str, Any]) -> "_Tally":
+    def write_resumably(self, input: Path, output: Path, made_from: dict[str, Any]) -> "Tally":
         """Translate a file to a file, window by window: finished lines survive an interruption."""
         from dragoman import __version__
         from dragoman.cli.progress import LineProgress
@@ -192,7 +215,7 @@ class _Job:
             **{name: value for name, value in asdict(self.options).items() if name != "threads"},
         }
         with resumable(output, made_from, total) as kept:
-            tally = _Tally(**kept.tally)
+            tally = Tally(**kept.tally)
             lines = itertools.islice(read_lines(input), kept.lines, None)
             with LineProgress("translate", total, kept.lines) as progress:
                 for window in self._windows(lines):
@@ -235,22 +258,25 @@ def _model_hash(model: Path) -> str:
 
 
 @dataclass
-class _Tally:
+class Tally:
     """Counts lines that were not plainly translated, reports them on stderr, and gives the exit code."""
 
+    unit: str = "lines"
     lines: int = 0
     counts: dict[str, int] = field(default_factory=dict)  # by status, and of lines "without words"
     first: dict[str, str] = field(default_factory=dict)  # of the same, where it first occurred
 
-    def add(self, translation: "Translation") -> None:
+    def add(self, translation: "Translation", place: str = "") -> None:
+        """`place` names it, unless it is a line."""
         self.lines += 1
-        self._count(translation.status, f": {translation.reason}" if translation.reason else "")
+        place = place or f"line {self.lines}"
+        self._count(translation.status, place + (f": {translation.reason}" if translation.reason else ""))
         if not translation.text and translation.status not in ("empty", "failed"):
-            self._count("without words")
+            self._count("without words", place)
 
-    def _count(self, what: str, why: str = "") -> None:
+    def _count(self, what: str, place: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
-        self.first.setdefault(what, f"line {self.lines}{why}")
+        self.first.setdefault(what, place)
 
     def finish(self) -> int:
         meanings = {
@@ -263,7 +289,7 @@ class _Tally:
         for status, meaning in meanings.items():
             if status in self.counts:
                 count, first = self.counts[status], self.first[status]
-                print(f"translate: {count} of {self.lines} lines {meaning} (first: {first})", file=sys.stderr)
+                print(f"translate: {count} of {self.lines} {self.unit} {meaning} (first: {first})", file=sys.stderr)
         return 1 if "failed" in self.counts else 0
 
 

@@ -254,12 +254,18 @@ class Translator:
         found = list(self.stream(lines, attention=attention, options=chosen, glossary=terms))
         return found[0] if isinstance(text, str) else found
 
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Codes of source and target, as far as the names of the training files give them, else empty."""
+        source, _, target = _languages(self.config.data).partition(" to ")
+        return source, target
+
     def glossary(self, given: "GlossaryLike") -> Glossary:
         """A glossary from a file or from pairs of terms, for the language of this model's source."""
         self._require_spelling("glossary")
         if isinstance(given, Glossary):
             return given
-        language = _languages(self.config.data).partition(" ")[0]
+        language, _ = self.languages
         if isinstance(given, (str, os.PathLike)):
             return read_glossary(given, language)
         return glossary_of(given, language)

@@ -1,0 +1,98 @@
+"""`dragoman translate --input FILE` for a document: every segment translated, everything else as it was."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.errors import ConfigError
+from dragoman.files import is_stream, write_file
+
+if TYPE_CHECKING:
+    from dragoman.cli.translate import Tally
+    from dragoman.config import DecodeConfig
+    from dragoman.decode.terms import Glossary
+    from dragoman.decode.translator import Translator
+    from dragoman.documents.document import Document, Parts
+
+ARCHIVES = ("docx", "odt", "pptx", "epub")
+Format = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of the input: text, html, po ...  \\[default: by its name]")
+]
+Keys = Annotated[
+    list[str] | None, typer.Option("--key", metavar="PATH", help="JSON: which values, as items.*.title; repeatable.")
+]
+Columns = Annotated[
+    list[str] | None, typer.Option("--column", metavar="NAME", help="CSV, TSV: by name, or number from 1; repeatable.")
+]
+All = Annotated[bool, typer.Option("--all", help="PO, XLIFF, TMX: replace translations that exist, too.")]
+Fuzzy = Annotated[bool, typer.Option("--fuzzy", help="PO, XLIFF: mark translations as needing review.")]
+
+
+def document_format(input: Path | None, format: str | None) -> str | None:
+    """The format of a document; None if the input is lines of text."""
+    if input is None or input.is_dir():
+        return None
+    from dragoman.documents.formats import FORMATS, recognise
+
+    if format is not None and format not in FORMATS:
+        from dragoman.errors import suggestion
+
+        raise ConfigError(f"--format: {format!r} is unknown; {suggestion(format, FORMATS)}")
+    found = format or recognise(input)
+    return None if found == "text" else found
+
+
+@dataclass(frozen=True)
+class DocumentJob:
+    """How to translate the segments of a document."""
+
+    translator: "Translator"
+    options: "DecodeConfig"
+    glossary: "Glossary | None"
+    as_json: bool
+
+    def write(self, input: Path, output: Path | None, format: str, about: dict[str, Any]) -> "Tally":
+        from dragoman.cli.translate import Tally
+        from dragoman.documents.document import Options
+        from dragoman.documents.formats import parse_document
+
+        if self.as_json and output is None:
+            raise ConfigError("--json: prints a record for each segment; give --output for the document")
+        if output is None and format in ARCHIVES and (sys.stdout is None or sys.stdout.isatty()):
+            raise ConfigError(f"--output: give a file for the translated .{format}")
+        source, target = self.translator.languages
+        document = parse_document(input, Options(source_language=source, target_language=target, **about), format)
+        tally = Tally("segments")
+        content = document.render(self._translations(document, tally))
+        if output is None:
+            sys.stdout.buffer.write(content)
+            sys.stdout.flush()
+        elif is_stream(output):
+            output.write_bytes(content)
+        else:
+            write_file(output, content)
+        return tally
+
+    def _translations(self, document: "Document", tally: "Tally") -> "list[Parts | None]":
+        from dragoman.cli.progress import LineProgress
+        from dragoman.decode.translator import windows
+
+        segments: Sequence[Any] = document.segments
+        size = self.translator.window_size(self.options)
+        found: list[Parts | None] = []
+        with LineProgress("translate", len(segments), unit="segments") as progress:
+            parts = windows((segment.parts for segment in segments), size)
+            results = self.translator.stream_parts(
+                parts, options=self.options, glossary=self.glossary, advance=progress.advance
+            )
+            for segment, (translation, own) in zip(segments, results, strict=True):
+                tally.add(translation, segment.place)
+                found.append(own)
+                if self.as_json:
+                    print(json.dumps({"place": segment.place, **translation.to_dict()}, ensure_ascii=False))
+        return found
