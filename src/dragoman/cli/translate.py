@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dragoman.config import DecodeConfig
     from dragoman.data.corpus import Line
     from dragoman.decode.terms import Glossary
-    from dragoman.decode.translation import Translation
+    from dragoman.decode.translation import Status, Translation
     from dragoman.decode.translator import Translator
 
 WINDOW_LINES = 1024
@@ -96,6 +96,7 @@ def command(
     shortlist: Shortlist = None,
     batch_size: Annotated[int | None, typer.Option(help="Sentences at a time; 0: what suits the engine.")] = None,
     attention: Annotated[bool, typer.Option("--attention", help="Draw the cross-attention of each line.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print words as soon as they are certain.")] = False,
     device: Device = "auto",
     precision: SearchPrecision = "auto",
     engine: Engine = "auto",
@@ -115,6 +116,8 @@ def command(
         raise ConfigError(f"--output {output}: is the input too; give another file")
     if attention and not as_json and (output or not text):
         raise ConfigError("--attention: draws pictures between the lines; give text as arguments, or use --json")
+    if stream and (as_json or attention or prefix or output or n_best):
+        raise ConfigError("--stream: prints plain text; leave out --json, --attention, --prefix, --n-best and --output")
     if prefix is not None and len(text or ()) != 1:
         raise ConfigError("--prefix: begins the translation of one text; give exactly one as an argument")
     settings: dict[str, Any] = {
@@ -144,6 +147,11 @@ def command(
         about = {"keys": tuple(keys or ()), "columns": tuple(columns or ()), "all": all, "fuzzy": fuzzy}
         sys.exit(DocumentJob(translator, options, terms, as_json).write(input, output, document, about).finish())
     job = _Job(translator, options, as_json, attention, prefix, terms)
+    if stream:
+        from dragoman.data.corpus import read_lines
+
+        lines = [[*text]] if text else _stdin_windows() if input is None else ([line] for line in read_lines(input))
+        sys.exit(job.print_words(lines).finish())
     if text:
         tally = job.write([text], output)
     elif input is None:
@@ -182,6 +190,24 @@ class _Job:
                     stream.write(picture(translation, stream) + "\n")
                 stream.flush()
                 tally.add(translation)
+        return tally
+
+    def print_words(self, windows: "Iterable[Sequence[str | Line]]") -> "Tally":
+        """Print words as they become certain."""
+        from dragoman.data.corpus import Line, text_line
+        from dragoman.decode.translation import Translation
+
+        tally = Tally()
+        with opened(None) as output:
+            for given in itertools.chain.from_iterable(windows):
+                line, written = given if isinstance(given, Line) else text_line(given), ""
+                for part in self.translator.stream_text(line.text, glossary=self.glossary, **asdict(self.options)):
+                    output.write(part)
+                    output.flush()
+                    written += part
+                output.write("\n")
+                status: Status = "failed" if line.problem else "translated" if line.text.strip() else "empty"
+                tally.add(Translation(line.text, written, status, reason=line.problem))
         return tally
 
     def write_file(self, input: Path, output: Path | None) -> "Tally":

@@ -16,6 +16,7 @@ Shape suffixes
 """
 
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -168,6 +169,55 @@ def beam_search(
     return in_order(_beam_search(decoding, max_lengths, options, None, watch, start, end, forbidden))
 
 
+def stream_prefixes(
+    decoding: Decoding,
+    max_length: int,
+    options: DecodeConfig,
+    *,
+    start: int,
+    end: int,
+    forbidden: Sequence[int] = (),
+) -> Iterator[tuple[tuple[int, ...], Hypothesis | None]]:
+    """Search for one sentence. After every step, yield the ids that are certain so far: each begins with the last.
+
+    Certain is what all hypotheses begin with that may still be the best. In the end, also yield the best one.
+    """
+    certain = _Certain()
+    beam = _beam_steps(decoding, [max_length], options, None, certain.watch, start, end, forbidden)
+    for found in beam:
+        if found:
+            best = found[0][1][0]
+            yield best.ids, best
+            return
+        yield certain.prefix, None
+
+
+class _Certain:
+    """Follows the search for one sentence, as its `watch`."""
+
+    def __init__(self) -> None:
+        self._live: list[tuple[int, ...]] = [()]
+        self._ended: list[tuple[int, ...]] = []
+
+    def watch(self, step: BeamStep) -> None:
+        parts = (step.score_BC, step.parent_BC, step.id_BC, step.ends_BC, step.kept_BC)
+        before, live = self._live, dict[int, tuple[int, ...]]()
+        for score, parent, new, ends, kept in zip(*(part_BC[0].tolist() for part_BC in parts), strict=True):
+            if ends:
+                self._ended.append(before[parent])
+            elif kept >= 0 and score > NEVER:
+                live[kept] = (*before[parent], new)
+        # an empty slot has no candidate; what follows it is never looked at
+        self._live = [live.get(place, ()) for place in range(1 + max(live, default=-1))]
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        possible = [*self._live, *self._ended]
+        low, high = min(possible, default=()), max(possible, default=())  # all others are between them
+        shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
+        return tuple(one for one, _ in shared)
+
+
 def _beam_search(
     decoding: Decoding,
     max_lengths: Sequence[int],
@@ -178,6 +228,21 @@ def _beam_search(
     end: int,
     forbidden: Sequence[int],
 ) -> Iterator[Found]:
+    for found in _beam_steps(decoding, max_lengths, options, join, watch, start, end, forbidden):
+        yield from found
+
+
+def _beam_steps(
+    decoding: Decoding,
+    max_lengths: Sequence[int],
+    options: DecodeConfig,
+    join: Join | None,
+    watch: Callable[[BeamStep], None] | None,
+    start: int,
+    end: int,
+    forbidden: Sequence[int],
+) -> Iterator[list[Found]]:
+    """After every step, yield the sentences that are done with it."""
     live = _begin(max_lengths, 1, start)
     finished: defaultdict[int, list[Hypothesis]] = defaultdict(list)
     joined = len(max_lengths)
@@ -203,10 +268,12 @@ def _beam_search(
             for length in grown.length_B.tolist()
         ]
         done_B = (live.limit_B < grown.length_B) | (grown.score_BW[:, 0] / penalty_B <= live.worst_B)
+        found: list[Found] = []
         for row in np.flatnonzero(done_B).tolist():
             unfinished = _unfinished(live, row, candidates.parent_BC[row, ends_BC[row]], options)
             number = int(live.sentence_B[row])
-            yield number, [*finished.pop(number, []), *unfinished][: options.n_best]
+            found.append((number, [*finished.pop(number, []), *unfinished][: options.n_best]))
+        yield found
 
         if done_B.all() and join is None:
             return

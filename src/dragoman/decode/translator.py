@@ -33,14 +33,15 @@ from dragoman.decode.batches import (
     search_phrases,
 )
 from dragoman.decode.combinations import best_combinations
-from dragoman.decode.constraints import Prefix, Spelling, rules_of
+from dragoman.decode.constraints import Constrained, Prefix, Spelling, rules_of
 from dragoman.decode.engines.choice import EngineChoice, choose_engine
 from dragoman.decode.halving import in_halves
 from dragoman.decode.keeping import Restored, restore_kept, restored_line
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.phrases import Phrases
 from dragoman.decode.protection import Protected, Protector, has_words, protect_parts, without_own
-from dragoman.decode.search import Hypothesis
+from dragoman.decode.search import Decoding, Hypothesis, stream_prefixes
+from dragoman.decode.streaming import stream_joined
 from dragoman.decode.terms import Glossary, GlossaryLike, Speller, Term, TermsIn, glossary_of, no_terms, read_glossary
 from dragoman.decode.translation import Alternative, Array, Attention, Details, Status, Translation, translated
 from dragoman.documents.document import Parts
@@ -379,6 +380,49 @@ class Translator:
         for window in windows:
             yield from self._translate(window, options, attention, start, advance, terms_in)
             start += len(window)
+
+    def stream_text(
+        self, text: str, *, glossary: GlossaryLike | None = None, **options: Unpack[DecodeOptions]
+    ) -> Iterator[str]:
+        """Yield the translation of a text in parts, as they become certain. Nothing is withdrawn.
+
+        Lines are translated one after the other. Together, the parts of a line are what `translate` returns. A line
+        with terms of the glossary or with something to keep comes as a whole, and so does a sampled one.
+        """
+        chosen, terms = self.options(**options), None if glossary is None else self.glossary(glossary)
+        for number, line in enumerate(text.split("\n")):
+            if number:
+                yield "\n"
+            yield from self._stream_line(line, chosen, terms)
+
+    def _stream_line(self, line: str, options: DecodeConfig, glossary: Glossary | None) -> Iterator[str]:
+        keeps = bool(options.protect) and Protector(options.protect).protect(line) is not None
+        window = self._prepare([line], options)
+        has_terms = glossary is not None and any(glossary.terms_in(piece.text) for piece in window.pieces)
+        if keeps or has_terms or options.sampling or window.results or not self.tokenizers.target.grows:
+            (result,) = self.stream([[line]], options=options, glossary=glossary)
+            yield result.text
+            return
+        jobs = self._jobs(window.pieces, options, 0)
+        pieces = ((piece.glue, self._stream_job(job, options)) for piece, job in zip(window.pieces, jobs, strict=True))
+        yield from stream_joined(pieces)
+
+    def _stream_job(self, job: Job, options: DecodeConfig) -> Iterator[tuple[str, bool]]:
+        """The text of a piece so far, after every step of its search, and whether it is complete."""
+        on_cpu_engine = self.choice_for(options).engine == "cpu"
+        start = self._cpu_engine().start if on_cpu_engine else self.engine.start
+        steps = None
+        while True:
+            with nullcontext() if on_cpu_engine and not job.rules else self.inference(options.threads):
+                # each step within it, not the generator: what the caller does meanwhile is no concern of ours
+                if steps is None:
+                    decoding: Decoding = start([job.source])
+                    decoding = Constrained(decoding, [job.rules]) if job.rules else decoding
+                    steps = stream_prefixes(decoding, job.limit, options, **self._special()._asdict())
+                ids, best = next(steps)
+            yield self.tokenizers.target.decode(ids), best is not None
+            if best is not None:
+                return
 
     def stream_parts(
         self,

@@ -153,6 +153,11 @@ class Tokenizer:
             spellings[index] = UNSPELLED
         return spellings
 
+    @property
+    def grows(self) -> bool:
+        """Whether more ids only add to the text of the first ones, but for its last character."""
+        return not self._changes_text
+
     @functools.cached_property
     def _changes_text(self) -> bool:
         """Whether sentencepiece replaces characters after it has put the pieces together."""
