@@ -3,8 +3,8 @@
     python -m benchmarks.kept_spans --data FOLDER [--model en-de] [--lines 300] [--json]
 
 Sentences of test sets in which a word or number is the same in source and reference get a placeholder or an address in
-its place, on both sides; or a tag around it. Three ways to translate: with nothing protected, as dragoman does it, and
-with the original word. A span counts if it is in the output exactly once. BLEU is against the reference with the span.
+its place, or a tag around it. Three ways to translate: with nothing protected, as dragoman does it, and with the
+original word. A span counts if it is in the output exactly once. For BLEU the word takes the place of its span again.
 """
 
 import argparse
@@ -28,29 +28,33 @@ COPIED = re.compile(r"(?<![\w-])(?:[A-Z][a-z]{2,}|\d{1,4})(?![\w-])")
 
 class Example(NamedTuple):
     source: str
-    reference: str
     original: str
-    original_reference: str
+    reference: str
+    word: str
     spans: tuple[str, ...]
+
+    def without_spans(self, translation: str) -> str:
+        for span in self.spans:
+            translation = translation.replace(span, self.word if len(self.spans) == 1 else "")
+        return translation
 
 
 def examples(folder: Path, most: int) -> list[Example]:
     """Sentences with exactly one occurrence of a copied word on both sides, not at the start."""
-    sides = [bz2.open(folder / f"test.{side}.bz2", "rt").read().splitlines() for side in ("en", "de")]
-    chance, found = random.Random(1), []
-    for source, reference in zip(*sides, strict=True):
+    sources, references = (
+        bz2.decompress((folder / f"test.{side}.bz2").read_bytes()).decode().splitlines() for side in ("en", "de")
+    )
+    chance, found = random.Random(1), list[Example]()
+    for source, reference in zip(sources, references, strict=True):
         words = [word for word in dict.fromkeys(COPIED.findall(source[1:])) if _is_once(word, source, reference)]
         if not words:
             continue
         word = chance.choice(words)
+        spans: tuple[str, ...] = (SPANS[len(found) % len(SPANS)],)
         if len(found) % 4 == 3:
             spans = TAGS[len(found) // 4 % len(TAGS)]
-            new = spans[0] + word + spans[1]
-        else:
-            new = SPANS[len(found) % len(SPANS)]
-            spans = (new,)
-        texts = (text.replace(word, new) for text in (source, reference))
-        found.append(Example(*texts, source, reference, spans))
+        new = spans[0] if len(spans) == 1 else spans[0] + word + spans[1]
+        found.append(Example(source.replace(word, new), source, reference, word, spans))
     return found[:: max(1, len(found) // most)][:most]
 
 
@@ -62,6 +66,10 @@ def _is_once(word: str, source: str, reference: str) -> bool:
 def measure(translator: dragoman.Translator, found: list[Example]) -> dict[str, dict[str, float]]:
     results = {}
     sources, references = [each.source for each in found], [[each.reference for each in found]]
+
+    def bleu(texts: list[str]) -> float:
+        return sacrebleu.corpus_bleu(texts, references).score
+
     for way, protect in (("unprotected", []), ("protected", ["placeholders", "addresses", "tags"])):
         translations = translator.translate(sources, protect=protect)
         kept = [
@@ -72,11 +80,10 @@ def measure(translator: dragoman.Translator, found: list[Example]) -> dict[str, 
         results[way] = {
             "kept": 100 * sum(kept) / len(kept),
             "altered": sum(translation.status == "altered" for translation in translations),
-            "bleu": sacrebleu.corpus_bleu([each.text for each in translations], references).score,
+            "bleu": bleu([each.without_spans(own.text) for each, own in zip(found, translations, strict=True)]),
         }
     originals = [each.text for each in translator.translate([each.original for each in found])]
-    bleu = sacrebleu.corpus_bleu(originals, [[each.original_reference for each in found]]).score
-    return {**results, "original words": {"bleu": bleu}}
+    return {**results, "original words": {"bleu": bleu(originals)}}
 
 
 def main() -> None:
