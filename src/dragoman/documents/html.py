@@ -123,7 +123,7 @@ def _tokens(source: str, xhtml: bool) -> Iterator[Token]:
             if end is None:
                 unclosed.add(token.name)
             elif place < end:
-                yield Token("text", place, end)
+                yield Token("text" if token.name == "title" else "other", place, end)
                 place = end
     if place < len(source):
         yield Token("text", place, len(source))

@@ -230,7 +230,7 @@ def split_lines(source: str, begin: int = 0) -> list[tuple[int, int]]:
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _LETTER = re.compile(r"[^\W\d_]")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
-_WIDE = "⺀-〿ぁ-ヿ㐀-鿿豈-﫿！-｠"  # scripts that write no spaces; Korean does
+_WIDE = "\\u2e80-\\u30ff\\u3400-\\u9fff\\uf900-\\ufaff\\uff01-\\uff60"  # scripts that write no spaces; Korean does
 _WIDE_BREAK = re.compile(rf"(?<=[{_WIDE}])[ \t\r\n]*\n[ \t\r\n]*(?=[{_WIDE}])")
 _CONTROL = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 from dragoman.documents.document import Document, Mark, Options, Parts, Segment
@@ -61,7 +62,7 @@ def _cues(source: str, begin: int, is_vtt: bool) -> Iterator[list[_Line]]:
     """Yield the lines of text of each cue."""
     lines = [_Line(*line) for line in split_lines(source, begin)]
     timings = [index for index, line in enumerate(lines) if _TIMING.fullmatch(source, *line)]
-    for timing, following in zip(timings, [*timings[1:], len(lines)], strict=True):
+    for timing, following in pairwise([*timings, len(lines)]):
         cue: list[_Line] = []
         for index in range(timing + 1, following):
             line = lines[index]
