@@ -149,6 +149,8 @@ class _Scanner:
         return any(chosen) or not chosen
 
     def _error(self, place: int) -> DataError:
+        while self.source[place : place + 1] in (" ", "\t", "\r", "\n"):
+            place += 1
         line = self.source.count("\n", 0, place) + 1
         column = place - self.source.rfind("\n", 0, place)
         return DataError(f"{self.name}:{line}: invalid JSON at column {column:,}; fix the file")

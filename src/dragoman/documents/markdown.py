@@ -198,7 +198,11 @@ def _move_space(tokens: list[_Token]) -> list[_Token]:
         if not words:
             continue
         if is_due and token.kind != "close" and words != _BREAK:
-            moved += [_Token("text", " ", " ", " ")] if moved and moved[-1].meant != _BREAK else []
+            place = len(moved)
+            while place and moved[place - 1].kind == "open":
+                place -= 1
+            if place and moved[place - 1].meant not in (_BREAK, " "):
+                moved.insert(place, _Token("text", " ", " ", " "))
             is_due = False
         if token.kind == "text":
             is_due = token.meant[-1:].isspace()

@@ -111,7 +111,7 @@ def _slot(source: str, lines: list[_Line], is_vtt: bool, place: str) -> Slot | N
     dash = _dash(source, lines[0])
     for before, line in zip([None, *lines], lines, strict=False):
         if before is not None:
-            pieces.append(Piece("text", before.end, line.start))
+            _add_text(pieces, before.end, line.start, None)
         start = line.start
         for match in _TAG.finditer(source, line.start, line.end):
             _add_text(pieces, start, match.start(), dash)

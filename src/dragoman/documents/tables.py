@@ -59,10 +59,10 @@ def _rows(source: str, begin: int, delimiter: str, name: str = "", limit: int = 
         assert match is not None  # the second form may be empty
         is_quoted = match[1] is not None
         start, end = match.start(), match.start(3)
-        if end - start > limit // 4 and len(source[start:end].encode()) > limit:
+        text = match[1].replace('""', '"') if is_quoted else match[2]
+        if len(text) > limit // 4 and len(text.encode()) > limit:
             cell = f"row {number:,}, column {len(row) + 1}"
             raise DataError(f"{name}: {cell} has over {limit >> 20} MiB; close its quotes or remove it")
-        text = match[1].replace('""', '"') if is_quoted else match[2]
         row.append(_Cell(start, end, is_quoted, text))
         place = match.end()
         if match[3] != delimiter:
