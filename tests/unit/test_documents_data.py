@@ -27,8 +27,8 @@ def test_text_is_told_from_data(value: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "", "12.50", "-", "https://a.b/c", "www.a.b", "a@b.cd", "2024-01-31T10:00Z", "SKU-123", "snake_case", "camelCase",
-        "true", "N/A", "a.b.c", "img/a.png", "C:\\dir", "#ff00aa", "{name}", "en-US", "3kg", "mailto:x",
+        "", "12.50", "-", "https://a.b/c", "www.a.b", "a@b.cd", "2024-01-31T10:00Z", "SKU-123", "snake_case",
+        "camelCase", "true", "N/A", "a.b.c", "img/a.png", "C:\\dir", "#ff00aa", "{name}", "en-US", "3kg", "mailto:x",
     ],
 )  # fmt: skip
 def test_data_is_told_from_text(value: str) -> None:
@@ -177,12 +177,8 @@ def map_strings(value: object, change: dict[str, str]) -> object:
 @settings(max_examples=40)
 @given(json_tree, st.booleans(), st.sampled_from([None, 1, "\t"]))
 def test_any_json_survives_and_takes_translations(tree: object, ascii: bool, indent: int | str | None) -> None:
-    content = json.dumps(tree, ensure_ascii=ascii, indent=indent).encode("utf-8", "surrogatepass")
-    try:
-        document = json_values.parse(content, Options(keys=()), "a.json")
-    except DataError as error:
-        assert "invalid UTF-8" in str(error)  # half a surrogate pair, not escaped
-        return
+    content = json.dumps(tree, ensure_ascii=ascii, indent=indent).encode()
+    document = json_values.parse(content, OPTIONS, "a.json")
     check_round_trip(document, content)
     translations = [translate(segment.parts, lambda _: 'q"\\\n\0é/') for segment in document.segments]
     rendered = json.loads(document.render(translations))
@@ -351,9 +347,4 @@ def test_rows_are_what_the_csv_module_reads(rows: list[list[str]], quoting: int,
 def test_hostile_tables_take_linear_time(unit: str, count: int) -> None:
     content = (unit * count).encode()
     for name in ("a.csv", "a.tsv"):
-        try:
-            document = tables.parse(content, OPTIONS, name)
-        except DataError as error:
-            assert "has over 1 MiB" in str(error)
-        else:
-            check_round_trip(document, content)
+        check_round_trip(tables.parse(content, OPTIONS, name), content)

@@ -64,7 +64,8 @@ def _slots(source: str, block: Block, labels: Container[str], lines: list[int]) 
         if piece.kind == "text":
             return _Token("text", read_text(meant), meant, written)
         if piece.name == BREAK and "\n" in meant:
-            return _Token("single", _BREAK, _BREAK, written)
+            meant = _BREAKS[meant.startswith(" ")]
+            return _Token("single", meant, meant, written)
         if meant in ("]", "][]"):  # the label is the text, which changes
             meant = f"][{text[opened[piece.name] : piece.start]}]"
         meant = meant.replace("\n", " ")
@@ -101,7 +102,7 @@ def _cut(pieces: Iterable[Piece], start: int, end: int) -> Iterator[Piece]:
 # Translations
 
 
-_BREAK = "\\\n"  # a hard one, in the spelling that can be seen
+_BREAKS = ("\\\n", "  \n")  # hard ones, and how they are read without the marks of the next line
 
 
 class _Token(NamedTuple):
@@ -197,11 +198,11 @@ def _move_space(tokens: list[_Token]) -> list[_Token]:
         is_due = is_due or (token.kind == "text" and token.meant[:1].isspace())
         if not words:
             continue
-        if is_due and token.kind != "close" and words != _BREAK:
+        if is_due and token.kind != "close" and words not in _BREAKS:
             place = len(moved)
             while place and moved[place - 1].kind == "open":
                 place -= 1
-            if place and moved[place - 1].meant not in (_BREAK, " "):
+            if place and moved[place - 1].meant not in (*_BREAKS, " "):
                 moved.insert(place, _Token("text", " ", " ", " "))
             is_due = False
         if token.kind == "text":
@@ -234,7 +235,7 @@ def _escape_starts(tokens: list[_Token]) -> list[_Token]:
             if start is not None:
                 escaped_start = (start[1] or "") + "\\" + (start[2] or start[3])
                 token = _respell(token, escaped_start + token.spelled[start.end() :])
-        begins = token.meant == _BREAK
+        begins = token.meant in _BREAKS
         escaped.append(token)
     return escaped
 
