@@ -183,6 +183,7 @@ def test_text_within_a_code_is_translated_where_there_is_no_other() -> None:
          "a.tmx:11: source and target language are both EN-US; give two"),
         ('xml:lang="FR"', 'xml:lang="en-us"', GERMAN, "a.tmx:24: the unit has two variants in EN-US; remove one"),
         ("<seg/>", "", GERMAN, "a.tmx:29: a tuv has no seg; add one"),
+        ("<seg>Fertig</seg>", "", Options(target_language="de", all=True), "a.tmx:16: a tuv has no seg; add one"),
         ("tmx version", "xliff version", GERMAN,
          "a.tmx: invalid XML (Opening and ending tag mismatch: xliff line 4 and tmx, line 34, column 7); fix the file"),
         ('SYSTEM "tmx14.dtd"', '[<!ENTITY lol "lol">]', GERMAN,

@@ -219,6 +219,34 @@ def test_codes_that_overlap_or_lack_a_half_stand_alone() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("codes", "kinds"),
+    [
+        ('<bpt id="1"/>a<ept id="1"/>', ["open", "close"]),
+        ('<bpt id="1"/>a<ex id="1"/>', ["single", "single"]),
+        ('<bx id="1"/>a<ex id="1"/>', ["open", "close"]),
+        ('<bx id="1"/>a<ex id="2"/>', ["single", "single"]),
+        ('<ex id="1"/>a<bx id="1"/>', ["single", "single"]),
+        ('<x id="1" equiv-text="&lt;a href=\'b\'>"/>a<x id="2" equiv-text="&lt;/a>"/>', ["open", "close"]),
+        ('<x id="1" equiv-text="&lt;a/>"/>a<x id="2" equiv-text="&lt;/a>"/>', ["single", "single"]),
+        ('<ph id="1">&lt;i&gt;</ph>a<ph id="2">&lt;/i&gt;</ph>', ["open", "close"]),
+        ('<ph id="1">\\b </ph>a<ph id="2">&lt;/b&gt;</ph>', ["single", "single"]),
+    ],
+)
+def test_codes_are_paired_by_what_they_begin_and_end(codes: str, kinds: list[str]) -> None:
+    parts = parse(ANGULAR.replace("Updated <x", f"{codes}<x", 1)).segments[1].parts
+    assert [part.kind for part in parts if isinstance(part, Mark)] == [*kinds, "single"]
+
+
+def test_isolated_codes_of_version_2_stand_alone() -> None:
+    paired = VERSION_2.replace("<source>Done</source>", '<source><sc id="7"/>Done<ec startRef="7"/></source>')
+    isolated = paired.replace('id="7"', 'id="7" isolated="yes"').replace('startRef="7"', 'id="7" isolated="yes"')
+    for text, kinds in ((paired, ["open", "close"]), (isolated, ["single", "single"])):
+        segments = parse(text, Options(target_language="de", all=True)).segments
+        found = next(segment for segment in segments if segment.text == "Done")
+        assert [part.kind for part in found.parts if isinstance(part, Mark)] == kinds
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("options", [GERMAN, Options(target_language="de", all=True, fuzzy=True)])
 def test_file_without_translations_keeps_its_bytes(name: str, options: Options) -> None:

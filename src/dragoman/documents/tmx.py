@@ -19,8 +19,8 @@ _ANY = "*all*"  # what a file says that has no source language
 
 @dataclass(frozen=True)
 class _Unit:
-    source: etree._Element  # the tuv
-    target: etree._Element | None
+    source: etree._Element  # the seg
+    target: etree._Element | None  # the seg, if there is a tuv for it
     last: etree._Element  # the last tuv of the unit
     flow: Flow
 
@@ -37,13 +37,13 @@ class TmxDocument:
 
     def _edit(self, unit: _Unit, given: Mapping[Flow, Parts]) -> Edit:
         file = self._file
-        source = _segment(file, unit.source)
         content = unit.flow.render(given)
         if unit.target is not None:
-            old = _segment(file, unit.target)
-            return file.replace(old, f"{file.start_tag(old)}{content}{file.end_tag(old)}")
-        variant, inside = file.indentation(unit.source), file.indentation(source)
-        attribute = "xml:lang" if unit.source.get(XML + "lang") is not None else "lang"
+            return file.replace(unit.target, f"{file.start_tag(unit.target)}{content}{file.end_tag(unit.target)}")
+        around = unit.source.getparent()
+        assert around is not None
+        variant, inside = file.indentation(around), file.indentation(unit.source)
+        attribute = "xml:lang" if around.get(XML + "lang") is not None else "lang"
         end = variant if inside else ""
         text = f'{variant}<tuv {attribute}="{self._language}">{inside}<seg>{content}</seg>{end}</tuv>'
         return file.insert_after(unit.last, text)
@@ -73,12 +73,12 @@ def _units(file: XmlText, options: Options) -> Iterator[_Unit]:
             raise DataError(f"{file.place(unit)}: source and target language are both {language}; give two")
         variants = unit.findall("tuv")
         found.update(_language(variant) for variant in variants)
-        source, target = (_variant(file, variants, each) for each in (language, options.target_language))
+        source, target = (_find(file, variants, each) for each in (language, options.target_language))
         if source is None:
             continue
         has_source = True
-        if target is None or options.all or not has_content(_segment(file, target)):
-            flow = read_flow(file, _segment(file, source), _describe, keep_space=True)
+        if target is None or options.all or not has_content(target):
+            flow = read_flow(file, source, _describe, keep_space=True)
             yield _Unit(source, target, variants[-1], flow)
     if found and not has_source:
         raise DataError(f"{file.name}: has no text in {language!r}; its languages are {', '.join(sorted(found))}")
@@ -88,16 +88,15 @@ def _language(variant: etree._Element) -> str:
     return variant.get(XML + "lang") or variant.get("lang") or ""  # TMX before 1.4 writes lang
 
 
-def _variant(file: XmlText, variants: Sequence[etree._Element], language: str) -> etree._Element | None:
-    """The variant of a language: the same tag if there is one, else one that says more or less (`en`, `en-US`)."""
+def _find(file: XmlText, variants: Sequence[etree._Element], language: str) -> etree._Element | None:
+    """The seg in a language: of the same tag if there is one, else of one that says more or less (`en`, `en-US`)."""
     wanted = language.lower().replace("_", "-")
     same = [each for each in variants if _language(each).lower().replace("_", "-") == wanted]
     if len(same) > 1:
         raise DataError(f"{file.place(same[1])}: the unit has two variants in {language}; remove one")
-    return next(iter(same or (each for each in variants if matches(_language(each), language))), None)
-
-
-def _segment(file: XmlText, variant: etree._Element) -> etree._Element:
+    variant = next(iter(same or (each for each in variants if matches(_language(each), language))), None)
+    if variant is None:
+        return None
     segment = variant.find("seg")
     if segment is None:
         raise DataError(f"{file.place(variant)}: a tuv has no seg; add one")
