@@ -135,13 +135,22 @@ def test_source_language_is_that_of_the_user_then_the_unit_then_the_header() -> 
     assert (first.text, last.text) == ("Done", "Rien en anglais")
 
 
-def test_variant_of_the_same_tag_is_preferred() -> None:
-    text = MEMORY.replace('xml:lang="FR"', 'xml:lang="EN-GB"').replace(' srclang="FR"', "")
-    for language, expected in (("en-US", "Press Start & %s"), ("en-GB", "Bonjour"), ("en", "Bonjour")):
-        found = [
-            segment.text for segment in parse(text, Options(source_language=language, target_language="de")).segments
-        ]
-        assert found[0] == expected
+@pytest.mark.parametrize(
+    ("language", "expected"), [("en", "plain"), ("en-US", "American"), ("EN_us", "American"), ("en-NZ", "plain")]
+)
+def test_variant_of_the_same_tag_is_preferred(language: str, expected: str) -> None:
+    languages = {"en-GB": "British", "en-US": "American", "en": "plain"}
+    unit = "".join(f'<tuv xml:lang="{each}"><seg>{text}</seg></tuv>' for each, text in languages.items())
+    text = f'<tmx version="1.4"><header srclang="*all*"/><body><tu>{unit}</tu></body></tmx>'
+    document = parse(text, Options(source_language=language, target_language="de"))
+    assert [segment.text for segment in document.segments] == [expected]
+
+
+def test_new_variant_is_the_last_of_its_unit() -> None:
+    new = translate(MEMORY, Options(target_language="es"))
+    unit = etree.fromstring(new.encode()).find("body/tu")
+    assert unit is not None
+    assert [variant.get(LANGUAGE) for variant in unit.findall("tuv")] == ["EN-US", "DE-DE", "es"]
 
 
 def test_language_attribute_is_written_as_in_the_file() -> None:
