@@ -12,7 +12,9 @@ from tests.fake_translator import shout, shuffle
 
 texts = st.builds(Text, st.text("ab .\u00a0", max_size=4), st.sampled_from(["plain", "plain", "bold", "italic"]))
 fixed = st.builds(
-    lambda style, text: Fixed(object(), style, text), st.sampled_from([None, "bold"]), st.sampled_from(["", "", "7"])
+    lambda style, text: Fixed(object(), style, text),
+    st.sampled_from([None, "bold"]),
+    st.sampled_from(["", "", "7", " ", " 8 "]),
 )
 paragraphs = st.lists(
     st.recursive(
@@ -63,7 +65,7 @@ def test_segments_have_a_word_and_no_space_at_the_ends(items: list[Item]) -> Non
         assert text == text.strip()
         assert not isinstance(parts[0], Mark) or parts[0].kind == "open"
         assert not isinstance(parts[-1], Mark) or parts[-1].kind == "close"
-        assert text == "".join(_seen(items)).strip()
+        assert text.split() == "".join(_seen(items)).split()
     seen = [number for number, kind in numbers(parts) if kind != "close"]
     assert seen == list(range(1, len(seen) + 1))
 
@@ -166,6 +168,21 @@ def test_paragraph_that_is_one_link_has_no_marks() -> None:
     assert isinstance(written, Nested)
     assert written.content == "link"
     assert "".join(_seen([*written.head, *written.items, *written.tail])) == " BOLD WORDS"
+
+
+def test_link_around_a_picture_is_one_mark() -> None:
+    link = Nested("link", (Fixed("picture"), Nested("inserted", ())))
+    paragraph = Paragraph([Text("a "), link, Text("b")])
+    assert paragraph.parts == ("a ", Mark(1, "single"), "b")
+    written = paragraph.translated((Mark(1, "single"), "B"))
+    assert list(described(written)) == [*described([link]), ((), "B", None)]
+
+
+def test_length_of_runs_does_not_decide_by_their_number() -> None:
+    cut = [Text("a ", "one"), Text("b ", "one"), Text("cde", "two")]
+    assert Paragraph(cut).parts == Paragraph([Text("a b ", "one"), Text("cde", "two")]).parts == (
+        *opened(1, "a b "), "cde"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["", " ", "12.5 %", "—", "\u00a0"])

@@ -20,6 +20,7 @@ from dragoman.documents.package import (
     append,
     content_types,
     describe,
+    find_main,
     grouped,
     local_name,
     order_pairs,
@@ -46,16 +47,16 @@ _UNSEEN = ("lang", "noProof")  # what a run says of spelling; it splits runs tha
 def parse(content: bytes, options: Options, name: str = "document.docx") -> Document:
     archive = Archive(content, name)
     types = content_types(archive, name)
-    main = [path for path, kind in types.items() if _MAIN.fullmatch(kind)]
-    if not main:
+    main = find_main(archive, types, _MAIN, name)
+    if main is None:
         raise DataError(f"{name}: holds no Word document; check that it is the file you mean")
     others = [path for ending in _OTHERS for path, kind in types.items() if kind.endswith(ending)]
-    parts = [path for path in (*main, *others) if path in archive or path in main]
-    return Package(archive, [_member(archive, path, name, main) for path in parts])
+    parts = [main, *(path for path in others if path in archive)]
+    return Package(archive, [_member(archive, path, "" if path == main else path, name) for path in parts])
 
 
-def _member(archive: Archive, path: str, name: str, main: Sequence[str]) -> Member:
-    label = "" if path in main else path.rpartition("/")[2].removesuffix(".xml")
+def _member(archive: Archive, path: str, label: str, name: str) -> Member:
+    label = label.rpartition("/")[2].removesuffix(".xml")
     return Member(path, XmlPart(archive.read(path), f"{name}: {path}", _Word), label)
 
 

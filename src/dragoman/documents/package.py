@@ -210,14 +210,24 @@ _RELATIONSHIPS = "{http://schemas.openxmlformats.org/package/2006/relationships}
 
 
 def content_types(archive: Archive, name: str) -> Mapping[str, str]:
-    """The content type of each part that has one of its own, by path."""
-    if "[Content_Types].xml" not in archive:
-        raise DataError(
-            f"{name}: has no [Content_Types].xml, so it is not an Office document; check that it is the file you mean"
-        )
-    root = parse_part(archive.read("[Content_Types].xml"), f"{name}: [Content_Types].xml").getroot()
-    overrides = (each for each in root.iter("{*}Override"))
-    return {each.get("PartName", "").lstrip("/"): each.get("ContentType", "") for each in overrides}
+    """The content type of each part, by path."""
+    path = "[Content_Types].xml"
+    if path not in archive:
+        raise DataError(f"{name}: has no {path}, so it is not an Office document; check that it is the file you mean")
+    root = parse_part(archive.read(path), f"{name}: {path}").getroot()
+    defaults = {each.get("Extension", "").lower(): each.get("ContentType", "") for each in root.iter("{*}Default")}
+    types = {part: defaults.get(part.rpartition(".")[2].lower(), "") for part in archive.names}
+    own = {each.get("PartName", "").lstrip("/"): each.get("ContentType", "") for each in root.iter("{*}Override")}
+    return types | own
+
+
+def find_main(archive: Archive, types: Mapping[str, str], kind: re.Pattern[str], name: str) -> str | None:
+    """The part that a document of this kind begins with, or None if it is of another kind."""
+    parts = [path for path, each in types.items() if kind.fullmatch(each)]
+    for relation, path in relationships(archive, "", name).values():
+        if relation.endswith("/officeDocument") and path in parts:
+            return path
+    return next(iter(parts), None)
 
 
 def relationships(archive: Archive, part: str, name: str) -> Mapping[str, tuple[str, str]]:

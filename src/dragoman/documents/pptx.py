@@ -19,6 +19,7 @@ from dragoman.documents.package import (
     append,
     content_types,
     describe,
+    find_main,
     grouped,
     local_name,
     own_text,
@@ -40,7 +41,7 @@ _UNSEEN = ("lang", "altLang", "noProof", "dirty", "err", "smtClean", "smtId", "b
 def parse(content: bytes, options: Options, name: str = "slides.pptx") -> Document:
     archive = Archive(content, name)
     types = content_types(archive, name)
-    main = next((path for path, kind in types.items() if _MAIN.fullmatch(kind)), None)
+    main = find_main(archive, types, _MAIN, name)
     if main is None:
         raise DataError(f"{name}: holds no PowerPoint presentation; check that it is the file you mean")
     slides = [

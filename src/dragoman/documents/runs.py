@@ -148,7 +148,7 @@ def _is_single(item: Item) -> bool:
 def _is_visible(item: Item) -> bool:
     if isinstance(item, Nested):
         return any(_is_visible(each) for each in item.items)
-    return bool(item.text.strip()) if isinstance(item, Text) else bool(item.text)
+    return bool(item.text.strip())
 
 
 def _trim(nested: Nested, left: bool, right: bool) -> Nested:
@@ -160,12 +160,14 @@ def _trim(nested: Nested, left: bool, right: bool) -> Nested:
     stop = visible[-1] + 1 if right else len(nested.items)
     items = list(nested.items[start:stop])
     head, tail = [*nested.head, *nested.items[:start]], [*nested.items[stop:], *nested.tail]
-    if left and isinstance(first := items[0], Text) and (text := first.text.lstrip()) != first.text:
-        head.append(Text(first.text.removesuffix(text), first.style))
-        items[0] = Text(text, first.style)
-    if right and isinstance(last := items[-1], Text) and (text := last.text.rstrip()) != last.text:
-        tail.insert(0, Text(last.text.removeprefix(text), last.style))
-        items[-1] = Text(text, last.style)
+    if left and not isinstance(first := items[0], Nested) and (text := first.text.lstrip()) != first.text:
+        items[0] = replace(first, text=text)
+        if isinstance(first, Text):  # what is kept keeps its space, but the segment does not show it
+            head.append(Text(first.text.removesuffix(text), first.style))
+    if right and not isinstance(last := items[-1], Nested) and (text := last.text.rstrip()) != last.text:
+        items[-1] = replace(last, text=text)
+        if isinstance(last, Text):
+            tail.insert(0, Text(last.text.removeprefix(text), last.style))
     if isinstance(first := items[0], Nested):
         items[0] = _trim(first, left, right and len(items) == 1)
     if len(items) > 1 and isinstance(last := items[-1], Nested):
@@ -178,7 +180,7 @@ def _most_common(items: Iterable[Item], deep: bool) -> Style:
     lengths: Counter[Style] = Counter()
     for item in items:
         if isinstance(item, Text):
-            lengths[item.style] += len(item.text.strip())
+            lengths[item.style] += len("".join(item.text.split()))  # the same however runs are cut
     if lengths:
         return max(lengths, key=lambda style: lengths[style])
     if not deep:
