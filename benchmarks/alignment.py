@@ -18,7 +18,7 @@ import importlib.util
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +167,7 @@ def train(folder: Path, train: Sequence[Sentence], valid: Sequence[Sentence], st
             path = folder / f"{split}{other}"
             path.write_text("".join(f"{text(pair)}\n" for pair in pairs), encoding="utf-8")
             paths[f"{split}{other}"] = (str(path),)
-    config = Config.build("tiny", None, settings(steps, 2_000))
-    dragoman.train(replace(config, data=replace(config.data, **paths)), folder / "run")
+    dragoman.train(Config.build("tiny", None, settings(steps, 2_000), data=paths), folder / "run")
     return Translator.load(folder / "run", device="cpu", engine="plain")
 
 
@@ -176,8 +175,7 @@ def train(folder: Path, train: Sequence[Sentence], valid: Sequence[Sentence], st
 
 
 def eflomal(sources: Sequence[str], targets: Sequence[str], folder: Path) -> Links:
-    import eflomal as package
-
+    package: Any = importlib.import_module("eflomal")
     forward, backward = folder / "forward", folder / "backward"
     lines = [f"{text}\n" for text in sources], [f"{text}\n" for text in targets]
     package.Aligner().align(*lines, links_filename_fwd=str(forward), links_filename_rev=str(backward), quiet=True)
@@ -188,25 +186,25 @@ def eflomal(sources: Sequence[str], targets: Sequence[str], folder: Path) -> Lin
 
 
 def fast_align(sources: Sequence[str], targets: Sequence[str], folder: Path) -> Links:
-    import systran_align
-
+    package: Any = importlib.import_module("systran_align")
     text, forward, backward = (str(folder / name) for name in ("text", "forward", "backward"))
     pairs = zip(sources, targets, strict=True)
     Path(text).write_text("".join(f"{source} ||| {target}\n" for source, target in pairs), encoding="utf-8")
-    systran_align.generate_alignment_probabilities(
+    package.generate_alignment_probabilities(
         text, forward, backward, favor_diagonal=True, optimize_tension=True, variational_bayes=True
     )
     words = [text.split() for text in sources], [text.split() for text in targets]
-    found = systran_align.Aligner(forward, backward).align_batch(*words)
+    found = package.Aligner(forward, backward).align_batch(*words)
     return [sorted(map(tuple, each["alignments"])) for each in found]
 
 
 def ibm_model_1(sources: Sequence[str], targets: Sequence[str], folder: Path) -> Links:
-    from nltk.translate import AlignedSent, IBMModel1
-
+    package: Any = importlib.import_module("nltk.translate")
     # NLTK's "words" are what is generated, its "mots" what from
-    sentences = [AlignedSent(target.split(), source.split()) for source, target in zip(sources, targets, strict=True)]
-    IBMModel1(sentences, 5)
+    sentences = [
+        package.AlignedSent(target.split(), source.split()) for source, target in zip(sources, targets, strict=True)
+    ]
+    package.IBMModel1(sentences, 5)
     return [[(mot, word) for word, mot in sorted(each.alignment) if mot is not None] for each in sentences]
 
 

@@ -28,7 +28,7 @@ from dragoman.decode.alignment import (
 )
 from dragoman.decode.translator import PairError, Translator
 from dragoman.errors import ConfigError, DataError
-from dragoman.evaluate.alignment import AlignmentScore, Reference, alignment_score
+from dragoman.evaluate.alignment import Reference, alignment_score
 from dragoman.model.build import build_model
 from dragoman.text.offsets import PieceSpans
 from dragoman.text.tokenizer import Tokenizer
@@ -171,9 +171,7 @@ def test_symmetrized_links_lie_between_intersection_and_union(seed: int) -> None
     forward, backward = ({(chance.randrange(6), chance.randrange(6)) for _ in range(8)} for _ in range(2))
     grown = {*symmetrize(forward, backward, "grow-diag-final-and")}
     assert forward & backward <= grown <= forward | backward
-    turned = [{(target, source) for source, target in own} for own in (forward, backward)]
-    # neighbours are tried in order, so only the intersection and the union of turned links are the same
-    assert {*symmetrize(*turned, "union")} == {(target, source) for source, target in forward | backward}
+    assert symmetrize(backward, forward, "union") == sorted(forward | backward)
 
 
 def test_unknown_method_is_an_error() -> None:
@@ -189,13 +187,9 @@ def test_error_rate_by_hand() -> None:
     found = [[(0, 0), (2, 2), (3, 3)], [(0, 0)]]
     score = alignment_score(found, references)
     # of 4 links, (0, 0) is sure and (2, 2) possible; of 3 sure ones, (0, 0) is found
-    assert score == AlignmentScore(
-        aer=pytest.approx(100 * (1 - (1 + 2) / (4 + 3))),
-        precision=pytest.approx(50.0),
-        recall=pytest.approx(100 / 3),
-        links=4,
-        pairs=2,
-    )
+    assert score.aer == pytest.approx(100 * (1 - (1 + 2) / (4 + 3)))
+    assert [score.precision, score.recall] == pytest.approx([50.0, 100 / 3])
+    assert (score.links, score.pairs) == (4, 2)
     perfect = alignment_score([[(0, 0), (1, 1), (2, 2)], [(0, 1)]], references)
     assert (perfect.aer, perfect.precision, perfect.recall) == (0.0, 100.0, 100.0)
     assert alignment_score([[]], [Reference.parse("")]).aer == 0.0
