@@ -20,6 +20,8 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # instead of typing's, which takes a while to import
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dragoman.config import Config, TransformerConfig
     from dragoman.decode.classifier import Classifier
     from dragoman.decode.forecaster import Forecaster
@@ -84,16 +86,21 @@ def load(
     precision: str = "auto",
     threads: int | None = None,
     engine: str = "auto",
+    *,
+    ensemble: "Sequence[str | os.PathLike[str]]" = (),
+    rerank_with: "str | os.PathLike[str] | None" = None,
 ) -> "Translator":
     """Load a model: a directory, or the name of a bundled one.
 
     device: auto, cpu, cuda, cuda:1 or mps. precision: float32, bfloat16 or int8; auto searches in bfloat16 on a GPU, in
     int8 on a CPU if the weights are stored in int8, and runs everything else in float32. threads: CPU threads; by
-    default one per core, or one for a small model. engine: auto, plain (any device), cuda or cpu.
+    default one per core, or one for a small model. engine: auto, plain (any device), cuda or cpu. ensemble: other
+    models with the same vocabulary, which translate together with this one. rerank_with: a model of the other
+    direction, which helps to choose among the hypotheses of the beam.
     """
     from dragoman.decode.translator import Translator
 
-    return Translator.load(model, device, precision, threads, engine)
+    return Translator.load(model, device, precision, threads, engine, ensemble=ensemble, rerank_with=rerank_with)
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute

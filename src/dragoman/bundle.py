@@ -6,8 +6,9 @@
     DIR/labels.txt            the labels of a classifier
     DIR/scale.json            the mean and the standard deviation of feature vectors
     DIR/shortlist.safetensors which target pieces can translate a source piece, if `dragoman shortlist` made it
+    DIR/confidence.json       how likely a translation needs no review, if `dragoman calibrate` made it
     DIR/card.md               what it is, for humans
-    DIR/manifest.json         SHA-256 of weights, tokenizers and shortlist, verified on load; users may edit the others
+    DIR/manifest.json         SHA-256 of all but config.toml and card.md, which users may edit; verified on load
 
 No pickle on any path. Directories are untrusted: a file is refused if it is a pipe, links out of its directory, or is
 larger than such a file can be.
@@ -29,6 +30,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dragoman import hub
+from dragoman.confidence import MAX_BYTES, RECALIBRATE, Calibration, read_calibration
 from dragoman.config import CLASSIFICATION, FORECASTING, LANGUAGE_MODEL, TRANSCRIPTION, TRANSLATION, Config
 from dragoman.errors import ConfigError, ModelError
 from dragoman.files import RefusedFile, make_directory, partial_path, read_checked, write_file
@@ -48,12 +50,13 @@ T = TypeVar("T")
 _BUILDING = threading.Lock()  # held while a module is built
 BUNDLED_MODELS = Path(__file__).parent / "models"
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
-SHORTLIST = "shortlist.safetensors"
+SHORTLIST, CONFIDENCE = "shortlist.safetensors", "confidence.json"
+LEARNED = {SHORTLIST: RELEARN, CONFIDENCE: RECALIBRATE}  # from weights, after training: optional, and how to make them
 CHECKPOINTS = "checkpoints"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
 LABELS, SCALE = "labels.txt", "scale.json"
 FILES_WITHOUT_TEXT: dict[type, str] = {Labels: LABELS, Scale: SCALE}  # where a side is not text
-MODEL_FILES = (MANIFEST, *TOKENIZERS, LABELS, SCALE, CONFIG, WEIGHTS, SHORTLIST, CARD)
+MODEL_FILES = (MANIFEST, *TOKENIZERS, LABELS, SCALE, CONFIG, WEIGHTS, *LEARNED, CARD)
 
 # In bytes, far above any real file; larger ones are refused before they are read.
 MAX_TEXT = 4_000_000  # config.toml, card.md, manifest.json
@@ -106,9 +109,14 @@ class Bundle:
     """A model with its configuration and tokenizers: from a model directory, or made of a model in memory."""
 
     def __init__(
-        self, config: Config, tokenizers: Tokenizers, model: "Model | Weights", shortlist: Shortlist | None = None
+        self,
+        config: Config,
+        tokenizers: Tokenizers,
+        model: "Model | Weights",
+        shortlist: Shortlist | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
-        self.config, self.tokenizers, self.shortlist = config, tokenizers, shortlist
+        self.config, self.tokenizers, self.shortlist, self.calibration = config, tokenizers, shortlist, calibration
         self._weights: Weights | None = None
         self._model: Model | None = None
         if isinstance(model, Mapping):
@@ -187,10 +195,11 @@ def save_bundle(
     weights: Mapping[str, "Tensor"],
     card: str,
     shortlist: Shortlist | None = None,
+    calibration: Calibration | None = None,
 ) -> None:
     """Write or update a model directory: tokenizers before the config that refers to them, the card last.
 
-    A shortlist that is already there was learned from other weights, and is replaced or removed.
+    A shortlist or calibration that is already there was learned from other weights, and is replaced or removed.
     """
     from dragoman.tensors import weights_to_bytes
 
@@ -200,27 +209,38 @@ def save_bundle(
         CONFIG: config.to_toml().encode(),
         WEIGHTS: weights_to_bytes(weights),
         **({} if shortlist is None else {SHORTLIST: shortlist.to_bytes()}),
+        **({} if calibration is None else {CONFIDENCE: calibration.to_bytes()}),
         CARD: card.encode(),
     }
-    (directory / SHORTLIST).unlink(missing_ok=True)  # first, because the manifest no longer accepts it
+    for name in LEARNED:
+        (directory / name).unlink(missing_ok=True)  # first, because the manifest no longer accepts it
     _replace_files(directory, files, {name: [_sha256(files[name])] for name in files if name not in (CONFIG, CARD)})
 
 
 def save_shortlist(directory: Path, shortlist: Shortlist) -> None:
-    """Add a shortlist to a model directory. Without a manifest there, nothing is verified, and none is written."""
-    content = shortlist.to_bytes()
+    """Add a shortlist to a model directory."""
+    _add_file(directory, SHORTLIST, shortlist.to_bytes())
+
+
+def save_calibration(directory: Path, calibration: Calibration) -> None:
+    """Add the calibration of confidence to a model directory."""
+    _add_file(directory, CONFIDENCE, calibration.to_bytes())
+
+
+def _add_file(directory: Path, name: str, content: bytes) -> None:
+    """Without a manifest there, nothing is verified, and none is written."""
     manifest = _manifest(directory)
     if manifest is None:
-        write_file(directory / SHORTLIST, content)
+        write_file(directory / name, content)
     else:
-        _replace_files(directory, {SHORTLIST: content}, {**manifest, SHORTLIST: [_sha256(content)]})
+        _replace_files(directory, {name: content}, {**manifest, name: [_sha256(content)]})
 
 
-def copy_model(source: Path, target: Path) -> None:
-    """Copy the files of a model that was loaded, without its shortlist, checkpoints and logs."""
+def copy_model(source: Path, target: Path, without: str = SHORTLIST) -> None:
+    """Copy the files of a model that was loaded, without one that is to be made anew, checkpoints and logs."""
     make_directory(target)
     for name in MODEL_FILES:
-        if name != SHORTLIST and (source / name).exists():
+        if name != without and (source / name).exists():
             write_file(target / name, _read(source, name, math.inf))
 
 
@@ -290,7 +310,7 @@ def _verified(directory: Path, name: str, most: float) -> Iterator[bytes]:
             yield content
         finally:
             digest = computed.result()
-            remedy = RELEARN if name == SHORTLIST else RESTORE
+            remedy = LEARNED.get(name, RESTORE)
             # the manifest is read again before refusing: a run may have published between the two reads
             if digest not in manifest.get(name, ()) and digest not in (_manifest(directory) or {}).get(name, ()):
                 raise ModelError(f"{directory / name}: its SHA-256 is not the one in {MANIFEST}; {remedy}") from None
@@ -422,7 +442,7 @@ def load_bundle(directory: Path) -> Bundle:
     parameters = sum(map(math.prod, shapes.values()))
     with _verified(directory, WEIGHTS, parameters * MAX_BYTES_PER_PARAMETER + MAX_HEADER) as content:
         weights = read_weights(content, shapes, path)
-    return Bundle(config, tokenizers, weights, _load_shortlist(directory, tokenizers))
+    return Bundle(config, tokenizers, weights, _load_shortlist(directory, tokenizers), _load_calibration(directory))
 
 
 def _load_shortlist(directory: Path, tokenizers: Tokenizers) -> Shortlist | None:
@@ -431,6 +451,13 @@ def _load_shortlist(directory: Path, tokenizers: Tokenizers) -> Shortlist | None
         return None
     with _verified(directory, SHORTLIST, max_bytes(*sizes) + MAX_HEADER) as content:
         return read_shortlist(content, *sizes, tokenizers.target.vocabulary.eos, path)
+
+
+def _load_calibration(directory: Path) -> Calibration | None:
+    if not os.path.lexists(directory / CONFIDENCE):
+        return None
+    with _verified(directory, CONFIDENCE, MAX_BYTES) as content:
+        return read_calibration(content, directory / CONFIDENCE)
 
 
 def stores_int8(directory: Path) -> bool:

@@ -594,6 +594,13 @@ class DecodeConfig:
     protect: tuple[str, ...] = ("placeholders", "addresses", "tags")  # what stays as it is; numbers too, on request
     shortlist: bool = False  # use the model's shortlist of target pieces, if it has one and the CPU engine searches
     alignment_heads: tuple[str, ...] = ()  # that align words, such as 2.4.output; none: of the layer where they agree
+    diversity_groups: int = 1  # divide the beam into this many groups, each of which avoids the tokens of those before
+    diversity_penalty: float = 0.5  # how much; 0: the groups ignore each other
+    coverage_penalty: float = 0.0  # beta: how much a source token that was not attended to counts against a hypothesis
+    rerank_weight: float = 0.5  # of a reverse model, if there is one, in the choice among the hypotheses of the beam
+    mbr: int = 0  # draw this many samples and choose the one that agrees most with the others, by chrF; 0: search
+    token_scores: bool = False  # keep the log-probability of every token of a translation
+    confidence: bool = False  # estimate how likely a translation needs no review, if the model is calibrated
     batch_size: int = 0  # sentences at a time; 0: 64, 512 with the CUDA engine, 32 with the CPU engine
     threads: int = 0  # CPU threads; 0: one for a small model, else one per core, unless OMP_NUM_THREADS is set
 
@@ -610,6 +617,11 @@ class DecodeConfig:
         _require_range("decode", "n_best", self.n_best, 1, 10_000)
         _require_range("decode", "min_length", self.min_length, 0, 100_000)
         _require_range("decode", "no_repeat_ngram", self.no_repeat_ngram, 0, 100_000)
+        _require_range("decode", "diversity_groups", self.diversity_groups, 1, 10_000)
+        _require_range("decode", "diversity_penalty", self.diversity_penalty, 0.0, 100.0)
+        _require_range("decode", "coverage_penalty", self.coverage_penalty, 0.0, 100.0)
+        _require_range("decode", "rerank_weight", self.rerank_weight, 0.0, 1.0)
+        _require_range("decode", "mbr", self.mbr, 0, 1_000)
         require(all(word.strip() for word in self.banned), "decode.banned: a word is blank; leave it out")
         for name in self.protect:
             require_choice("decode.protect", name, PROTECTED)
@@ -619,12 +631,34 @@ class DecodeConfig:
                 f"decode.alignment_heads: {name!r} is not LAYER.HEAD.output or LAYER.HEAD.input; write 2.4.output",
             )
         require(
-            self.sampling or self.n_best <= self.beam,
+            self.sampling or self.mbr > 0 or self.n_best <= self.beam,
             f"decode.n_best: {self.n_best} is more than beam={self.beam}; widen the beam or ask for fewer",
         )
         require(
-            self.sampling or (self.top_k == 0 and self.top_p == 1.0 and self.temperature == 1.0),
+            self.sampling or self.mbr > 0 or (self.top_k == 0 and self.top_p == 1.0 and self.temperature == 1.0),
             "decode.sampling: top_k, top_p and temperature do not apply to beam search; set sampling = true",
+        )
+        self._check_ranking()
+
+    def _check_ranking(self) -> None:
+        """Refuse ways to rank hypotheses that contradict each other."""
+        samples = self.sampling or self.mbr > 0
+        require(
+            self.mbr == 0 or self.n_best <= self.mbr,
+            f"decode.n_best: {self.n_best} is more than mbr={self.mbr}; draw more samples or ask for fewer",
+        )
+        require(self.mbr != 1, "decode.mbr: 1 sample has no other to agree with; draw at least 2")
+        require(
+            not samples or self.coverage_penalty == 0.0,
+            "decode.coverage_penalty: ranks the hypotheses of a beam, not samples; leave it out",
+        )
+        require(
+            not samples or self.diversity_groups == 1,
+            "decode.diversity_groups: divides a beam, and samples have none; leave it out",
+        )
+        require(
+            self.beam % self.diversity_groups == 0,
+            f"decode.diversity_groups: {self.diversity_groups} do not divide beam={self.beam}; change one of them",
         )
 
     @property

@@ -70,7 +70,7 @@ def test_a_type_checker_sees_the_types_of_the_installed_package(tmp_path: Path) 
 def test_decode_options_match_decode_config() -> None:
     """Same names, same types, same order; only a list of words need not be a tuple."""
     settings, options = typing.get_type_hints(DecodeConfig), typing.get_type_hints(DecodeOptions)
-    for name in ("banned", "alignment_heads"):
+    for name in ("banned", "protect", "alignment_heads"):
         assert settings[name] == tuple[str, ...]
         settings[name] = Sequence[str]
     assert list(options.items()) == [(field.name, settings[field.name]) for field in fields(DecodeConfig)]

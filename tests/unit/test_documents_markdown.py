@@ -287,7 +287,9 @@ def judged(source: str) -> list[str]:
 
 def is_comparable(source: str) -> bool:
     """Leave out HTML blocks, which are read as HTML here, and what markdown-it-py reads otherwise than CommonMark."""
-    odd = r"\A---|~~~|\\<http|\\ +\n|(?m:^(?:    |\t)[ \t]*>)|(?m:^(?:    |\t).*\|)|(?m:^[ \t]*#.*\n.*\|)|\]: /url\n[^\n]"
+    odd = (
+        r"\A---|~~~|\\<http|\\ +\n|(?m:^(?:    |\t)[ \t]*>)|(?m:^(?:    |\t).*\|)|(?m:^[ \t]*#.*\n.*\|)|\]: /url\n[^\n]"
+    )
     return not re.search(odd, source) and all(token.type != "html_block" for token in JUDGE.parse(source))
 
 

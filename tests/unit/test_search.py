@@ -282,7 +282,7 @@ def test_dead_end_returns_the_unfinished_prefix() -> None:
 
     for options in (DecodeConfig(beam=2, n_best=2), DecodeConfig(beam=1), DecodeConfig(sampling=True)):
         found = search(Fake([1], logits), [9], options, [1], start=START, end=END, forbidden=(START,))
-        assert found == [[Hypothesis((2, 2), 0.0, 0.0, False)]]
+        assert found == [[Hypothesis((2, 2), 0.0, 0.0, False, (0.0, 0.0))]]
 
 
 def test_ties_go_to_the_lower_id() -> None:

@@ -7,6 +7,7 @@ import typer
 from dragoman import __version__
 from dragoman.cli import (
     align,
+    calibrate,
     classify,
     compress,
     config,
@@ -50,6 +51,7 @@ app.command("corpus")(corpus.command)
 app.command("info")(info.command)
 app.command("compress")(compress.command)
 app.command("shortlist")(shortlist.command)
+app.command("calibrate")(calibrate.command)
 app.add_typer(import_.app, name="import")
 app.command("export")(export.command)
 app.command("config")(config.command)

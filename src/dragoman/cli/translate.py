@@ -46,6 +46,10 @@ READ_AHEAD = 1 << 20  # bytes of standard input
 
 def command(
     model: Model = DEFAULT_MODEL,
+    ensemble: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Another model that translates together with it; repeatable."),
+    ] = None,
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to translate; else --input or stdin.")
     ] = None,
@@ -94,6 +98,31 @@ def command(
     ] = None,
     min_length: Annotated[int | None, typer.Option(help="Least tokens of a sentence's translation.")] = None,
     shortlist: Shortlist = None,
+    diversity_groups: Annotated[
+        int | None, typer.Option(metavar="G", help="Divide the beam into groups that avoid each other's tokens.")
+    ] = None,
+    diversity_penalty: Annotated[
+        float | None, typer.Option(help="How much the groups avoid each other.  \\[default: 0.5]")
+    ] = None,
+    coverage_penalty: Annotated[
+        float | None, typer.Option(metavar="BETA", help="Prefer hypotheses that attend to all of the source.")
+    ] = None,
+    rerank_with: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A model of the other direction that helps to choose.")
+    ] = None,
+    rerank_weight: Annotated[float | None, typer.Option(help="Of that model, from 0 to 1.  \\[default: 0.5]")] = None,
+    mbr: Annotated[
+        int | None, typer.Option(metavar="N", help="Choose the sample of N that agrees most with the others, by chrF.")
+    ] = None,
+    token_scores: Annotated[
+        bool, typer.Option("--token-scores", help="With --json: the log-probability of every token.")
+    ] = False,
+    confidence: Annotated[
+        bool, typer.Option("--confidence", help="With --json: how likely each line needs no review, from 0 to 1.")
+    ] = False,
+    min_confidence: Annotated[
+        float | None, typer.Option(metavar="P", min=0, max=1, help="Mark lines below it for review.")
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Sentences at a time; 0: what suits the engine.")] = None,
     attention: Annotated[bool, typer.Option("--attention", help="Draw the cross-attention of each line.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print words as soon as they are certain.")] = False,
@@ -120,18 +149,31 @@ def command(
         raise ConfigError("--stream: prints plain text; leave out --json, --attention, --prefix, --n-best and --output")
     if prefix is not None and len(text or ()) != 1:
         raise ConfigError("--prefix: begins the translation of one text; give exactly one as an argument")
+    if mbr and beam is not None:
+        raise ConfigError("--mbr: chooses among samples, without a beam; leave out --mbr or --beam")
+    if rerank_weight is not None and rerank_with is None:
+        raise ConfigError("--rerank-weight: there is no reverse model; give one with --rerank-with, or leave it out")
+    if token_scores and not as_json:
+        raise ConfigError("--token-scores: are part of the JSON output; add --json")
+    if confidence and not as_json:
+        raise ConfigError("--confidence: is part of the JSON output; add --json, or use --min-confidence")
     settings: dict[str, Any] = {
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "shortlist": shortlist, "batch_size": batch_size,
         "sampling": sample or None, "target_language": target_language, "min_length": min_length,
-        "no_repeat_ngram": no_repeat_ngram, "banned": banned or None,
+        "no_repeat_ngram": no_repeat_ngram, "banned": banned or None, "token_scores": token_scores or None,
+        "confidence": confidence or min_confidence is not None or None, "diversity_groups": diversity_groups,
+        "diversity_penalty": diversity_penalty, "coverage_penalty": coverage_penalty, "rerank_weight": rerank_weight,
+        "mbr": mbr,
         "protect": None if protect is None else [kind.strip() for kind in protect.split(",") if kind.strip() != "none"],
         "split": "long" if (attention or prefix) and split is None else split,  # both are of one sequence
     }  # fmt: skip
     import dragoman
     from dragoman.data.corpus import file_hash
 
-    translator = dragoman.load(model, device, precision, threads, engine)
+    translator = dragoman.load(
+        model, device, precision, threads, engine, ensemble=ensemble or (), rerank_with=rerank_with
+    )
     interrupts.check()
     options = translator.options(**{name: value for name, value in settings.items() if value is not None})
     if glossary and sample:
@@ -145,8 +187,9 @@ def command(
                 "--input: a document has one translation and no pictures; leave out --n-best and --attention"
             )
         about = {"keys": tuple(keys or ()), "columns": tuple(columns or ()), "all": all, "fuzzy": fuzzy}
-        sys.exit(DocumentJob(translator, options, terms, as_json).write(input, output, document, about).finish())
-    job = _Job(translator, options, as_json, attention, prefix, terms)
+        segments = DocumentJob(translator, options, terms, as_json, min_confidence)
+        sys.exit(segments.write(input, output, document, about).finish(min_confidence))
+    job = _Job(translator, options, as_json, attention, prefix, terms, min_confidence)
     if stream:
         from dragoman.data.corpus import read_lines
 
@@ -161,11 +204,13 @@ def command(
     else:
         made_from = {
             "model": _model_hash(model),
+            "ensemble": [_model_hash(other) for other in ensemble or ()],
+            "rerank_with": None if rerank_with is None else _model_hash(rerank_with),
             "precision": translator.choice_for(options).precision,
             "glossary": file_hash(glossary) if glossary else None,
         }
         tally = job.write_resumably(input, output, made_from)
-    sys.exit(tally.finish())
+    sys.exit(tally.finish(min_confidence))
 
 
 @dataclass(frozen=True)
@@ -178,6 +223,7 @@ class _Job:
     attention: bool
     prefix: str | None = None  # of the one text
     glossary: "Glossary | None" = None
+    min_confidence: float | None = None  # a line below it is to be reviewed
 
     def write(
         self, windows: "Iterable[Sequence[str | Line]]", output: Path | None, advance: Advance = no_progress
@@ -189,7 +235,7 @@ class _Job:
                 if self.attention and not self.as_json:
                     stream.write(picture(translation, stream) + "\n")
                 stream.flush()
-                tally.add(translation)
+                tally.add(translation, is_to_review(translation, self.min_confidence))
         return tally
 
     def print_words(self, windows: "Iterable[Sequence[str | Line]]") -> "Tally":
@@ -238,6 +284,7 @@ class _Job:
             "input": file_hash(input),
             "--json": self.as_json,
             "--attention": self.attention,
+            "--min-confidence": self.min_confidence,
             **{name: value for name, value in asdict(self.options).items() if name != "threads"},
         }
         with resumable(output, made_from, total) as kept:
@@ -248,7 +295,7 @@ class _Job:
                     written = []
                     for translation in self._translations([window], start=kept.lines, advance=progress.advance):
                         written.append(self._line(translation))
-                        tally.add(translation)
+                        tally.add(translation, is_to_review(translation, self.min_confidence))
                     kept.add("".join(written), len(written), asdict(tally))
         return tally
 
@@ -268,18 +315,28 @@ class _Job:
 
     def _line(self, translation: "Translation") -> str:
         if self.as_json:
-            return json.dumps(translation.to_dict(), ensure_ascii=False) + "\n"
+            record = translation.to_dict()
+            if self.min_confidence is not None:
+                record["review"] = is_to_review(translation, self.min_confidence)
+            return json.dumps(record, ensure_ascii=False) + "\n"
         return "\t".join(other.text for other in translation.alternatives) + "\n"
+
+
+def is_to_review(translation: "Translation", min_confidence: float | None) -> bool:
+    """Whether it failed or its confidence is too low; never a blank line."""
+    if min_confidence is None or translation.status == "empty":
+        return False
+    return translation.confidence is None or translation.confidence < min_confidence
 
 
 def _model_hash(model: Path) -> str:
     """SHA-256 over every file of a model that affects its translations."""
-    from dragoman.bundle import CONFIG, SHORTLIST, WEIGHTS, load_config, resolve_model, tokenizer_names
+    from dragoman.bundle import CONFIG, LEARNED, WEIGHTS, load_config, resolve_model, tokenizer_names
     from dragoman.data.corpus import content_hash
 
     directory = resolve_model(model)
     names = [WEIGHTS, CONFIG, *tokenizer_names(load_config(directory).text.joint)]
-    names += [SHORTLIST] if (directory / SHORTLIST).exists() else []
+    names += [name for name in LEARNED if (directory / name).exists()]
     return content_hash([directory / name for name in names])
 
 
@@ -292,10 +349,12 @@ class Tally:
     counts: dict[str, int] = field(default_factory=dict)  # by status, and of lines "without words"
     first: dict[str, str] = field(default_factory=dict)  # of the same, where it first occurred
 
-    def add(self, translation: "Translation", place: str = "") -> None:
+    def add(self, translation: "Translation", to_review: bool = False, place: str = "") -> None:
         """`place` names it, unless it is a line."""
         self.lines += 1
         place = place or f"line {self.lines}"
+        if to_review:
+            self._count("review", place)
         self._count(translation.status, place + (f": {translation.reason}" if translation.reason else ""))
         if not translation.text and translation.status not in ("empty", "failed"):
             self._count("without words", place)
@@ -304,7 +363,7 @@ class Tally:
         self.counts[what] = self.counts.get(what, 0) + 1
         self.first.setdefault(what, place)
 
-    def finish(self) -> int:
+    def finish(self, min_confidence: float | None = None) -> int:
         meanings = {
             "split": "too long, translated in pieces",
             "truncated": "cut at the length limit",
@@ -316,6 +375,11 @@ class Tally:
             if status in self.counts:
                 count, first = self.counts[status], self.first[status]
                 print(f"translate: {count} of {self.lines} {self.unit} {meaning} (first: {first})", file=sys.stderr)
+        if min_confidence is not None:
+            count = self.counts.get("review", 0)
+            where = f"; first: {self.first['review']}" if count else ""
+            what = f"to review (confidence below {min_confidence:g}{where})"
+            print(f"translate: {count} of {self.lines} {self.unit} {what}", file=sys.stderr)
         return 1 if "failed" in self.counts else 0
 
 

@@ -55,6 +55,7 @@ class DocumentJob:
     options: "DecodeConfig"
     glossary: "Glossary | None"
     as_json: bool
+    min_confidence: float | None = None  # a segment below it is to be reviewed
 
     def write(self, input: Path, output: Path | None, format: str, about: dict[str, Any]) -> "Tally":
         from dragoman.cli.translate import Tally
@@ -80,6 +81,7 @@ class DocumentJob:
 
     def _translations(self, document: "Document", tally: "Tally") -> "list[Parts | None]":
         from dragoman.cli.progress import LineProgress
+        from dragoman.cli.translate import is_to_review
         from dragoman.decode.translator import windows
 
         segments: Sequence[Any] = document.segments
@@ -91,8 +93,11 @@ class DocumentJob:
                 parts, options=self.options, glossary=self.glossary, advance=progress.advance
             )
             for segment, (translation, own) in zip(segments, results, strict=True):
-                tally.add(translation, segment.place)
+                to_review = is_to_review(translation, self.min_confidence)
+                tally.add(translation, to_review, segment.place)
                 found.append(own)
                 if self.as_json:
-                    print(json.dumps({"place": segment.place, **translation.to_dict()}, ensure_ascii=False))
+                    record = {"place": segment.place, **translation.to_dict()}
+                    record |= {} if self.min_confidence is None else {"review": to_review}
+                    print(json.dumps(record, ensure_ascii=False))
         return found

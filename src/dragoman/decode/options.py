@@ -25,5 +25,12 @@ class DecodeOptions(TypedDict, total=False):
     protect: Sequence[str]
     shortlist: bool
     alignment_heads: Sequence[str]
+    diversity_groups: int
+    diversity_penalty: float
+    coverage_penalty: float
+    rerank_weight: float
+    mbr: int
+    token_scores: bool
+    confidence: bool
     batch_size: int
     threads: int

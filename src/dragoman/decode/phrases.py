@@ -103,8 +103,12 @@ class Phrases:
 
 class _Path(NamedTuple):
     ids: Ids
-    score: float
+    totals: tuple[float, ...]  # log-probabilities up to each id
     progress: Progress
+
+    @property
+    def score(self) -> float:
+        return self.totals[-1] if self.totals else 0.0
 
 
 class _Candidate(NamedTuple):
@@ -119,7 +123,7 @@ class _Sentence:
 
     def __init__(self, number: int, limit: int, phrases: Phrases, start: int) -> None:
         self.number, self._limit, self.phrases = number, limit, phrases
-        self.paths = [_Path((), 0.0, Progress(start))]
+        self.paths = [_Path((), (), Progress(start))]
         self.finished: list[Hypothesis] = []
         self._full_at: int | None = None  # the length at which the finished list was full
 
@@ -134,7 +138,9 @@ class _Sentence:
             before = self.paths[parent]
             if new == end:
                 if self.phrases.are_met(before.progress):
-                    admit(make_hypothesis(before.ids, score, True, options), self.finished, options.beam)
+                    admit(
+                        make_hypothesis(before.ids, (*before.totals, score), True, options), self.finished, options.beam
+                    )
                 continue
             progress = self.phrases.advance(before.progress, new)
             if progress is not None:
@@ -145,8 +151,12 @@ class _Sentence:
         length = len(self.paths[0].ids) + 1 if self.paths else 0
         if self._full_at is None and len(self.finished) == options.beam:
             self._full_at = length
-        self.paths = [_Path((*self.paths[each.parent].ids, each.id), each.score, each.progress) for each in kept]
+        self.paths = [self._continued(each) for each in kept]
         return [each.parent for each in kept]
+
+    def _continued(self, new: _Candidate) -> _Path:
+        before = self.paths[new.parent]
+        return _Path((*before.ids, new.id), (*before.totals, new.score), new.progress)
 
     def is_done(self, options: DecodeConfig) -> bool:
         if not self.paths or len(self.paths[0].ids) > self._limit:

@@ -78,6 +78,7 @@ class Hypothesis(NamedTuple):
     score: float  # total log-probability, including the end symbol when finished
     normalized_score: float  # used for ranking
     finished: bool  # False: stopped at the length limit, or because no id was possible
+    token_scores: tuple[float, ...] = ()  # log-probability of each id, and of the end symbol when finished; () unknown
 
 
 # Given how many sentences are left, add new ones at the end of the decoding; return their maximum lengths.
@@ -124,6 +125,12 @@ def search_with_joins(
 
     `join` is called after every step in which a sentence is done. Sentences that it adds are numbered after the others.
     """
+    if options.diversity_groups > 1:
+        from dragoman.decode.diverse import diverse_beam_search
+
+        assert join is None, "groups start together"
+        yield from diverse_beam_search(decoding, max_lengths, options, start, end, forbidden)
+        return
     if options.beam > 1:
         yield from _beam_search(decoding, max_lengths, options, join, None, start, end, forbidden)
         return
@@ -243,21 +250,22 @@ def _beam_steps(
     forbidden: Sequence[int],
 ) -> Iterator[list[Found]]:
     """After every step, yield the sentences that are done with it."""
-    live = _begin(max_lengths, 1, start)
+    live = begin(max_lengths, 1, start)
     finished: defaultdict[int, list[Hypothesis]] = defaultdict(list)
     joined = len(max_lengths)
     while live.sentence_B.size:
-        value_NC, id_NC = _best_allowed(decoding, live.id_BW, 2 * options.beam, forbidden)
+        value_NC, id_NC = best_allowed(decoding, live.id_BW, 2 * options.beam, forbidden)
         candidates = _expand(live.score_BW, value_NC, id_NC, 2 * options.beam)
 
         ends_BC = (candidates.id_BC == end) & (candidates.score_BC > NEVER)
         ends_BC[:, options.beam :] = False  # a narrower search would not have seen these
         for row, column in np.argwhere(ends_BC).tolist():
-            ids_T = live.ids_of(row, candidates.parent_BC[row, column])
-            ended = make_hypothesis(ids_T, candidates.score_BC[row, column], True, options)
+            ended = live_hypothesis(
+                live, row, candidates.parent_BC[row, column], candidates.score_BC[row, column], True, options
+            )
             live.worst_B[row] = admit(ended, finished[live.sentence_B[row]], options.beam)
 
-        place_BW, parent_BW, grown = _continue(live, candidates, end, options.beam)
+        place_BW, parent_BW, grown = continue_best(live, candidates, end, options.beam)
         if watch is not None:
             kept_BC = np.full(candidates.id_BC.shape, -1)
             np.put_along_axis(kept_BC, place_BW, np.arange(place_BW.shape[1])[np.newaxis], axis=1)
@@ -270,9 +278,9 @@ def _beam_steps(
         done_B = (live.limit_B < grown.length_B) | (grown.score_BW[:, 0] / penalty_B <= live.worst_B)
         found: list[Found] = []
         for row in np.flatnonzero(done_B).tolist():
-            unfinished = _unfinished(live, row, candidates.parent_BC[row, ends_BC[row]], options)
+            rest = unfinished(live, row, candidates.parent_BC[row, ends_BC[row]], options)
             number = int(live.sentence_B[row])
-            found.append((number, [*finished.pop(number, []), *unfinished][: options.n_best]))
+            found.append((number, [*finished.pop(number, []), *rest][: options.n_best]))
         yield found
 
         if done_B.all() and join is None:
@@ -286,7 +294,7 @@ def _beam_steps(
             joined += new
 
 
-class _Live(NamedTuple):
+class Live(NamedTuple):
     """The hypotheses that a search extends, best first; an empty slot has the score NEVER."""
 
     sentence_B: Array  # its number
@@ -295,29 +303,37 @@ class _Live(NamedTuple):
     length_B: Array  # tokens chosen so far
     score_BW: Array
     ids_BWT: Array
+    totals_BWT: Array  # log-probability of a hypothesis up to each of its ids
     id_BW: Array  # the last id of each: fed to the decoding next
 
     def ids_of(self, row: int, place: int) -> list[int]:
         ids: list[int] = self.ids_BWT[row, place, self.ids_BWT.shape[2] - self.length_B[row] :].tolist()
         return ids
 
-    def select(self, kept_B: Array) -> "_Live":
-        kept = _Live(*(array[kept_B] for array in self))
-        return kept._replace(ids_BWT=_without_start(kept.ids_BWT, kept.length_B))
+    def totals_of(self, row: int, place: int) -> Array:
+        return self.totals_BWT[row, place, self.totals_BWT.shape[2] - self.length_B[row] :]
+
+    def select(self, kept_B: Array) -> "Live":
+        kept = Live(*(array[kept_B] for array in self))
+        return kept._replace(
+            ids_BWT=_without_start(kept.ids_BWT, kept.length_B),
+            totals_BWT=_without_start(kept.totals_BWT, kept.length_B),
+        )
 
 
-def _begin(limits: Sequence[int], width: int, start: int, first: int = 0, padding: int = 0) -> _Live:
+def begin(limits: Sequence[int], width: int, start: int, first: int = 0, padding: int = 0) -> Live:
     """Sentences with one hypothesis each, numbered from `first` on, in rows of so much padding."""
     count = len(limits)
     score_BW = np.full((count, width), NEVER)
     score_BW[:, 0] = 0.0
-    return _Live(
+    return Live(
         np.arange(first, first + count),
         np.array(limits, dtype=np.int64),
         np.full(count, NEVER),
         np.zeros(count, dtype=np.int64),
         score_BW,
         np.zeros((count, width, padding), dtype=np.int64),
+        np.zeros((count, width, padding)),
         np.full((count, width), start),
     )
 
@@ -327,36 +343,44 @@ def _without_start(array_T: Array, length_B: Array) -> Array:
     return array_T[..., array_T.shape[-1] - length_B.max(initial=0) :]
 
 
-class _Candidates(NamedTuple):
+class Candidates(NamedTuple):
     score_BC: Array
     parent_BC: Array  # index of the live hypothesis it continues
     id_BC: Array
 
 
-def _expand(score_BW: Array, value_NC: Array, id_NC: Array, count: int) -> _Candidates:
+def _expand(score_BW: Array, value_NC: Array, id_NC: Array, count: int) -> Candidates:
     """Return the best `count` continuations of each sentence, over all its live hypotheses."""
     sentences, each = len(score_BW), id_NC.shape[1]
     score_BC = (score_BW.reshape(-1, 1) + value_NC).reshape(sentences, -1)
     order_BC = np.argsort(-score_BC, axis=1, kind="stable")[:, :count]
-    return _Candidates(
+    return Candidates(
         np.take_along_axis(score_BC, order_BC, axis=1),
         order_BC // each,
         np.take_along_axis(id_NC.reshape(sentences, -1), order_BC, axis=1),
     )
 
 
-def _continue(live: _Live, candidates: _Candidates, end: int, beam: int) -> tuple[Array, Array, _Live]:
+def continue_best(live: Live, candidates: Candidates, end: int, beam: int) -> tuple[Array, Array, Live]:
     """Pick the best `beam` candidates that do not end; return their indices, their parents and the new live set."""
     order_BW = np.argsort(candidates.id_BC == end, axis=1, kind="stable")[:, :beam]
     score_BW, parent_BW, id_BW = (np.take_along_axis(array, order_BW, axis=1) for array in candidates)
-    ids_BWT = np.take_along_axis(live.ids_BWT, parent_BW[..., np.newaxis], axis=1)
-    grown = live._replace(
+    return order_BW, parent_BW, grow(live, np.where(id_BW == end, NEVER, score_BW), parent_BW, id_BW)
+
+
+def grow(live: Live, score_BW: Array, parent_BW: Array, id_BW: Array) -> Live:
+    """The hypotheses that continue those of `parent_BW` with one id each, and have these scores."""
+    ids_BWT, totals_BWT = (
+        np.take_along_axis(array_BWT, parent_BW[..., np.newaxis], axis=1)
+        for array_BWT in (live.ids_BWT, live.totals_BWT)
+    )
+    return live._replace(
         length_B=live.length_B + 1,
-        score_BW=np.where(id_BW == end, NEVER, score_BW),
+        score_BW=score_BW,
         ids_BWT=np.concatenate([ids_BWT, id_BW[..., np.newaxis]], axis=2),
+        totals_BWT=np.concatenate([totals_BWT, score_BW[..., np.newaxis]], axis=2),
         id_BW=id_BW,
     )
-    return order_BW, parent_BW, grown
 
 
 def admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> float:
@@ -367,10 +391,10 @@ def admit(hypothesis: Hypothesis, finished: list[Hypothesis], beam: int) -> floa
     return finished[-1].normalized_score if len(finished) == beam else NEVER
 
 
-def _unfinished(live: _Live, row: int, ended: Array, options: DecodeConfig) -> list[Hypothesis]:
+def unfinished(live: Live, row: int, ended: Array, options: DecodeConfig) -> list[Hypothesis]:
     """The live hypotheses of one sentence except those that just `ended`; they are already in order."""
     places = [place for place in np.flatnonzero(live.score_BW[row] > NEVER).tolist() if place not in ended]
-    return [make_hypothesis(live.ids_of(row, place), live.score_BW[row, place], False, options) for place in places]
+    return [live_hypothesis(live, row, place, live.score_BW[row, place], False, options) for place in places]
 
 
 Choose: TypeAlias = Callable[[Array, Array, Array], tuple[Array, Array]]
@@ -400,7 +424,7 @@ def _single_paths(
     start: int,
     end: int,
 ) -> Iterator[tuple[int, Hypothesis]]:
-    live = _begin(max_lengths, 1, start)
+    live = begin(max_lengths, 1, start)
     joined = len(max_lengths)
     while live.sentence_B.size:
         value_N1, id_N1 = choose(live.id_BW[:, 0], live.sentence_B, live.length_B)
@@ -410,15 +434,16 @@ def _single_paths(
         done_N = ended_N | ~possible_N | (live.limit_B <= live.length_B)
         for row in np.flatnonzero(done_N).tolist():
             score = live.score_BW[row, 0] + (value_N1[row, 0] if ended_N[row] else 0.0)
-            path = make_hypothesis(live.ids_of(row, 0), score, bool(ended_N[row]), options)
-            yield int(live.sentence_B[row]), path
+            yield int(live.sentence_B[row]), live_hypothesis(live, row, 0, score, bool(ended_N[row]), options)
 
         if done_N.all() and join is None:
             return
+        score_N1 = live.score_BW + value_N1
         live = live._replace(
             length_B=live.length_B + 1,
-            score_BW=live.score_BW + value_N1,
+            score_BW=score_N1,
             ids_BWT=np.concatenate([live.ids_BWT, id_N1[..., np.newaxis]], axis=2),
+            totals_BWT=np.concatenate([live.totals_BWT, score_N1[..., np.newaxis]], axis=2),
             id_BW=id_N1,
         )
         if done_N.any():
@@ -427,10 +452,10 @@ def _single_paths(
 
 
 def _most_probable(decoding: Decoding, forbidden: Sequence[int]) -> Choose:
-    return lambda id_N, path_N, length_N: _best_allowed(decoding, id_N[:, np.newaxis], 1, forbidden)
+    return lambda id_N, path_N, length_N: best_allowed(decoding, id_N[:, np.newaxis], 1, forbidden)
 
 
-def _best_allowed(decoding: Decoding, id_BW: Array, count: int, forbidden: Sequence[int]) -> tuple[Array, Array]:
+def best_allowed(decoding: Decoding, id_BW: Array, count: int, forbidden: Sequence[int]) -> tuple[Array, Array]:
     """The best `count` next ids of each row that are not forbidden: their log-probabilities in float64, and the ids.
 
     The others are not renormalized: a hypothesis keeps the model's own score.
@@ -455,8 +480,8 @@ def without_nan(value: Array) -> Array:
 
 
 def _keep(
-    decoding: Decoding, live: _Live, kept_B: Array, join: Join | None, joined: int, start: int
-) -> tuple[_Live, int]:
+    decoding: Decoding, live: Live, kept_B: Array, join: Join | None, joined: int, start: int
+) -> tuple[Live, int]:
     """Reduce live and decoding to the kept sentences; then let others join, numbered from `joined` on.
 
     Also return how many joined.
@@ -465,15 +490,25 @@ def _keep(
     decoding.select(np.flatnonzero(kept_B))
     limits = () if join is None else join(live.sentence_B.size)
     if limits:
-        new = _begin(limits, live.score_BW.shape[1], start, joined, live.ids_BWT.shape[2])
-        live = _Live(*(np.concatenate(pair) for pair in zip(live, new, strict=True)))
+        new = begin(limits, live.score_BW.shape[1], start, joined, live.ids_BWT.shape[2])
+        live = Live(*(np.concatenate(pair) for pair in zip(live, new, strict=True)))
     return live, len(limits)
 
 
-def make_hypothesis(ids_T: Sequence[int], score: float, finished: bool, options: DecodeConfig) -> Hypothesis:
-    length = max(1, len(ids_T) + finished)
-    penalty = length_penalty(length, options.length_penalty, options.length_penalty_form)
-    return Hypothesis(tuple(ids_T), float(score), float(score) / penalty, finished)
+def live_hypothesis(
+    live: Live, row: int, place: int, score: float, finished: bool, options: DecodeConfig
+) -> Hypothesis:
+    """A live hypothesis as it is, or with the end symbol, which gives it this score."""
+    totals = [*live.totals_of(row, place).tolist(), *([float(score)] if finished else [])]
+    return make_hypothesis(live.ids_of(row, place), totals, finished, options)
+
+
+def make_hypothesis(ids: Sequence[int], totals: Sequence[float], finished: bool, options: DecodeConfig) -> Hypothesis:
+    """`totals` are the log-probabilities up to each id, and up to the end symbol of a finished one."""
+    score = totals[-1] if totals else 0.0
+    token_scores = tuple([after - before for before, after in zip([0.0, *totals], totals, strict=False)])
+    penalty = length_penalty(max(1, len(totals)), options.length_penalty, options.length_penalty_form)
+    return Hypothesis(tuple(ids), score, score / penalty, finished, token_scores)
 
 
 def rank(hypothesis: Hypothesis) -> float:

@@ -100,6 +100,8 @@ class Details(TypedDict):
     tokens: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     pieces: tuple[tuple[str, str], ...]
+    token_scores: tuple[float, ...]
+    confidence: float | None
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class Translation:
     tokens: _Detail[tuple[str, ...]] = _Detail(())
     alternatives: _Detail[tuple[Alternative, ...]] = _Detail(())  # best first, including this one
     pieces: _Detail[tuple[tuple[str, str], ...]] = _Detail(())  # what was translated on its own, and to what
+    token_scores: _Detail[tuple[float, ...]] = _Detail(())  # log-probability of each of `tokens`; only on request
+    confidence: _Detail[float | None] = _Detail(None)  # probability that it needs no review; only on request
     attention: Attention | None = None  # only on request
     reason: str = ""  # why it failed, or what was altered
 
@@ -128,6 +132,8 @@ class Translation:
     def __repr__(self) -> str:
         """Source, text and status without the tokens, and which other fields are set."""
         parts = [f"{self.source!r} -> {self.text!r}", self.status, f"score={self.score:.4g}"]
+        if self.confidence is not None:
+            parts.append(f"confidence={self.confidence:.2f}")
         if self.reason:
             parts.append(f"reason={self.reason!r}")
         if len(self.alternatives) > 1:
@@ -155,6 +161,8 @@ class Translation:
             "normalized_score": self.normalized_score if scored else None,
             "status": self.status,
         }
+        if self.confidence is not None:
+            record["confidence"] = self.confidence
         if self.reason:
             record["reason"] = self.reason
         if len(self.alternatives) > 1:
@@ -166,6 +174,9 @@ class Translation:
             record["source_tokens"] = self.source_tokens
             record["tokens"] = self.tokens
             record["alignment"] = self.alignment
+        if self.token_scores:
+            record["tokens"] = self.tokens
+            record["token_scores"] = self.token_scores
         return record
 
 

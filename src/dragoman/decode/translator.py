@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack, overload
 import numpy as np
 
 from dragoman.bundle import Bundle, Tokenizers, load_bundle, require_task, resolve_model
+from dragoman.confidence import Calibration, features
 from dragoman.config import TRANSLATION, Config, DataConfig, DecodeConfig, TransformerConfig
 from dragoman.data.batching import Batch, bucket_by_length, teacher_forcing
 from dragoman.data.corpus import Line, text_line
@@ -34,12 +35,13 @@ from dragoman.decode.batches import (
 )
 from dragoman.decode.combinations import best_combinations
 from dragoman.decode.constraints import Constrained, Prefix, Spelling, rules_of
-from dragoman.decode.engines.choice import EngineChoice, choose_engine
+from dragoman.decode.engines.choice import EngineChoice, choose_engine, choose_for_ensemble
 from dragoman.decode.halving import in_halves
 from dragoman.decode.keeping import Restored, restore_kept, restored_line
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.phrases import Phrases
 from dragoman.decode.protection import Protected, Protector, has_words, protect_parts, without_own
+from dragoman.decode.rescoring import rescored, search_options
 from dragoman.decode.search import Decoding, Hypothesis, stream_prefixes
 from dragoman.decode.streaming import stream_joined
 from dragoman.decode.terms import Glossary, GlossaryLike, Speller, Term, TermsIn, glossary_of, no_terms, read_glossary
@@ -123,10 +125,19 @@ class Translator:
         precision: str = "auto",
         threads: int | None = None,
         engine: str = "auto",
+        *,
+        ensemble: Sequence[Bundle] = (),
+        reverse: "Translator | None" = None,
     ) -> None:
+        self.reverse = reverse  # translates back, to rank what this one finds
         self.tokenizers: Tokenizers = bundle.tokenizers
         self.device = find_device(device) if isinstance(device, str) else str(device)
-        self.choice = choose_engine(engine, precision, bundle.config.model, self.device, int8_weights=bundle.int8)
+        self.choice = (
+            choose_for_ensemble(engine, precision)
+            if ensemble
+            else choose_engine(engine, precision, bundle.config.model, self.device, int8_weights=bundle.int8)
+        )
+        self._ensemble = ensemble  # the other models
         # what is not a search runs in float32 unless requested otherwise
         self._plain_precision = "float32" if precision == "auto" else precision
         self._bundle = bundle
@@ -159,13 +170,28 @@ class Translator:
         precision: str = "auto",
         threads: int | None = None,
         engine: str = "auto",
+        *,
+        ensemble: "Sequence[str | os.PathLike[str]]" = (),
+        rerank_with: str | os.PathLike[str] | None = None,
     ) -> "Translator":
-        directory = resolve_model(Path(model))
-        bundle = load_bundle(directory)
-        require_task(bundle.config, TRANSLATION, directory)
-        translator = cls(bundle, device, precision, threads, engine)
+        bundle = _load_translation_model(model)
+        others = [_load_translation_model(other) for other in ensemble]
+        if others:
+            from dragoman.decode.ensemble import require_same_vocabulary
+
+            for name, other in zip(ensemble, others, strict=True):
+                require_same_vocabulary(bundle, other, os.fspath(name))
+        reverse = None
+        if rerank_with is not None:
+            reverse = cls(_load_translation_model(rerank_with), device, precision, threads, engine)
+        translator = cls(bundle, device, precision, threads, engine, ensemble=others, reverse=reverse)
         translator._name = os.fspath(model)
         return translator
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Of the confidence of translations; None if the model has none."""
+        return self._bundle.calibration
 
     @property
     def engine(self) -> "Engine":
@@ -174,7 +200,16 @@ class Translator:
             if self._engine is None:
                 from dragoman.decode.engines.plain import Engine
 
-                self._engine = Engine(self._bundle.model.eval(), self.device, self._plain_precision)
+                engines = [
+                    Engine(bundle.model.eval(), self.device, self._plain_precision)
+                    for bundle in (self._bundle, *self._ensemble)
+                ]
+                if len(engines) > 1:
+                    from dragoman.decode.ensemble import Ensemble
+
+                    self._engine = Ensemble(engines)
+                else:
+                    self._engine = engines[0]
             return self._engine
 
     @engine.setter
@@ -238,6 +273,13 @@ class Translator:
         protect: what comes out as it is: any of "placeholders", "addresses", "tags", "numbers".
         shortlist: search only among the target pieces that the model's shortlist allows; in the CPU engine.
         alignment_heads: what `align` takes alignments from; a search does not depend on it.
+        diversity_groups: divide the beam into groups that avoid each other's tokens, for n_best that differ more.
+        diversity_penalty: how much a token counts less for each hypothesis of an earlier group that has it there.
+        coverage_penalty: beta; how much it counts against a hypothesis that source tokens were not attended to.
+        rerank_weight: of the reverse model given to `dragoman.load`, from 0 to 1.
+        mbr: draw so many samples and choose the one that agrees most with the others, by chrF, in place of a beam.
+        token_scores: keep the log-probability of each token, in `Translation.token_scores`.
+        confidence: the probability that a translation needs no review, in `Translation.confidence`.
         batch_size: sentences translated at a time; 0 is what suits the engine.
         threads: CPU threads; 0 takes one per core, and one for a small model.
         """
@@ -308,7 +350,21 @@ class Translator:
             self._require_spelling("banned")
         if options.get("shortlist"):  # a model's own setting applies where it can
             self._require_shortlist(chosen)
+        self._check_ranking(options, chosen)
+        if options.get("confidence") and self._ensemble:
+            raise ConfigError("confidence: is calibrated for one model, not for an ensemble; leave one of them out")
+        if options.get("confidence") and self.calibration is None:
+            raise ConfigError("confidence: the model is not calibrated; use `dragoman calibrate`, or leave it out")
         return chosen
+
+    def _check_ranking(self, options: DecodeOptions, chosen: DecodeConfig) -> None:
+        """Refuse ways to choose among hypotheses that contradict each other."""
+        if chosen.mbr and options.get("beam", self.config.decode.beam) != self.config.decode.beam:
+            raise ConfigError("mbr: chooses among samples, without a beam; leave out mbr or beam")
+        if chosen.mbr and self.reverse is not None:
+            raise ConfigError("mbr: chooses by agreement, not with a reverse model; leave out one of them")
+        if options.get("rerank_weight", DecodeConfig.rerank_weight) != DecodeConfig.rerank_weight and not self.reverse:
+            raise ConfigError("rerank_weight: there is no reverse model; give one with rerank_with, or leave it out")
 
     def _require_spelling(self, option: str) -> None:
         from dragoman.text.byte_level import ByteLevelTokenizer
@@ -344,19 +400,23 @@ class Translator:
 
     def choice_for(self, options: DecodeConfig) -> EngineChoice:
         """The engine that searches with these options: what a fast engine cannot do runs in the plain one."""
+        options = self._search_options(options)
         if self.choice.engine == "plain":
             return self.choice
         if self.choice.engine == "cuda":
             from dragoman.decode.engines.cuda import supports
 
             unable = not supports(options)
-            reason = "the CUDA engine has no sampling, constraints, wide beams or head masks"
+            reason = "the CUDA engine has no sampling, constraints, wide or diverse beams or head masks"
         else:
             unable = options.sampling or options.beam > WIDEST_BEAM_ON_CPU
             reason = f"the CPU engine has no sampling, head masks or beams wider than {WIDEST_BEAM_ON_CPU}"
         if unable or (self._engine is not None and self._engine.is_masked):
             return EngineChoice("plain", self._plain_precision, reason)
         return self.choice
+
+    def _search_options(self, options: DecodeConfig) -> DecodeConfig:
+        return search_options(options, reranks=self.reverse is not None)
 
     def _uses_cuda(self, options: DecodeConfig) -> bool:
         return self.choice_for(options).engine == "cuda"
@@ -387,7 +447,8 @@ class Translator:
         """Yield the translation of a text in parts, as they become certain. Nothing is withdrawn.
 
         Lines are translated one after the other. Together, the parts of a line are what `translate` returns. A line
-        with terms of the glossary or with something to keep comes as a whole, and so does a sampled one.
+        with terms of the glossary or with something to keep comes as a whole, and so does one that is sampled or chosen
+        among several.
         """
         chosen, terms = self.options(**options), None if glossary is None else self.glossary(glossary)
         for number, line in enumerate(text.split("\n")):
@@ -399,7 +460,8 @@ class Translator:
         keeps = bool(options.protect) and Protector(options.protect).protect(line) is not None
         window = self._prepare([line], options)
         has_terms = glossary is not None and any(glossary.terms_in(piece.text) for piece in window.pieces)
-        if keeps or has_terms or options.sampling or window.results or not self.tokenizers.target.grows:
+        chooses = options.sampling or options.diversity_groups > 1 or self._search_options(options) != options
+        if keeps or has_terms or chooses or window.results or not self.tokenizers.target.grows:
             (result,) = self.stream([[line]], options=options, glossary=glossary)
             yield result.text
             return
@@ -690,6 +752,7 @@ class Translator:
         prefixes: Sequence[str] = (),
     ) -> list[Translation]:
         """Put the lines together again, in order; first search again for what lacks a term."""
+        outcomes = rescored(self, [piece.ids for piece in window.pieces], outcomes, options)
         if terms_in is not no_terms:
             self._keep_terms(window, outcomes, options, terms_in, prefixes)
         rest = iter(outcomes)
@@ -708,13 +771,14 @@ class Translator:
         for number, choices in found.items():
             pieces = window.pieces_of[number]
             best = [hypotheses[0] for hypotheses in choices]
-            text = _join(pieces, texts)
+            own = list(itertools.islice(texts, len(pieces)))
+            text = _join(pieces, iter(own))
             results[number] = translated(
                 window.texts[number],
                 text,
                 "altered" if number in window.altered else _status(pieces, best),
                 # of the tokenizers alone: a result must not keep a model in memory
-                functools.partial(_details, self.tokenizers, pieces, choices, text, options),
+                functools.partial(_details, self.tokenizers, pieces, choices, own, text, options, self.calibration),
                 self._attention_of(pieces, best) if attention else None,
                 window.altered.get(number, ""),
             )
@@ -811,13 +875,14 @@ class Translator:
         return job._replace(limit=limit, rules=[*job.rules, rule])
 
     def _run(self, jobs: list[Job], options: DecodeConfig) -> Outcomes:
-        special = self._special()
+        special, options = self._special(), self._search_options(options)
         if self.choice_for(options).engine != "cpu":
             return search_in_batches(self.engine.start, jobs, options, special, self.device)
         threads = max(1, min(self._threads(options), len(jobs)))
         shortlist = self._bundle.shortlist if options.shortlist else None
         start = functools.partial(self._cpu_engine().start, shortlist=shortlist)
-        return search_on_threads(start, jobs, options, special, threads, joining=shortlist is None)
+        joining = shortlist is None and options.diversity_groups == 1  # else sentences start together
+        return search_on_threads(start, jobs, options, special, threads, joining=joining)
 
     def _special(self) -> Special:
         ids = self.tokenizers.target.vocabulary
@@ -858,13 +923,14 @@ class Translator:
         terms_in: TermsIn = no_terms,
     ) -> list[Translation]:
         """Part by part, the longest lines first: while the device searches, the host prepares what comes next."""
-        search = engine.begin(options, expected=len(lines), **self._special()._asdict())
+        asked = self._search_options(options)
+        search = engine.begin(asked, expected=len(lines), **self._special()._asdict())
         results: dict[int, Translation] = {}
         under_way: deque[tuple[Sequence[int], _Window]] = deque()
 
         def finish() -> None:
             numbers, window = under_way.popleft()
-            hypotheses = {number: each for part in search.take() for number, each in part.hypotheses(options)}
+            hypotheses = {number: each for part in search.take() for number, each in part.hypotheses(asked)}
             advance(len(numbers))
             outcomes = [hypotheses[number] or out_of_memory(piece.ids) for number, piece in enumerate(window.pieces)]
             found = self._assemble_all(window, outcomes, attention, options, terms_in)
@@ -957,6 +1023,13 @@ class Translator:
             with self.inference():
                 predictions = self.engine.predict(batch, count)
             yield predictions
+
+
+def _load_translation_model(model: str | os.PathLike[str]) -> Bundle:
+    directory = resolve_model(Path(model))
+    bundle = load_bundle(directory)
+    require_task(bundle.config, TRANSLATION, directory)
+    return bundle
 
 
 def _longest_first(lines: Sequence[str | Line]) -> list[int]:
@@ -1052,25 +1125,37 @@ def windows(lines: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def _details(
-    tokenizers: Tokenizers, pieces: list[_Piece], choices: list[list[Hypothesis]], text: str, options: DecodeConfig
+    tokenizers: Tokenizers,
+    pieces: list[_Piece],
+    choices: list[list[Hypothesis]],
+    own: list[str],
+    text: str,
+    options: DecodeConfig,
+    calibration: Calibration | None = None,
 ) -> Details:
-    """The rest of a line's translation, from the hypotheses of each piece and the text of the best."""
-    if options.sampling:
+    """The rest of a line's translation, from the hypotheses of each piece, their own texts and that of the line."""
+    if options.sampling and not options.mbr:
         combinations = [[*samples] for samples in zip(*choices, strict=True)]
     else:
         combinations = best_combinations(choices, options.n_best)
-    best = tokenizers.target.decode_batch([hypothesis.ids for hypothesis in combinations[0]])
     rows = [hypothesis.ids for combination in combinations[1:] for hypothesis in combination]
     decoded = iter(tokenizers.target.decode_batch(rows))
     texts = [text, *(_join(pieces, decoded) for _ in combinations[1:])]
     alternatives = tuple([_alternative(tokenizers, *each) for each in zip(combinations, texts, strict=True)])
+    source_tokens = tuple(tokenizers.source.pieces([token for piece in pieces for token in piece.ids]))
+    token_scores = tuple([score for hypothesis in combinations[0] for score in hypothesis.token_scores])
+    confidence = None
+    if options.confidence and calibration is not None and token_scores:
+        confidence = calibration.confidence(features(source_tokens, alternatives[0].tokens, token_scores))
     return Details(
         score=alternatives[0].score,
         normalized_score=alternatives[0].normalized_score,
-        source_tokens=tuple(tokenizers.source.pieces([token for piece in pieces for token in piece.ids])),
+        source_tokens=source_tokens,
         tokens=alternatives[0].tokens,
         alternatives=alternatives,
-        pieces=tuple(zip((piece.text for piece in pieces), best, strict=True)),
+        pieces=tuple(zip((piece.text for piece in pieces), own, strict=True)),
+        token_scores=token_scores if options.token_scores else (),
+        confidence=confidence,
     )
 
 

@@ -52,6 +52,15 @@ def choose_engine(
     return EngineChoice("cuda", "bfloat16" if precision == "auto" else precision, reason)
 
 
+def choose_for_ensemble(engine: str, precision: str) -> EngineChoice:
+    """Several models at once run in the plain engine only."""
+    require_choice("engine", engine, ENGINES)
+    require_choice("precision", precision, PRECISIONS)
+    if engine in ("cpu", "cuda"):
+        raise ConfigError(f"engine: {engine!r} runs one model, not an ensemble; use auto or plain")
+    return EngineChoice("plain", _plain(precision), "as requested" if engine == "plain" else "it is an ensemble")
+
+
 def _kind(device: str) -> str:
     """The device without its number."""
     return device.partition(":")[0]
