@@ -659,6 +659,13 @@ def test_fields_and_end_of_a_powerpoint_paragraph() -> None:
     assert "".join(after.itertext()) == "4. Folie"
 
 
+def test_tab_of_a_powerpoint_run_is_a_mark() -> None:
+    xml = f'<p:txBody xmlns:p="p" xmlns:a="{A}"><a:p><a:r><a:t>\tLeft\tright</a:t></a:r></a:p></p:txBody>'
+    part = package.XmlPart(xml.encode(), "slide", pptx._PowerPoint)
+    assert part.segments[0].parts == ("Left", single(1), "right")
+    assert b"<a:p><a:r><a:t>\tRIGHT\tLEFT</a:t></a:r></a:p>" in part.render([("RIGHT", single(1), "LEFT")])
+
+
 def test_diagrams_of_a_slide_are_read() -> None:
     content = saved(presentation())
     rels = "ppt/slides/_rels/slide1.xml.rels"

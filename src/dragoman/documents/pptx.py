@@ -96,7 +96,8 @@ class _PowerPoint:
             for item in run_items if style is None else ():
                 if isinstance(item, Fixed):
                     append(paragraph, item.content)
-            text = xml_text("".join(item.text for item in run_items if isinstance(item, Text)))
+            texts = (xml_text(each.text) if isinstance(each, Text) else each.content for each in run_items)
+            text = "".join(each for each in texts if isinstance(each, str))
             if text:
                 _append_run(paragraph, style, text)
         if last is not None:
@@ -108,7 +109,11 @@ def _read(paragraph: etree._Element) -> Iterator[Item]:
         name = _name(child)
         text = "".join(own_text(each) for each in child if _name(each) == "t")
         if name == "r":
-            yield Text(text, _format(child))
+            style = _format(child)
+            for place, piece in enumerate(text.split("\t")):  # a tab is a character here
+                if place:
+                    yield Fixed("\t", style)
+                yield Text(piece, style)
         elif name not in ("pPr", "endParaRPr"):
             yield Fixed(child, text=text if name == "fld" else "")
 
