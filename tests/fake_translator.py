@@ -2,8 +2,10 @@
 
 import itertools
 import random
+import re
 
 from dragoman.documents.document import Kept, Mark, Parts
+from dragoman.documents.runs import join
 
 
 def shout(parts: Parts) -> Parts:
@@ -11,7 +13,10 @@ def shout(parts: Parts) -> Parts:
 
 
 def shuffle(parts: Parts, seed: int = 0) -> Parts:
-    """Words reversed, and what stands side by side in a new order; an element keeps what is in it."""
+    """Words reversed, and what stands side by side in a new order; an element keeps what is in it.
+
+    Spaces that come to stand side by side are one.
+    """
     chance = random.Random(seed)
     outer: list[list[str | Mark | Kept]] = []  # each what moves as a whole
     levels = [outer]
@@ -27,4 +32,5 @@ def shuffle(parts: Parts, seed: int = 0) -> Parts:
             chance.shuffle(inner)
             levels[-1].append([Mark(part.number, "open"), *itertools.chain.from_iterable(inner), part])
     chance.shuffle(outer)
-    return tuple(itertools.chain.from_iterable(outer))
+    joined = join(itertools.chain.from_iterable(outer))
+    return tuple(re.sub(" +", " ", part) if isinstance(part, str) else part for part in joined)

@@ -84,14 +84,14 @@ def test_chapters_are_read_in_the_order_of_the_spine() -> None:
         ("Roses\u00a0grew there.", "OEBPS/text/two.html"),
         ("A page", "OEBPS/text/chapter 1.xhtml"),
         ("The house", "OEBPS/text/chapter 1.xhtml"),
-        ("It was very old.And dark.", "OEBPS/text/chapter 1.xhtml"),
+        ("It was very old. And dark.", "OEBPS/text/chapter 1.xhtml"),
         ("A page", "OEBPS/nav.xhtml"),
         ("The garden", "OEBPS/nav.xhtml"),
         ("The Old House", "contents"),
         ("The garden", "contents"),
     ]
     assert segments[6].parts == (
-        "It was ", Mark(1, "open"), "very", Mark(1, "close"), " old.", Mark(2, "single"), "And dark."
+        "It was ", Mark(1, "open"), "very", Mark(1, "close"), " old.", Mark(2, "single"), " And dark."
     )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_translated_book_keeps_the_rest_and_says_its_language() -> None:
     assert "<dc:creator>A. Writer</dc:creator>" in new["OEBPS/book.opf"]
     assert '<navLabel><text>THE GARDEN</text></navLabel><content src="text/two.html"/>' in new["OEBPS/toc.ncx"]
     assert re.search("<!DOCTYPE ncx PUBLIC .*ncx-2005-1.dtd", new["OEBPS/toc.ncx"])
-    assert "<p>IT WAS <b>VERY</b> OLD.<br/>AND DARK.</p>" in new["OEBPS/text/chapter 1.xhtml"]
+    assert re.search(r"<p>IT WAS <b>VERY</b> OLD\.<br/> ?AND DARK\.</p>", new["OEBPS/text/chapter 1.xhtml"])
     assert "<img src='a.png' alt=''/>" in new["OEBPS/text/two.html"]
 
     without = epub.parse(content, Options())

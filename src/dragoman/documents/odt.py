@@ -31,6 +31,7 @@ _TEXT, _STYLE = f"{_URN}text:1.0", f"{_URN}style:1.0"
 _STYLE_NAME = f"{{{_TEXT}}}style-name"
 _REVISION = "{http://openoffice.org/2009/office}"  # when a stretch was typed; looks like nothing
 _NESTED = {"a", "meta", "meta-field"}
+_SPACING = {"s", "tab", "line-break"}
 _SPACES = re.compile("[ \t\r\n]+")  # are one space, as in HTML
 _EXTRA_SPACES = re.compile("(?<= )( +)")
 
@@ -89,7 +90,7 @@ class _OpenDocument:
             elif name == "span" or name in _NESTED:
                 items.append(Nested(child, tuple(self._read(child, None))))
             elif name != "soft-page-break":
-                items.append(Fixed(child, style, text=_field_text(child)))
+                items.append(Fixed(child, style, text=_field_text(child), is_space=name in _SPACING))
             items.append(Text(_one_spaced(child.tail), style))
         return [item for item in items if not isinstance(item, Text) or item.text]
 

@@ -112,10 +112,10 @@ def _read(paragraph: etree._Element) -> Iterator[Item]:
             style = _format(child)
             for place, piece in enumerate(text.split("\t")):  # a tab is a character here
                 if place:
-                    yield Fixed("\t", style)
+                    yield Fixed("\t", style, is_space=True)
                 yield Text(piece, style)
         elif name not in ("pPr", "endParaRPr"):
-            yield Fixed(child, text=text if name == "fld" else "")
+            yield Fixed(child, text=text if name == "fld" else "", is_space=name == "br")
 
 
 def _format(run: etree._Element) -> Format:

@@ -8,7 +8,7 @@ What stands at either end of a paragraph and is not visible text stays there and
 import itertools
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -31,6 +31,7 @@ class Fixed:
     content: Any
     style: Style = None
     text: str = ""
+    is_space: bool = False  # a tab, a line break: words on either side are two words
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +70,26 @@ class Paragraph:
         self._base = _most_common(self._inner.items, deep=bool(self._around))
         described: list[str | Mark | Kept] = []
         self._describe(self._inner.items, self._base, described)
-        parts = join(described)
+        self._spaced = set(self._find_spaced(described))  # marks that have a space after them in the segment only
+        parts = join(each for part in described for each in ((part, " ") if part in self._spaced else (part,)))
         self.parts: Parts = parts if any(isinstance(part, str) and _LETTER.search(part) for part in parts) else ()
+
+    def _find_spaced(self, parts: Sequence[str | Mark | Kept]) -> Iterator[Mark]:
+        """Tabs and breaks with no space on either side: a reader sees two words there, a translator should too."""
+        following = ""  # the next character that is seen
+        nexts: list[str] = []
+        for part in reversed(parts):
+            nexts.append(following)
+            following = (_text(part) or following)[:1]
+        spaced = True  # the text so far ends with a space
+        for part, after in zip(parts, reversed(nexts), strict=True):
+            if isinstance(part, Mark) and part.kind == "single" and not spaced and not after.isspace():
+                item = self._numbered[part.number - 1]
+                if isinstance(item, Fixed) and item.is_space:
+                    yield part
+                    spaced = True
+            elif text := _text(part):
+                spaced = text[-1].isspace()
 
     def _describe(self, items: Sequence[Item], base: Style, parts: list[str | Mark | Kept]) -> None:
         place = 0
@@ -103,7 +122,7 @@ class Paragraph:
         """The items with a translation in place of the text. Raises ValueError unless each mark is there once."""
         unused = dict(enumerate(self._numbered, 1))
         levels = [_Level(0, self._base, [], None)]
-        for part in parts:
+        for part in _without_spaces(parts, self._spaced):
             style, items = levels[-1].style, levels[-1].items
             if isinstance(part, str):
                 items.append(Text(part, style))
@@ -200,6 +219,20 @@ def _end_of_stretch(items: Sequence[Item], start: int) -> int:
                 break
             end = place + 1
     return end
+
+
+def _without_spaces(parts: Parts, spaced: Collection[Mark]) -> Iterator[str | Mark | Kept]:
+    """The parts with no space around these marks: each is a tab or a break, and stood without."""
+    for place, part in enumerate(parts):
+        if isinstance(part, str):
+            around = parts[max(place - 1, 0) : place + 2]
+            part = part.lstrip(" ") if place and around[0] in spaced else part
+            part = part.rstrip(" ") if around[-1] in spaced else part
+        yield part
+
+
+def _text(part: str | Mark | Kept) -> str:
+    return part if isinstance(part, str) else part.text if isinstance(part, Kept) else ""
 
 
 def join(parts: Iterable[str | Mark | Kept]) -> Parts:
