@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -338,7 +339,7 @@ def test_rows_are_what_the_csv_module_reads(rows: list[list[str]], quoting: int,
     for old, new in zip(rows, rendered[1:], strict=True):
         assert new[0] == old[0]
         lines = [line if not any(c.isalpha() for c in line) else None for line in io.StringIO(old[1], newline=None)]
-        changed = f"Z{text}Z".replace("\n", " ")
+        changed = re.sub(r"\n+", " ", f"Z{text}Z")
         assert new[1].count(changed) >= lines.count(None)
 
 

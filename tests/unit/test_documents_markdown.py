@@ -237,6 +237,9 @@ def test_line_ends_survive() -> None:
         ("[TOC]\n\n!!! note\n\ntext", ["text"]),
         ("*a **b* c**", ["a b c"]),
         ("***a** b*", ["a b"]),
+        ("*foo**bar* x", ["foo**bar x"]),
+        ("a\n2. b\n\n2. c", ["a 2. b", "c"]),
+        ("> a\nlazy\n\nb", ["a lazy", "b"]),
         ("[a [b](c) d](e)", ["[a b d](e)"]),
         ("![a [b](c)](d) x", ["a b x"]),
         ("[a](b(c)d) x", ["a x"]),
@@ -287,9 +290,7 @@ def judged(source: str) -> list[str]:
 
 def is_comparable(source: str) -> bool:
     """Leave out HTML blocks, which are read as HTML here, and what markdown-it-py reads otherwise than CommonMark."""
-    odd = (
-        r"\A---|~~~|\\<http|\\ +\n|(?m:^(?:    |\t)[ \t]*>)|(?m:^(?:    |\t).*\|)|(?m:^[ \t]*#.*\n.*\|)|\]: /url\n[^\n]"
-    )
+    odd = r"\A---|~~~|\\<http|\\ +\n|(?m:^(?:    |\t)[ \t]*>)|(?m:^(?:    |\t).*\|)|`[^`]*\n[ \t]+|(?m:^[ \t]*#.*\n.*\|)|\]: /url\n[^\n]"
     return not re.search(odd, source) and all(token.type != "html_block" for token in JUDGE.parse(source))
 
 
