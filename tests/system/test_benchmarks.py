@@ -11,6 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import alignment
+
 pytestmark = pytest.mark.slow  # programs that run for tens of seconds each
 
 ROOT = Path(__file__).parents[2]
@@ -182,3 +184,16 @@ def test_flops_are_counted_from_real_tokens() -> None:
     assert model_flops(config, [(source, target)]) == pytest.approx(
         6 * (macs + attention), rel=0.01
     )  # biases and norms apart
+
+
+def test_alignment_benchmark_compares_error_rates_with_peers() -> None:
+    command = [sys.executable, "benchmarks/alignment.py", "--quick", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert "IBM model 1" in results["ratios"], "it needs no compiler"
+    assert {*results["ratios"], *results["not installed"]} == {*alignment.PEERS}
+    assert results["heads"]
+    assert all(0 < score["aer"] < 100 for score in results["scores"].values())
+    # after 60 steps the model knows little, the peer a good deal
+    assert results["scores"]["IBM model 1"]["aer"] < 40

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import dragoman
+from benchmarks.alignment import Languages
 from dragoman.bundle import Bundle, Tokenizers
 from dragoman.config import Config, DecodeConfig, TextConfig
 from dragoman.decode import aligner
@@ -30,7 +31,7 @@ from dragoman.decode.translator import PairError, Translator
 from dragoman.errors import ConfigError, DataError
 from dragoman.evaluate.alignment import Reference, alignment_score
 from dragoman.model.build import build_model
-from dragoman.text.offsets import PieceSpans
+from dragoman.text.offsets import PieceSpans, word_spans
 from dragoman.text.tokenizer import Tokenizer
 
 # From weights to links
@@ -100,15 +101,10 @@ def invented_pairs(right: Head, count: int = 40) -> list[PairAttention]:
         for target, source in enumerate(order):
             row = target + (right.row == "input")
             weight_LHTS[right.layer - 1, right.head - 1, row] = np.eye(5)[source]
-        source_text = " ".join(f"s{word}" for word in words)
-        target_text = " ".join(f"t{words[place]}" for place in order)
-        texts = source_text, target_text
-        spans = [
-            PieceSpans([5] * 5, [(text.index(word), text.index(word) + len(word)) for word in text.split()])
-            for text in (" ".join(f"{word:<4}" for word in each.split()) for each in texts)
-        ]
-        padded = [" ".join(f"{word:<4}" for word in each.split()) for each in texts]
-        pairs.append(PairAttention(padded[0], padded[1], spans[0], spans[1], weight_LHTS))
+        source = " ".join(f"s{word}" for word in words)
+        target = " ".join(f"t{words[place]}" for place in order)
+        spans = [PieceSpans([5] * 5, word_spans(text)) for text in (source, target)]
+        pairs.append(PairAttention(source, target, spans[0], spans[1], weight_LHTS))
     return pairs
 
 
@@ -367,3 +363,23 @@ def test_out_of_memory_halves_the_batch_and_names_a_pair_alone(monkeypatch: pyte
 def test_pharaoh_format() -> None:
     assert to_pharaoh([(0, 1), (10, 2)]) == "0-1 10-2"
     assert to_pharaoh([]) == ""
+
+
+# Generated languages
+
+
+def test_generated_sentences_have_known_links() -> None:
+    languages, again = Languages(3), Languages(3)
+    sentences = [languages.sentence() for _ in range(200)]
+    assert sentences[:20] == [again.sentence() for _ in range(20)]
+    assert sentences[0] != Languages(4).sentence(), "the control"
+    translations: dict[str, set[str]] = {}
+    for sentence in sentences:
+        source, target = sentence.source.split(), sentence.target.split()
+        for i, j in sentence.links:
+            translations.setdefault(source[i], set()).add(target[j])
+            assert (source[i] == target[j]) == (source[i].isdigit() or source[i] == ".")
+        assert len({j for _, j in sentence.links}) == len(target) - 2, "the marks of subject and object have no link"
+    assert sum(len(words) > 2 for words in translations.values()) <= 3, "only the particles of verbs"
+    numbers = [word for word in translations if word.isdigit()]
+    assert len(numbers) > 20

@@ -107,14 +107,12 @@ def _joins(character: str, decomposition: Composition) -> bool:
 def _without_gaps(characters: list[tuple[str, Span]], form: Normalization) -> list[tuple[str, Span]]:
     """One space for every run of white space, none at either end."""
     kept: list[tuple[str, Span]] = []
-    for character, (start, end) in characters:
+    for character, span in characters:
         if character.isspace() and not (keeps_no_break_spaces(form) and character in _NO_BREAK_SPACES):
-            if kept and kept[-1][0] == " ":
-                kept[-1] = " ", (kept[-1][1][0], end)
-            else:
-                kept.append((" ", (start, end)))
+            if not kept or kept[-1][0] != " ":
+                kept.append((" ", span))
         else:
-            kept.append((character, (start, end)))
+            kept.append((character, span))
     while kept and kept[-1][0].isspace():
         kept.pop()
     lead = 0
