@@ -98,9 +98,9 @@ def invented_pairs(right: Head, count: int = 40) -> list[PairAttention]:
         weight_LHTS = np.array(
             [[[[chance.random() for _ in range(5)] for _ in range(6)] for _ in range(2)] for _ in range(2)]
         )
-        for target, source in enumerate(order):
-            row = target + (right.row == "input")
-            weight_LHTS[right.layer - 1, right.head - 1, row] = np.eye(5)[source]
+        for number, place in enumerate(order):
+            row = number + (right.row == "input")
+            weight_LHTS[right.layer - 1, right.head - 1, row] = np.eye(5)[place]
         source = " ".join(f"s{word}" for word in words)
         target = " ".join(f"t{words[place]}" for place in order)
         spans = [PieceSpans([5] * 5, word_spans(text)) for text in (source, target)]
