@@ -1,13 +1,14 @@
 """What ways to choose a translation are worth, on real text: BLEU, chrF and time beside plain beam search.
 
     python -m benchmarks.decoding_choices --source FILE --reference FILE [--model en-de] [--lines 300]
-        [--ensemble DIR ...] [--rerank-with DIR] [--mbr 16] [--threads N] [--json]
+        [--ensemble DIR ...] [--rerank-with DIR] [--mbr 16] [--only WORD ...] [--threads N] [--json]
 
 Rows: greedy and beam search, beam search with a coverage penalty, the first of a diverse beam, minimum Bayes risk over
 samples, the most probable of the same samples, and, where the models are given, reranking with several weights
 and an ensemble by the mean of probabilities and by that of log-probabilities. `differs` is the number of
 distinct texts among four of the beam and of the diverse beam. Lines are taken evenly from the files.
-`ratios` are chrF relative to that of beam search.
+`--only` leaves out rows, but beam search, whose names have none of these words. `ratios` are chrF relative to that of
+beam search.
 """
 
 import argparse
@@ -86,6 +87,7 @@ def main() -> None:
     parser.add_argument("--rerank-with")
     parser.add_argument("--mbr", type=int, default=16)
     parser.add_argument("--lines", type=int, default=300)
+    parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -93,8 +95,9 @@ def main() -> None:
     rows: dict[str, dict[str, float]] = {}
 
     def add(name: str, translate: Callable[[], list[Translation]]) -> None:
-        rows[name] = measure(translate, references)
-        show(name, rows[name])
+        if name == f"beam {BEAM}" or not arguments.only or any(word in name for word in arguments.only):
+            rows[name] = measure(translate, references)
+            show(name, rows[name])
 
     translator = dragoman.load(arguments.model, threads=arguments.threads)
     for name, translate in of_one_model(translator, lines, arguments.mbr).items():

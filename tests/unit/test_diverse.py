@@ -1,5 +1,6 @@
 """Diverse beam search: groups that avoid each other's tokens; one group, or no penalty, is beam search."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,19 @@ def test_a_large_penalty_makes_every_group_begin_with_another_token() -> None:
     found = in_order(diverse_beam_search(Fake(range(8), hashed(9)), [4] * 8, options, START, END, (START,)))
     begun = [{each.ids[0] for each in hypotheses if each.ids} for hypotheses in found]
     assert all(len(tokens) >= len(hypotheses) - 1 for tokens, hypotheses in zip(begun, found, strict=True))
+
+
+def test_a_group_that_is_done_does_not_repel_the_others() -> None:
+    """The first group ends after its first token; what it would have written next is free for the second."""
+    after = {(): {2: 0.6, 3: 0.4}, (2,): {END: 0.9, 4: 0.1}, (3,): {4: 0.6, 5: 0.4}}
+
+    def logits(sentence: int, fed: tuple[int, ...]) -> list[float]:
+        probabilities = after.get(fed[1:], {END: 1.0})
+        return [math.log(probabilities.get(token, 1e-9)) for token in range(6)]
+
+    options = DecodeConfig(beam=2, n_best=2, diversity_groups=2, diversity_penalty=9.0)
+    (found,) = in_order(diverse_beam_search(Fake([1], logits), [5], options, START, END, (START,)))
+    assert {each.ids for each in found} == {(2,), (3, 4)}
 
 
 def test_batch_mates_change_nothing() -> None:
