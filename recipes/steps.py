@@ -1,11 +1,10 @@
 """Shared by the recipe scripts: options, training, translating a text in parts, filtering pairs, one-line errors.
 
 Every step can be restarted. Existing output is reused if it is what the step would produce: a run is checked by its
-checkpoints, a part of a translation by its SHA-256 and by the model, settings and lines it was made from.
+checkpoints, a part of a translation by the manifest of its folder (docs/bulk.md).
 """
 
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -16,22 +15,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TextIO
 
 import typer
 
-from dragoman import Config, ConfigError, DataError, DiskError, DragomanError, load
+from dragoman import Config, ConfigError, DataError, DiskError, DragomanError
 from dragoman.bundle import load_config
 from dragoman.cli.progress import TrainingReporter
-from dragoman.config import DecodeConfig
-from dragoman.data.corpus import TOO_LONG, Line, content_hash, read_lines
+from dragoman.data.corpus import TOO_LONG, content_hash, read_lines
+from dragoman.decode.bulk import Job, in_this_process, running
 from dragoman.text.normalize import is_blank
 from dragoman.training.loop import train
 from dragoman.training.reports.results import RESULT
 
-FORMAT = 1  # of a part; included in its key
 PART_LINES = 1024  # translated at a time; at most this many are lost when a run is killed
 
 Settings = Annotated[
@@ -173,68 +171,40 @@ def translate_text(
 
     `options` are those of DecodeConfig; None means the model's own.
     """
-    translator = load(str(model), device)
-    chosen = translator.options(**{name: value for name, value in options.items() if value is not None})
-    identity = {
-        "format": FORMAT,
-        "weights": content_hash([model / "weights.safetensors"]),
-        "tokenizers": [translator.tokenizers.source.digest, translator.tokenizers.target.digest],
-        "model": asdict(translator.config.model),
-        "max_length": translator.config.text.max_length,
-    }
-    done = made = 0
-    lines = itertools.chain.from_iterable(read_lines(Path(path)) for path in paths)
-    with TrainingReporter() as reporter:
-        for number in itertools.count():
-            part = list(itertools.islice(lines, PART_LINES))
-            if not part:
-                break
-            # a part counts its lines from 0: only a different seed makes it draw different numbers
-            settings = replace(chosen, seed=(chosen.seed << 32) + number)
-            path = folder / f"part-{number:06d}.jsonl"
-            key = _key(identity, settings, part)
-            translated = _read_part(path, key, part)
-            if translated is None:
-                results = translator.stream([part], options=settings)
-                translated = [
-                    Translated(result.source, result.text, result.status, len(result.source_tokens), len(result.tokens))
-                    for result in results
-                ]
-                _write_part(path, key, translated)
-                made += len(part)
-            done += len(part)
+    names = _write_parts(paths, folder / "source")
+    settings = {name: value for name, value in options.items() if value is not None}
+    details = ("source_pieces", "pieces")
+    job = Job(folder / "source", folder / "translated", str(model), settings, details=details, device=device)
+    with TrainingReporter() as reporter, running(job, in_this_process, redo=True) as run:
+        done = run.done
+
+        def advance(lines: int) -> None:
+            nonlocal done
+            done += lines
             reporter.working("lines translated", done)
-            yield from translated
-    kept = f", {done - made:,} of them found in place" if made < done else ""
-    say(f"    {done:,} lines translated{kept}")
+
+        run.translate(advance)
+        kept = f", {run.done:,} of them found in place" if run.done else ""
+        say(f"    {run.total:,} lines translated{kept}")
+    for name in names:
+        for line in (job.output / name).read_bytes().splitlines():
+            record = json.loads(line)
+            pieces = (record[detail] for detail in details)
+            yield Translated(record["text"] or "", record["translation"], record["status"], *pieces)
 
 
-def _key(identity: dict[str, Any], settings: DecodeConfig, lines: Sequence[Line]) -> str:
-    """SHA-256 of everything that determines a part's content; the number of sentences per batch does not."""
-    decode = {name: value for name, value in asdict(settings).items() if name != "batch_size"}
-    whole = json.dumps([identity, decode, [[line.text, line.problem] for line in lines]], sort_keys=True)
-    return hashlib.sha256(whole.encode()).hexdigest()
-
-
-def _write_part(path: Path, key: str, translated: Sequence[Translated]) -> None:
-    """Write one object per line, after one with the key of the part and the SHA-256 of the lines."""
-    body = "".join(json.dumps(line._asdict(), ensure_ascii=False) + "\n" for line in translated)
-    head = {"key": key, "sha256": hashlib.sha256(body.encode()).hexdigest()}
-    with replacing(path) as stream:
-        stream.write(json.dumps(head) + "\n" + body)
-
-
-def _read_part(path: Path, key: str, lines: Sequence[Line]) -> list[Translated] | None:
-    """The content of a part; None if it is missing, damaged, or the translation of something else."""
-    try:
-        head, _, body = path.read_bytes().partition(b"\n")
-        if json.loads(head) != {"key": key, "sha256": hashlib.sha256(body).hexdigest()}:
-            return None
-        translated = [Translated(**json.loads(line)) for line in body.splitlines()]
-    except (OSError, ValueError):
-        return None
-    assert len(translated) == len(lines)
-    return translated
+def _write_parts(paths: Sequence[str], folder: Path) -> list[str]:
+    """Write the lines of all files as shards of PART_LINES records, and return their names."""
+    lines = itertools.chain.from_iterable(read_lines(Path(path)) for path in paths)
+    names = []
+    while part := list(itertools.islice(lines, PART_LINES)):
+        names.append(f"part-{len(names):06d}.jsonl")
+        with replacing(folder / names[-1]) as stream:
+            for line in part:
+                stream.write(json.dumps({"text": None if line.problem else line.text}, ensure_ascii=False) + "\n")
+    for path in set(folder.iterdir()) - {folder / name for name in names}:
+        path.unlink()
+    return names
 
 
 # Filtering

@@ -47,6 +47,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "validation": (validation.Validation, "measure"),
     "joining": (distributed, "choose_device"),
     "loading": (translator, "load_bundle"),
+    "window": (translator.Translator, "_translate"),
 }
 noticed = threading.Event()  # a signal reached Python
 

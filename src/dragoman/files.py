@@ -8,8 +8,9 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-from dragoman.errors import DiskError, ModelError
+from dragoman.errors import DiskError, DragomanError, ModelError
 
 # Writing
 
@@ -123,6 +124,28 @@ def lock_directory(directory: Path) -> Iterator[None]:
         finally:
             if new:
                 _remove_if_empty(directory, path)
+
+
+def open_locked(path: Path, refusal: DragomanError) -> IO[bytes]:
+    """Open a file to append to and read, for one process at a time. The lock ends with the process, however it ends.
+
+    Raises `refusal` if another process has it open.
+    """
+    file = path.open("a+b")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+    except ImportError:  # not on Windows
+        return file
+    except (BlockingIOError, FileNotFoundError):  # not found: the other process has just finished
+        pass
+    except OSError:  # a file system without locks
+        return file
+    file.close()
+    raise refusal
 
 
 def _remove_if_empty(directory: Path, lock: Path) -> None:

@@ -19,6 +19,7 @@ from dragoman.bundle import WEIGHTS, load_config
 from dragoman.cli.progress import TrainingReporter
 from dragoman.data import generated
 from dragoman.data.corpus import file_hash
+from dragoman.decode.bulk import ShardTranslator
 from dragoman.decode.translator import Translator
 from dragoman.files import lock_directory
 from dragoman.training.checkpoint_files import checkpoints
@@ -163,7 +164,7 @@ def test_repeating_a_finished_command_redoes_no_step(
     before = {
         path: path.read_bytes() for path in back_translated.rglob("*") if path.suffix in (".safetensors", ".jsonl")
     }
-    monkeypatch.setattr(scripts["steps"], "_write_part", forbidden)
+    monkeypatch.setattr(ShardTranslator, "translate", forbidden)
     monkeypatch.setattr(TrainingReporter, "step", forbidden)
     assert run(back_translation(corpus, back_translated, "--repeat", "2", "--max-ratio", "20")) == 0
     told = capsys.readouterr().out
@@ -191,9 +192,9 @@ def test_interrupted_run_resumes_with_the_same_result(
         assert run(command) == 130
     assert "back_translation: interrupted; run the same command to resume where it stopped" in capsys.readouterr().err
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "_write_part", interrupting(steps._write_part, after=2))
+        patch.setattr(ShardTranslator, "translate", interrupting(ShardTranslator.translate, after=2))
         assert run(command) == 130
-    assert len(list((tmp_path / "run" / "synthetic" / "parts").glob("part-*.jsonl"))) == 2
+    assert len(list((tmp_path / "run" / "synthetic" / "parts" / "translated").glob("part-*.jsonl"))) == 2
     assert not (tmp_path / "run" / "synthetic" / "source").exists()
     with monkeypatch.context() as patch:
         patch.setattr(TrainingReporter, "step", interrupting(TrainingReporter.step, after=24))
@@ -289,7 +290,7 @@ def test_only_missing_or_damaged_parts_are_translated_again(in_parts: InParts, t
     whole, made = in_parts()
     assert (len(whole), made) == (LINES, 4)
     assert in_parts() == (whole, 0)
-    parts = sorted((tmp_path / "parts").iterdir())
+    parts = sorted((tmp_path / "parts" / "translated").glob("part-*"))
     parts[0].unlink()
     changed = bytearray(parts[1].read_bytes())
     changed[-10] ^= 1

@@ -1,8 +1,14 @@
 """The engine for CPUs against the plain one, and a sentence's answer in any batch."""
 
+import ast
 import errno
+import inspect
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -377,3 +383,32 @@ def test_errors_of_the_runtime_are_runtime_errors() -> None:
     matrix = Matrix(np.ones((3, 8), dtype=np.float32), None, None)
     with pytest.raises(RuntimeError, match="x"):
         matrix(matrix.rows(1)._replace(x_NI=np.ones((1, 7), dtype=np.float32)))
+
+
+# Compiled loops on disk
+
+
+def test_loops_follow_the_functions_that_they_call() -> None:
+    """They are loaded in this order."""
+    functions = [each for each in ast.parse(inspect.getsource(loops)).body if isinstance(each, ast.FunctionDef)]
+    helpers = [each for each in functions if each.decorator_list and each.name.startswith("_")]
+    seen: set[str] = set()
+    names = {helper.name for helper in helpers}
+    assert len(names) > 5
+    for helper in helpers:
+        called = {node.id for node in ast.walk(helper) if isinstance(node, ast.Name)} & names
+        assert called <= seen, helper.name
+        seen.add(helper.name)
+
+
+@pytest.mark.slow
+def test_first_use_on_a_machine_has_the_same_bits_as_later_ones(tmp_path: Path) -> None:
+    """The first process compiles the loops, the second reads them from disk."""
+    code = (
+        "import dragoman; texts = ['They are not even 100 metres apart.', 'A clear answer to this question.'];"
+        "print([result.score.hex() for result in dragoman.load('en-de', 'cpu').translate(texts)])"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    scores = [subprocess.check_output([sys.executable, "-c", code], env=environment) for _ in range(2)]
+    assert any(tmp_path.rglob("*.nbc"))
+    assert scores[0] == scores[1]

@@ -290,7 +290,10 @@ def judged(source: str) -> list[str]:
 
 def is_comparable(source: str) -> bool:
     """Leave out HTML blocks, which are read as HTML here, and what markdown-it-py reads otherwise than CommonMark."""
-    odd = r"\A---|~~~|\\<http|\\ +\n|(?m:^(?:    |\t)[ \t]*>)|(?m:^(?:    |\t).*\|)|`[^`]*\n[ \t]+|(?m:^[ \t]*#.*\n.*\|)|\]: /url\n[^\n]"
+    odd = (
+        r"\A---|~~~|\\<http|\\ +\n|(?m:^(?:    |\t)[ \t]*>)|(?m:^(?:    |\t).*\|)|`[^`]*\n[ \t]+"
+        r"|(?m:^[ \t]*#.*\n.*\|)|\]: /url\n[^\n]"
+    )
     return not re.search(odd, source) and all(token.type != "html_block" for token in JUDGE.parse(source))
 
 

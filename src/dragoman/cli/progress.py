@@ -101,17 +101,21 @@ class TrainingReporter:
 class LineProgress:
     """Progress of a job over lines: a bar in a terminal, an occasional plain line in a log, a final line in both.
 
-    `done` lines are from an earlier run. Without a `total` the time left is unknown.
+    `done` lines are from an earlier run. Without a `total` the time left is unknown. `unit`: what they are called;
+    `show_rate`: whether progress includes the speed.
     """
 
-    def __init__(self, what: str, total: int | None, done: int = 0, unit: str = "lines") -> None:
-        self._unit = unit
+    def __init__(
+        self, what: str, total: int | None, done: int = 0, *, unit: str = "lines", show_rate: bool = False
+    ) -> None:
         self._what, self._total, self._done, self._before = what, total, done, done
+        self._unit, self._show_rate = unit, show_rate
         self._console = Console(stderr=True, highlight=False)
         self._started = self._last_line = time.monotonic()
         self._bar = Progress(
-            TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=self._console,
-            disable=not self._console.is_terminal, transient=True, speed_estimate_period=300.0,
+            TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
+            TimeRemainingColumn(), console=self._console, disable=not self._console.is_terminal, transient=True,
+            speed_estimate_period=300.0,
         )  # fmt: skip
         self._task = self._bar.add_task("", total=total, completed=done)
 
@@ -128,18 +132,23 @@ class LineProgress:
 
     def advance(self, lines: int) -> None:
         self._done += lines
-        self._bar.update(self._task, completed=self._done)
         now = time.monotonic()
+        self._bar.update(self._task, completed=self._done, description=self._rate(now))
         if not self._console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_COUNTS:
             self._last_line = now
             self._print(f"{self._done:,}{self._left(now)}")
+
+    def _rate(self, now: float) -> str:
+        seconds = now - self._started
+        return f"{(self._done - self._before) / seconds:,.1f} {self._unit}/s" if self._show_rate and seconds else ""
 
     def _left(self, now: float) -> str:
         lines = self._done - self._before
         if self._total is None:
             return f" {self._unit}"
         left = timedelta(seconds=round((self._total - self._done) * (now - self._started) / lines)) if lines else "?"
-        return f" of {self._total:,} {self._unit}, {left} left"
+        rate = f", {self._rate(now)}" if self._show_rate else ""
+        return f" of {self._total:,} {self._unit}{rate}, {left} left"
 
     def _print(self, text: str) -> None:
         self._console.print(f"{self._what}: {text}", soft_wrap=True, markup=False)

@@ -69,7 +69,8 @@ class Resumable:
     def start(self) -> None:
         """Resume what an earlier run of the same command left, else start over."""
         is_new = not self._partial.exists()
-        self._file = _open_locked(self._partial, self._output)
+        message = f"--output {self._output}: another command is writing it; wait for it or give another file"
+        self._file = files.open_locked(self._partial, ConfigError(message))
         try:
             if not is_new:
                 self._continue_from(self._file, json.loads(self._state.read_bytes()))
@@ -162,22 +163,3 @@ def _digest_of(file: IO[bytes], size: int) -> "hashlib._Hash":
         digest.update(chunk)
         size -= len(chunk)
     return digest
-
-
-def _open_locked(partial: Path, output: Path) -> IO[bytes]:
-    """Allow one command at a time. The lock ends with the process, however it ends."""
-    file = partial.open("a+b")
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), partial.stat()):
-            return file
-    except ImportError:  # not on Windows
-        return file
-    except (BlockingIOError, FileNotFoundError):  # not found: the other command has just finished
-        pass
-    except OSError:  # a file system without locks
-        return file
-    file.close()
-    raise ConfigError(f"--output {output}: another command is writing it; wait for it or give another file")

@@ -29,6 +29,7 @@ from dragoman.cli.options import (
     Threads,
 )
 from dragoman.cli.translate_document import All, Columns, DocumentJob, Format, Fuzzy, Keys, document_format
+from dragoman.cli.translate_folder import Into, RayAddress, Workers, is_folder, translate_folder
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.files import follow_link, is_stream
 from dragoman.progress import Advance, no_progress
@@ -54,10 +55,11 @@ def command(
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to translate; else --input or stdin.")
     ] = None,
     input: Annotated[
-        Path | None, typer.Option("--input", "-i", help="A file of lines, .gz .bz2 .xz too, or a document.")
+        Path | None,
+        typer.Option("--input", "-i", help="A file of lines, .gz .bz2 .xz too; a document; or a folder of shards."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A file instead of stdout; .gz .bz2 .xz too.")
+        Path | None, typer.Option("--output", "-o", help="A file instead of stdout; .gz .bz2 .xz too; or a folder.")
     ] = None,
     beam: Annotated[
         int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.  \\[default: the model's]")
@@ -136,8 +138,11 @@ def command(
     columns: Columns = None,
     all: All = False,
     fuzzy: Fuzzy = False,
+    into: Into = None,
+    workers: Workers = None,
+    ray_address: RayAddress = None,
 ) -> None:
-    """Translate text given as arguments, a file, or standard input."""
+    """Translate text given as arguments, a file, a folder of shards, or standard input."""
     output = None if output is None else follow_link(output)
     if text and input:
         raise ConfigError("--input: text was given as arguments too; give one or the other")
@@ -168,6 +173,17 @@ def command(
         "protect": None if protect is None else [kind.strip() for kind in protect.split(",") if kind.strip() != "none"],
         "split": "long" if (attention or prefix) and split is None else split,  # both are of one sequence
     }  # fmt: skip
+    of_folders = {"--into": into, "--workers": workers, "--ray-address": ray_address}
+    if is_folder(input, output, engine, of_folders):
+        assert input is not None
+        refused = {
+            "--json": as_json, "--attention": attention, "--n-best": n_best not in (None, 1), "--stream": stream,
+            "--ensemble": bool(ensemble), "--rerank-with": rerank_with is not None, "--token-scores": token_scores,
+            "--min-confidence": min_confidence is not None, "--format": format is not None, "--key": bool(keys),
+            "--all": all, "--fuzzy": fuzzy,
+        }  # fmt: skip
+        how = {"device": device, "precision": precision, "engine": engine, "threads": threads, "glossary": glossary}
+        translate_folder(input, output, model, settings, how, {"--column": columns, **of_folders}, refused)
     import dragoman
     from dragoman.data.corpus import file_hash
 
@@ -202,10 +218,12 @@ def command(
     elif output is None or is_stream(output) or not input.is_file():
         tally = job.write_file(input, output)
     else:
+        from dragoman.decode.bulk import model_hash
+
         made_from = {
-            "model": _model_hash(model),
-            "ensemble": [_model_hash(other) for other in ensemble or ()],
-            "rerank_with": None if rerank_with is None else _model_hash(rerank_with),
+            "model": model_hash(model),
+            "ensemble": [model_hash(other) for other in ensemble or ()],
+            "rerank_with": None if rerank_with is None else model_hash(rerank_with),
             "precision": translator.choice_for(options).precision,
             "glossary": file_hash(glossary) if glossary else None,
         }
@@ -327,17 +345,6 @@ def is_to_review(translation: "Translation", min_confidence: float | None) -> bo
     if min_confidence is None or translation.status == "empty":
         return False
     return translation.confidence is None or translation.confidence < min_confidence
-
-
-def _model_hash(model: Path) -> str:
-    """SHA-256 over every file of a model that affects its translations."""
-    from dragoman.bundle import CONFIG, LEARNED, WEIGHTS, load_config, resolve_model, tokenizer_names
-    from dragoman.data.corpus import content_hash
-
-    directory = resolve_model(model)
-    names = [WEIGHTS, CONFIG, *tokenizer_names(load_config(directory).text.joint)]
-    names += [name for name in LEARNED if (directory / name).exists()]
-    return content_hash([directory / name for name in names])
 
 
 @dataclass

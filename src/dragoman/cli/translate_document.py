@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dragoman.decode.translator import Translator
     from dragoman.documents.document import Document, Parts
 
-ARCHIVES = ("docx", "odt", "pptx", "epub")
 Format = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of the input: text, html, po ...  \\[default: by its name]")
 ]
@@ -27,7 +26,12 @@ Keys = Annotated[
     list[str] | None, typer.Option("--key", metavar="PATH", help="JSON: which values, as items.*.title; repeatable.")
 ]
 Columns = Annotated[
-    list[str] | None, typer.Option("--column", metavar="NAME", help="CSV, TSV: by name, or number from 1; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME",
+        help="CSV, TSV: by name, or number from 1; repeatable. Of a folder: the field with the text.",
+    ),
 ]
 All = Annotated[bool, typer.Option("--all", help="PO, XLIFF, TMX: replace translations that exist, too.")]
 Fuzzy = Annotated[bool, typer.Option("--fuzzy", help="PO, XLIFF: mark translations as needing review.")]
@@ -60,7 +64,7 @@ class DocumentJob:
     def write(self, input: Path, output: Path | None, format: str, about: dict[str, Any]) -> "Tally":
         from dragoman.cli.translate import Tally
         from dragoman.documents.document import Options
-        from dragoman.documents.formats import parse_document
+        from dragoman.documents.formats import ARCHIVES, parse_document
 
         if self.as_json and output is None:
             raise ConfigError("--json: prints a record for each segment; give --output for the document")

@@ -29,7 +29,7 @@ Links = list[Link]
 Row = Literal["output", "input"]
 
 # A source word is linked to the target word that attends to it most, if with this share of its attention; a target word
-# also to the source word that it attends to most, if with that share. Measured by benchmarks/alignment.py and on German.
+# also to the source word that it attends to most, if with that share. Measured: benchmarks/alignment.py.
 LEAST_FROM_SOURCE, LEAST_FROM_TARGET = 0.2, 0.4
 MOST_HEADS = 8
 SMOOTHING = 1.0  # how many unseen links every source word is credited with

@@ -33,7 +33,9 @@ SUFFIXES = {
     ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".docx": "docx", ".odt": "odt", ".pptx": "pptx",
     ".epub": "epub",
 }  # fmt: skip
-_OPTIONAL = ("lxml", "polib")
+ARCHIVES = ("docx", "odt", "pptx", "epub")
+LARGEST_ARCHIVE = 512 << 20  # bytes, mostly of pictures; archives.py limits what is unpacked
+_OPTIONAL = ("lxml",)
 _TYPES = {b"application/epub+zip": "epub", b"application/vnd.oasis.opendocument.text": "odt"}
 
 
@@ -52,7 +54,7 @@ def recognise(path: Path, content_head: bytes = b"") -> str | None:
 
 def parse_document(path: Path, options: Options, format: str | None = None) -> Document:
     """Read a file in its format, or in the one given."""
-    content = _read(path)
+    content = _read(path, LARGEST_ARCHIVE if (format or recognise(path)) in ARCHIVES else LARGEST)
     format = format or recognise(path, content[:512])
     if format is None:
         raise ConfigError(f"{path}: unknown format {path.suffix or 'without a suffix'}; known: {', '.join(SUFFIXES)}")
@@ -69,13 +71,13 @@ def parse_document(path: Path, options: Options, format: str | None = None) -> D
     return document
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, largest: int) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+            content = file.read(largest + 1)
             size = path.stat().st_size
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); give another file") from None
-    if len(content) > LARGEST:
-        raise DataError(f"{path}: has {max(size, len(content)):,} bytes, at most {LARGEST:,} are possible; split it")
+    if len(content) > largest:
+        raise DataError(f"{path}: has {max(size, len(content)):,} bytes, at most {largest:,} are possible; split it")
     return content

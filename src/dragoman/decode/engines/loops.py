@@ -39,13 +39,38 @@ class _Kept(FunctionCache):
         with suppress(OSError):
             super().save_overload(signature, compiled)
 
+    def load_overload(self, signature, context):
+        _load_helpers()
+        return super().load_overload(signature, context)
+
+
+_helpers: list[Any] = []  # each after those that it calls
+
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile when first called, keep the result on disk where that is possible, and run without the GIL."""
     compiled: Any = njit(nogil=True, fastmath=FAST_MATH, error_model="numpy")(function)
     with suppress(RuntimeError):  # there is no place to keep it
         compiled._cache = _Kept(function)
+        if function.__name__.startswith("_"):
+            _helpers.append(compiled)
     return compiled
+
+
+def _load_helpers() -> None:
+    """Load what loops call before any of them, so that the first use on a machine has the same bits as later ones.
+
+    A kept loop brings a copy of each function that it calls, optimised once more, whose sums have another order. The
+    linker takes the first one that it sees. When a loop is compiled that is the function itself, so make it the first
+    when a loop is read from disk.
+    """
+    helpers = [*_helpers]
+    _helpers.clear()
+    for helper in helpers:
+        cache, codegen = helper._cache, helper.targetctx.codegen()
+        for key in list(cache._cache_file._load_index()):
+            if key == cache._index_key(key[0], codegen):  # of this processor and this source
+                helper.compile(key[0])
 
 
 # Numbers
@@ -204,6 +229,20 @@ def swish(value_NO, row_scale_N, scale_O, bias_O, out_NO, levels, zero, out8_NO,
 
 
 @_compiled
+def _softmax(x_T):
+    largest = LEAST_INTEGER
+    for t in range(len(x_T)):
+        largest = max(largest, _ordered(x_T[t]))
+    peak = _from_ordered(largest)
+    total = float32(0.0)
+    for t in range(len(x_T)):
+        x_T[t] = _exponential(x_T[t] - peak)
+        total += x_T[t]
+    for t in range(len(x_T)):
+        x_T[t] /= total
+
+
+@_compiled
 def _weigh(q_HD, keys, entry_T, score_HT):
     """The attention weights of one query on these entries of the keys, which are [entries, H, D]."""
     heads, width = q_HD.shape
@@ -231,20 +270,6 @@ def _attend(q_HD, keys, values, entry_T, score_HT, out_HE):
             share, v_E, out_E = score_HT[h, t], v_HE[h], out_HE[h]
             for e in range(len(out_E)):
                 out_E[e] += share * v_E[e]
-
-
-@_compiled
-def _softmax(x_T):
-    largest = LEAST_INTEGER
-    for t in range(len(x_T)):
-        largest = max(largest, _ordered(x_T[t]))
-    peak = _from_ordered(largest)
-    total = float32(0.0)
-    for t in range(len(x_T)):
-        x_T[t] = _exponential(x_T[t] - peak)
-        total += x_T[t]
-    for t in range(len(x_T)):
-        x_T[t] /= total
 
 
 @_compiled
