@@ -48,7 +48,13 @@ class Echo:
         return WINDOW
 
     def stream(
-        self, windows: Sequence[Sequence[Line]], *, options: DecodeConfig, start: int, advance: Callable[[int], None]
+        self,
+        windows: Sequence[Sequence[Line]],
+        *,
+        options: DecodeConfig,
+        glossary: object,
+        start: int,
+        advance: Callable[[int], None],
     ) -> Iterator[Translation]:
         self.seeds.add(options.seed)
         for window in windows:
