@@ -1,22 +1,23 @@
 """Translates lines with spans that must come out unchanged, each exactly once. Knows nothing of models or files.
 
-Every line is tried in up to three ways (see protection.py), until one keeps all its words: as it is, so that a model
+Every line is tried in up to three ways (see protected.py), until one keeps all its words: as it is, so that a model
 that can copy does; with numbers in place of kept words; and with numbers that the search must write.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
 from dragoman.decode.alignment import Alignment
 from dragoman.decode.projection import TokenLinks, link, project
-from dragoman.decode.protection import Protected, stand_in_terms
+from dragoman.decode.protected import Located, Protected, stand_in_terms
 from dragoman.decode.terms import Term
 from dragoman.decode.translation import Alternative, Translation
 from dragoman.documents.document import Kept, Mark, Parts
 
 Translate = Callable[[list[str], list[Term]], list[Translation]]  # the terms that a text has must appear
 Align = Callable[[list[str], list[str]], list[Alignment]]
+OPENING = "([{„“‚‘«‹¿¡\"'"  # no space follows these
 
 
 class Restored(NamedTuple):
@@ -36,8 +37,16 @@ class _Attempt(NamedTuple):
     spellings: list[str]  # of kept words
 
     @property
-    def found(self) -> list[tuple[int, int, Kept]] | None:
-        return self.line.find_kept(self.translation.text, self.spellings)
+    def has_text(self) -> bool:
+        return self.translation.status not in ("failed", "empty")
+
+    @property
+    def located(self) -> Located:
+        return self.line.locate(self.translation.text, self.spellings)
+
+    @property
+    def is_incomplete(self) -> bool:
+        return self.has_text and not self.located.is_complete
 
 
 def restore_kept(
@@ -50,36 +59,37 @@ def restore_kept(
 
 def _attempts(lines: Sequence[Protected], translations: Sequence[Translation], translate: Translate) -> list[_Attempt]:
     attempts = [
-        _Attempt(line, translation, line.text, [kept.text for kept in line.kept])
+        _Attempt(line, translation, line.text, line.spellings)
         for line, translation in zip(lines, translations, strict=True)
     ]
     for is_forced in (False, True):
-        left = [number for number, attempt in enumerate(attempts) if _lost(attempt)]
+        left = [number for number, attempt in enumerate(attempts) if attempt.is_incomplete]
         texts = [lines[number].text_with_stand_ins for number in left]
         stand_ins = {stand_in for number in left for stand_in in lines[number].stand_ins}
         terms = stand_in_terms(sorted(stand_ins)) if is_forced else []
         found = translate(texts, terms) if left else []
         for number, text, translation in zip(left, texts, found, strict=True):
-            attempts[number] = _Attempt(lines[number], translation, text, lines[number].stand_ins)
+            attempt = _Attempt(lines[number], translation, text, lines[number].stand_ins)
+            attempts[number] = attempt if attempt.has_text else attempts[number]
     return attempts
-
-
-def _lost(attempt: _Attempt) -> bool:
-    return attempt.translation.status not in ("failed", "empty") and attempt.found is None
 
 
 def _links(attempts: Sequence[_Attempt], align: Align) -> list[TokenLinks | None]:
     """Which words belong together, of the lines whose marks or lost words need a place."""
     pairs: list[tuple[int, int, int, str, str]] = []  # attempt, where a piece starts on both sides, and the piece
-    for number, attempt in enumerate(attempts):
-        if attempt.line.has_marks or _lost(attempt):
-            pairs += [(number, *piece) for piece in _pieces(attempt)]
+    needed = {
+        number
+        for number, attempt in enumerate(attempts)
+        if attempt.has_text and (attempt.line.has_marks or attempt.is_incomplete)
+    }
+    for number in sorted(needed):
+        pairs += [(number, *piece) for piece in _pieces(attempts[number])]
     alignments = align([pair[3] for pair in pairs], [pair[4] for pair in pairs]) if pairs else []
-    aligned: dict[int, list[tuple[int, int, Alignment]]] = {}
+    aligned: dict[int, list[tuple[int, int, Alignment]]] = {number: [] for number in needed}
     for (number, source_start, target_start, *_), alignment in zip(pairs, alignments, strict=True):
-        aligned.setdefault(number, []).append((source_start, target_start, alignment))
+        aligned[number].append((source_start, target_start, alignment))
     return [
-        link(attempt.source, attempt.translation.text, aligned[number]) if number in aligned else None
+        link(attempt.source, attempt.translation.text, aligned[number]) if number in needed else None
         for number, attempt in enumerate(attempts)
     ]
 
@@ -91,7 +101,7 @@ def _pieces(attempt: _Attempt) -> list[tuple[int, int, str, str]]:
     for source, target in attempt.translation.pieces:
         source_start = max(source_start, attempt.source.find(source, source_start))
         target_start = max(target_start, attempt.translation.text.find(target, target_start))
-        if source.strip() and target:
+        if source.strip() and target.strip():
             found.append((source_start, target_start, source, target))
         source_start, target_start = source_start + len(source), target_start + len(target)
     return found
@@ -99,74 +109,98 @@ def _pieces(attempt: _Attempt) -> list[tuple[int, int, str, str]]:
 
 def _restore(attempt: _Attempt, links: TokenLinks | None) -> Restored:
     line, translation = attempt.line, attempt.translation
-    if translation.status in ("failed", "empty"):
+    if not attempt.has_text:
         return Restored(translation, line.parts, attempt.spellings)
-    found, lost = attempt.found, list[Kept]()
-    if found is None:
-        found, lost = _what_is_left(attempt)
-    places = line.places(attempt.spellings)
+    located = attempt.located
+    parts: Parts = (translation.text,)
+    if links is not None:
+        parts = _with_marks(attempt, located, links)
+    parts = _with_kept(parts, located)
+    if not located.is_complete:
+        names = ", ".join(repr(kept.text) for kept in sorted([*located.lost, *located.repeated]))
+        translation = replace(translation, status="altered", reason=f"{names} could not be placed by the model")
+    return Restored(translation, parts, attempt.spellings)
+
+
+def _with_marks(attempt: _Attempt, located: Located, links: TokenLinks) -> Parts:
+    """The translation with its marks, and with a mark for each word that was lost."""
+    places = attempt.line.places(attempt.spellings)
+    lost, found = {*located.lost}, {place.kept: place for place in located.found}
+    ends = {part: end for end, part in places if isinstance(part, Kept)}
+    copies = [
+        ((ends[kept] - len(spelling), ends[kept]), found[kept][:2])
+        for kept, spelling in zip(attempt.line.kept, attempt.spellings, strict=True)
+        if kept in found
+    ]
     marks = [
         (place, part if isinstance(part, Mark) else Mark(part.number, "single"))
         for place, part in places
         if isinstance(part, Mark) or part in lost
     ]
-    whole = [(start, end) for start, end, _ in found]
-    parts: Parts = (translation.text,)
-    if marks:
-        assert links is not None
-        parts = project(marks, translation.text, links, whole)
-    parts = _with_kept(parts, found, {kept.number: kept for kept in lost})
-    if lost:
-        names = ", ".join(repr(kept.text) for kept in lost)
-        translation = replace(translation, status="altered", reason=f"{names} could not be placed by the model")
-    return Restored(translation, parts, attempt.spellings)
+    whole = [place[:2] for place in located.found] + located.surplus
+    return project(marks, attempt.translation.text, links.with_copies(copies), whole)
 
 
-def _what_is_left(attempt: _Attempt) -> tuple[list[tuple[int, int, Kept]], list[Kept]]:
-    """The kept words that are in the translation once, and those that are not: to be placed by the alignment."""
-    found, lost = list[tuple[int, int, Kept]](), list[Kept]()
-    for kept, spelling in zip(attempt.line.kept, attempt.spellings, strict=True):
-        alone = Protected((kept,), {}).find_kept(attempt.translation.text, [spelling])
-        if alone and attempt.spellings.count(spelling) == 1:
-            found += alone
-        else:
-            lost.append(kept)
-    return sorted(found), lost
-
-
-def _with_kept(parts: Parts, found: Sequence[tuple[int, int, Kept]], lost: dict[int, Kept]) -> Parts:
+def _with_kept(parts: Parts, located: Located) -> Parts:
     """Replace stretches of the text, and marks of lost words, by the words that are kept."""
+    lost = {kept.number: kept for kept in located.lost}
+    changes = sorted(
+        [*located.found, *((start, end, None) for start, end in located.surplus)], key=lambda each: each[0]
+    )
     result: list[str | Mark | Kept] = []
     start = 0  # of the part, in the text
     for part in parts:
         if isinstance(part, Mark):
-            result += [" ", lost[part.number]] if part.kind == "single" and part.number in lost else [part]
+            result.append(lost.get(part.number, part) if part.kind == "single" else part)
         elif isinstance(part, str):
             place = start
-            for first, last, kept in found:
+            for first, last, kept in changes:
                 if start <= first and last <= start + len(part):
-                    result += [part[place - start : first - start], kept]
+                    result += [part[place - start : first - start], *([kept] if kept else [])]
                     place = last
             result.append(part[place - start :])
             start += len(part)
-    return tuple(part for part in result if part != "")
+    return _spaced([part for part in result if part != ""], {*located.lost})
+
+
+def _spaced(parts: Sequence[str | Mark | Kept], added: Set[Kept]) -> Parts:
+    """The parts with spaces around words that were added."""
+    result: list[str | Mark | Kept] = []
+    last, after_added = "", False  # what the reader sees before a part: its last character
+    for part in parts:
+        if isinstance(part, Mark):
+            result.append(part)
+            continue
+        text = part if isinstance(part, str) else part.text
+        is_added = isinstance(part, Kept) and part in added
+        begins_word = isinstance(part, Kept) or text[0].isalnum()
+        if last and not last.isspace() and ((is_added and last not in OPENING) or (after_added and begins_word)):
+            result.append(" ")
+        result.append(part)
+        last, after_added = text[-1:], is_added
+    return tuple(result)
 
 
 def restored_line(source: str, line: Protected, restored: Restored) -> Translation:
     """The translation of a line of text, with everything it keeps."""
     translation = restored.translation
     if translation.status == "failed":
-        return replace_text(translation, source, translation.text, ())
+        return replace_text(translation, source, translation.text)
     others = [
-        Alternative(line.line(_with_kept((other.text,), found, {})), other.score, other.normalized_score, other.tokens)
+        replace(other, text=line.line(_with_kept((other.text,), located)))
         for other in translation.alternatives[1:]
-        if not line.has_marks and (found := line.find_kept(other.text, restored.spellings)) is not None
+        if not line.has_marks and (located := line.locate(other.text, restored.spellings)).is_complete
     ]
     return replace_text(translation, source, line.line(restored.parts), others)
 
 
-def replace_text(translation: Translation, source: str, text: str, others: Sequence[Alternative]) -> Translation:
+def unchanged_line(source: str, line: Protected) -> Translation:
+    """Of a line that has nothing to translate besides what it keeps."""
+    text = line.line(line.parts)
+    return Translation(source, text, "translated", alternatives=(Alternative(text, 0.0, 0.0),))
+
+
+def replace_text(translation: Translation, source: str, text: str, others: Sequence[Alternative] = ()) -> Translation:
     alternatives = translation.alternatives
     best = [replace(alternatives[0], text=text)] if alternatives else []
-    status = "translated" if translation.status == "empty" and text else translation.status
-    return replace(translation, source=source, text=text, status=status, alternatives=(*best, *others))
+    return replace(translation, source=source, text=text, alternatives=(*best, *others))

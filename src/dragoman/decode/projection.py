@@ -1,14 +1,18 @@
 """Puts the marks of a source text into its translation, where the words between them went. Knows nothing of models.
 
 An element covers the target words that are linked to its source words, as one stretch: a mark occurs once, elements
-stay nested. A mark of its own goes with the word it touches, else with the next word.
+stay nested. An element that covers part of a word covers all of it. A mark of its own goes with the word it touches,
+else with the next word.
 """
 
+import bisect
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from dragoman.decode.alignment import Alignment
 from dragoman.documents.document import Mark, Parts
@@ -39,39 +43,69 @@ class TokenLinks:
     is_word: list[bool]  # of target tokens; the others are punctuation
     is_word_of_source: list[bool]
 
+    @cached_property
+    def targets_of(self) -> list[list[int]]:
+        """The target tokens that translate each source token, in order."""
+        found: list[list[int]] = [[] for _ in self.source]
+        for target, source in enumerate(self.source_of):
+            if source >= 0:
+                found[source].append(target)
+        return found
+
+    def with_copies(self, copies: Iterable[tuple[Span, Span]]) -> "TokenLinks":
+        """The same, given stretches of the target that are copies of stretches of the source: these have no other."""
+        source_of = list(self.source_of)
+        pairs = [(_touched(self.source, source), _touched(self.target, target)) for source, target in copies]
+        copied = {token for sources, _ in pairs for token in sources}
+        source_of = [-1 if source in copied else source for source in source_of]
+        for sources, targets in pairs:
+            for token in targets:
+                source_of[token] = sources.start if sources else -1
+        return replace(self, source_of=source_of)
+
 
 def link(source: str, target: str, aligned: Iterable[tuple[int, int, Alignment]]) -> TokenLinks:
     """Links between the tokens of two texts, from the alignments of parts and where these begin in both."""
     sources, targets = ([match.span() for match in _TOKEN.finditer(text)] for text in (source, target))
     source_of = [-1] * len(targets)
     for source_start, target_start, alignment in aligned:
-        weight_JI = _token_weights(alignment, source_start, target_start, sources, targets)
+        own_I = _touched(sources, (source_start, source_start + len(alignment.source)))
+        own_J = _touched(targets, (target_start, target_start + len(alignment.target)))
+        weight_JI = (
+            _members(alignment.target_spans.spans, target_start, targets[own_J.start : own_J.stop])
+            @ alignment.weights
+            @ _members(alignment.source_spans.spans, source_start, sources[own_I.start : own_I.stop]).T
+        )
         for token in np.flatnonzero(weight_JI.max(axis=1, initial=0.0) > 0.0).tolist():
-            source_of[token] = int(weight_JI[token].argmax())
+            source_of[own_J.start + token] = own_I.start + int(weight_JI[token].argmax())
     words = ([text[start].isalnum() for start, _ in spans] for text, spans in ((target, targets), (source, sources)))
     return TokenLinks(sources, targets, source_of, *words)
 
 
-def _token_weights(
-    alignment: Alignment, source_start: int, target_start: int, sources: Sequence[Span], targets: Sequence[Span]
-) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """[target token, source token]: how much one attends to the other."""
-    parts = []
-    for spans, start, tokens in (
-        (alignment.target_spans.spans, target_start, targets),
-        (alignment.source_spans.spans, source_start, sources),
-    ):
-        piece_P2 = np.array(spans, dtype=np.int64).reshape(-1, 2) + start
-        token_T2 = np.array(tokens, dtype=np.int64).reshape(-1, 2)
-        overlap_TP = np.minimum(piece_P2[:, 1], token_T2[:, None, 1]) - np.maximum(piece_P2[:, 0], token_T2[:, None, 0])
-        parts.append((overlap_TP > 0).astype(np.float64))
-    from_J, from_I = parts
-    return from_J @ alignment.weights @ from_I.T
+def _touched(tokens: Sequence[Span], stretch: Span) -> range:
+    """The tokens that overlap a stretch of text."""
+    start, end = stretch
+    first = bisect.bisect_right(tokens, start, key=lambda token: token[1])
+    return range(first, max(first, bisect.bisect_left(tokens, end, key=lambda token: token[0])))
+
+
+def _inside(tokens: Sequence[Span], start: int, end: int) -> range:
+    """The tokens that lie within a stretch of text."""
+    first = bisect.bisect_left(tokens, start, key=lambda token: token[0])
+    return range(first, max(first, bisect.bisect_right(tokens, end, key=lambda token: token[1])))
+
+
+def _members(pieces: Sequence[Span], start: int, tokens: Sequence[Span]) -> "npt.NDArray[np.float64]":
+    """[token, piece]: 1 where they overlap; pieces are counted from `start`."""
+    piece_P2 = np.array(pieces, dtype=np.int64).reshape(-1, 2) + start
+    token_T2 = np.array(tokens, dtype=np.int64).reshape(-1, 2)
+    overlap_TP = np.minimum(piece_P2[:, 1], token_T2[:, None, 1]) - np.maximum(piece_P2[:, 0], token_T2[:, None, 0])
+    return (overlap_TP > 0).astype(np.float64)
 
 
 def project(marks: Sequence[tuple[int, Mark]], target: str, links: TokenLinks, whole: Sequence[Span] = ()) -> Parts:
     """The translation with the marks in it; `marks` have their places in the source. Spans in `whole` stay whole."""
-    parts = _placed(_elements(marks), 0, len(target), target, links, whole)
+    parts = _placed(_elements(marks), 0, len(target), target, links, sorted(whole))
     return tuple(part for part in parts if part != "")
 
 
@@ -95,13 +129,13 @@ def _placed(
     elements: Sequence[_Element], start: int, end: int, target: str, links: TokenLinks, whole: Sequence[Span]
 ) -> list[str | Mark]:
     """The stretch of the target from `start` to `end` with these elements in it."""
-    stretches = [(*_stretch(element, start, end, links), element) for element in elements]
+    stretches = [(*_widened(_stretch(element, start, end, links), whole), element) for element in elements]
     stretches.sort(key=lambda stretch: stretch[:2])
     parts: list[str | Mark] = []
     place = start
     for first, last, element in stretches:
-        first = max(place, _outside(first, whole))
-        last = max(first, min(end, _outside(last, whole)))
+        first = max(place, first)
+        last = max(first, min(end, last))
         parts += [target[place:first], element.opening]
         if element.closing is not None:
             parts += [*_placed(element.inner, first, last, target, links, whole), element.closing]
@@ -109,55 +143,60 @@ def _placed(
     return [*parts, target[place:end]]
 
 
-def _outside(place: int, whole: Sequence[Span]) -> int:
-    """The end of a span that stays whole, if the place is within it."""
-    return next((end for start, end in whole if start < place < end), place)
+def _widened(stretch: Span, whole: Sequence[Span]) -> Span:
+    """A stretch that cuts no span that stays whole. An empty one moves to the end of it."""
+    first, last = (_span_around(place, whole) or (place, place) for place in stretch)
+    return (last[1], last[1]) if stretch[0] == stretch[1] else (first[0], last[1])
+
+
+def _span_around(place: int, whole: Sequence[Span]) -> Span | None:
+    number = bisect.bisect_left(whole, place, key=lambda span: span[0]) - 1  # the last that starts before it
+    return whole[number] if number >= 0 and place < whole[number][1] else None
 
 
 def _stretch(element: _Element, start: int, end: int, links: TokenLinks) -> Span:
     """Where an element goes, within a stretch of the target."""
-    tokens = [number for number, (first, last) in enumerate(links.target) if start <= first and last <= end]
-    own = {
-        number for number, (first, last) in enumerate(links.source) if element.start <= first and last <= element.end
-    }
-    if not own or element.closing is None:
-        place = _place_of_single(element.start, tokens, links, start, end)
-        return place, place
-    linked = [number for number in tokens if links.source_of[number] in own]
+    tokens = _inside(links.target, start, end)
+    own = _touched(links.source, (element.start, element.end)) if element.start < element.end else range(0)
+    linked = sorted(token for source in own for token in links.targets_of[source] if token in tokens)
     linked = [number for number in linked if links.is_word[number]] or linked
-    run = _longest_run(linked)
-    if not run:
+    if element.closing is None or not linked:
         place = _place_of_single(element.start, tokens, links, start, end)
         return place, place
+    run = _longest_run(linked)
     first, last = run[0], run[-1]
     if len(own) == len(links.source):  # all of the text
         first, last = tokens[0], tokens[-1]
-    if not links.is_word_of_source[max(own)] and last + 1 in tokens and not links.is_word[last + 1]:
+    if not links.is_word_of_source[own[-1]] and last + 1 in tokens and not links.is_word[last + 1]:
         last += 1  # its own full stop
-    if not links.is_word_of_source[min(own)] and first - 1 in tokens and not links.is_word[first - 1]:
+    if not links.is_word_of_source[own[0]] and first - 1 in tokens and not links.is_word[first - 1]:
         first -= 1
     return links.target[first][0], links.target[last][1]
 
 
 def _longest_run(numbers: Sequence[int]) -> list[int]:
     """The most numbers in a row, with small gaps."""
-    best: list[int] = []
-    run: list[int] = []
+    runs: list[list[int]] = []
     for number in numbers:
-        run = [*run, number] if run and number - run[-1] <= LARGEST_GAP else [number]
-        best = run if len(run) > len(best) else best
-    return best
+        if runs and number - runs[-1][-1] <= LARGEST_GAP:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return max(runs, key=len)
 
 
-def _place_of_single(place: int, tokens: Sequence[int], links: TokenLinks, start: int, end: int) -> int:
-    """Where a mark goes that covers no words: with the word it touches at its left, else with the next one."""
-    before = max((number for number, (_, last) in enumerate(links.source) if last <= place), default=-1)
-    after = before + 1
-    touches = before >= 0 and links.source[before][1] == place
-    if before < 0 or (after >= len(links.source) and not touches):
-        return start if before < 0 else end
-    following = [number for number in tokens if links.source_of[number] == after]
-    preceding = [number for number in tokens if links.source_of[number] == before]
-    if (touches and preceding) or not following:
-        return links.target[preceding[-1]][1] if preceding else end
-    return links.target[following[0]][0]
+def _place_of_single(place: int, tokens: range, links: TokenLinks, start: int, end: int) -> int:
+    """Where a mark goes that covers no words: with the word it touches at its left, else with the next one.
+
+    If neither has a translation in this stretch, with the nearest word before it that has one.
+    """
+    after = bisect.bisect_right(links.source, place, key=lambda token: token[1])  # the first token that ends later
+    if after == len(links.source) > 0:
+        return end
+    touches = after > 0 and links.source[after - 1][1] == place
+    nearest = [after - 1] if touches else []
+    for number in [*nearest, after, *range(after - 1, -1, -1)] if after else ():
+        linked = [token for token in links.targets_of[number] if token in tokens]
+        if linked:
+            return links.target[linked[0]][0] if number == after else links.target[linked[-1]][1]
+    return start

@@ -1,134 +1,49 @@
-"""What must come out of a translation unchanged: placeholders, addresses, tags, marked spans. Knows no models.
+"""Finds what must come out of a translation unchanged: placeholders, addresses, tags, marked spans. Knows no models.
 
-A line becomes parts: text, kept words and marks. Three texts can be made of it for a model to translate: as it is; with
-a number in place of each kept word, because models copy numbers; the same, and each number must appear. Tags have no
-words, so a model never sees them. They go to where the words around them went.
+The time is proportional to the length of a line, whatever it contains: no pattern scans the same stretch from many
+starting points, and unmatched braces and tags are looked up, not searched for.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from dragoman.config import PROTECTED
-from dragoman.decode.terms import Term
+from dragoman.decode.protected import Protected
 from dragoman.documents.document import Kept, Mark, Parts
 
+# Letters that touch a placeholder and are no word of their own belong to it: v{version}, %dMB, {n}th, backup_$DATE
+_BEFORE, _AFTER = r"(?:(?<!\w)(?:[A-Za-z]{1,3}|\w*_))?", r"(?:_\w*|[A-Za-z]{1,3}(?!\w))?"
+_PERCENT = r"(?<![\d%])%"  # "50% of" is none
+_CONVERSION = r"(?:\d{1,2}\$)?[-+#0']*(?:\*|\d*)(?:\.(?:\*|\d+))?(?:hh|ll|[hlLqjzt])?"
+_PLACEHOLDERS = (
+    r"\$[A-Za-z_]\w*(?:\$(?!\w))?",  # $NAME $NAME$; "$100" is none
+    rf"{_PERCENT}\([^()\n]{{1,60}}\)[-+#0-9.]*[a-zA-Z]",  # %(name)s
+    rf"{_PERCENT}<\w{{1,60}}>[-+#0-9.]*[a-zA-Z]",  # %<name>s
+    rf"{_PERCENT}[A-Za-z][\w.-]{{1,60}}%(?!\w)",  # %name%
+    rf"{_PERCENT}{_CONVERSION}[diouxXeEfFgGcrsSapbn@](?![a-zA-Z])",  # %s %1$s %.2f; "50 % of" is none
+    rf"{_PERCENT}{_CONVERSION}[dsu](?<!\d\s%.)(?![a-z]{{4}})",  # %dMB %dx%d; "10 %discount" is none
+    rf"{_PERCENT}L?[1-9](?![\d.,]*\d)%?",  # %1 %1%
+    r"%%",
+)
+_IN_ADDRESS = r"""[^\s<>"'“”«»()。，、！？；：（）「」『』【】《》]"""
 PATTERNS = {
-    # {name} {{name}} ${name} $NAME %s %1$s %(name)s %.2f %NAME%; "50 % of" and "$100" are none
-    "placeholders": r"\$?\{\{?[^{}\n]{0,100}\}\}?|\$[A-Za-z_]\w*|%\([^()\n]{1,60}\)[-+#0-9.]*[a-zA-Z]|%[A-Z_]{2,60}%"
-    r"|(?<![\d%])%(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[diouxXeEfFgGcrsap@](?![a-zA-Z])",
-    "addresses": r"(?:https?|ftp|file)://[^\s<>\"'“”«»]*[\w/&=#+~-]|(?<![\w.])www\.[\w.-]+\.[a-z]{2,}(?:/[^\s<>\"']*[\w/&=#+~-])?"
-    r"|[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+",
-    "tags": r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>|<!--.*?-->",
-    "numbers": r"\d+(?:[.,:/’'-]\d+)*",
+    # the end of what begins with a brace is found by counting: {name} {{name}} ${name} %{name}
+    "placeholders": rf"(?P<brace>{_BEFORE}[$%#@]?\{{)|{_BEFORE}(?:{'|'.join(_PLACEHOLDERS)}){_AFTER}",
+    "addresses": r"(?i:(?:https?|ftp|file)://|(?<![\w.-])www\.(?=[\w-]+\.[a-z]))"
+    rf"(?:{_IN_ADDRESS}|\([^\s()<>]*\))+(?<=[\w/&=#+~)-])"
+    r"|(?:(?<!\w)mailto:)?(?<![\w+-])(?<!\w\.)[\w+-]{1,64}(?:\.[\w+-]{1,64})*@[\w-]{1,64}(?:\.[\w-]{1,64})+",
+    "tags": r"""</?[A-Za-z][\w:.-]*(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*|\s[^<>]*)?/?>"""
+    r"|<!--(?:[^<-]|-(?!->)|<(?!!--))*-->",
+    "numbers": r"(?<!\w)\d+(?:[.,:/’'-]\d+)*",
 }
-MARKED = r"<keep>(?P<inner>.+?)</keep>"
+MARKED = r"<keep>(?P<inner>(?:[^<]|<(?!/?keep>))+)</keep>"
+LONGEST_IN_BRACES = 100  # characters; more is prose or code, unless it is an ICU message with cases
+_CASES = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|selectordinal|select)\s*,")
+_REST_OF_WORD = re.compile(_AFTER)
 # Every span contains one of these. They are rare, and quickly found.
-_HINTS = re.compile(r"[{<$%@]|://|www\.")
-_NUMBER = re.compile(r"\d+")
+_HINTS = re.compile(r"[{<$%@]|://|(?i:www\.)")
+_BRACE = re.compile(r"[{}]")
 _TAG = re.compile(r"<(?:!--|(?P<closes>/?)(?P<name>[A-Za-z][\w:.-]*))")
-FIRST_STAND_IN, STEP = 417, 101  # three digits: models copy them most reliably
-
-
-@dataclass(frozen=True)
-class Protected:
-    """A line with spans that a translation keeps."""
-
-    parts: Parts
-    originals: Mapping[Mark | Kept, str]  # as they were in the line
-
-    @property
-    def kept(self) -> list[Kept]:
-        return [part for part in self.parts if isinstance(part, Kept)]
-
-    @property
-    def text(self) -> str:
-        """Without marks."""
-        return "".join(self._texts([kept.text for kept in self.kept]))
-
-    @property
-    def stand_ins(self) -> list[str]:
-        """A number for each kept word, or the word itself if it is a short number."""
-        taken = set(_NUMBER.findall(self.text))
-        found = []
-        for kept in self.kept:
-            stand_in = kept.text
-            if not (stand_in.isdecimal() and len(stand_in) <= 4):
-                stand_in = next(number for number in _stand_ins() if number not in taken)
-                taken.add(stand_in)
-            found.append(stand_in)
-        return found
-
-    @property
-    def text_with_stand_ins(self) -> str:
-        return "".join(self._texts(self.stand_ins))
-
-    def _texts(self, spellings: Sequence[str]) -> list[str]:
-        """What a model sees of each part. A space keeps words apart that only a mark separates, and kept words."""
-        rest, texts = iter(spellings), list[str]()
-        for number, part in enumerate(self.parts):
-            before, after = (texts or [""])[-1][-1:], self.parts[number + 1 : number + 2]
-            if isinstance(part, str):
-                texts.append(part)
-            elif isinstance(part, Kept):
-                follows = number > 0 and isinstance(self.parts[number - 1], Kept)
-                texts.append((" " if follows else "") + next(rest))
-            else:
-                starts_word = bool(after) and isinstance(after[0], str) and after[0][:1].isalnum()
-                separates = part.kind == "single" and before and not before.isspace() and starts_word
-                texts.append(" " if separates else "")
-        return texts
-
-    def places(self, spellings: Sequence[str]) -> list[tuple[int, Mark | Kept]]:
-        """Where each mark and each kept word is in the text that a model sees; the end of the word."""
-        found, place = list[tuple[int, Mark | Kept]](), 0
-        for part, text in zip(self.parts, self._texts(spellings), strict=True):
-            if isinstance(part, Mark):
-                found.append((place, part))
-            place += len(text)
-            if isinstance(part, Kept):
-                found.append((place, part))
-        return found
-
-    @property
-    def has_marks(self) -> bool:
-        return any(isinstance(part, Mark) for part in self.parts)
-
-    def find_kept(self, translation: str, spellings: Sequence[str]) -> list[tuple[int, int, Kept]] | None:
-        """Where each kept word is in a translation, given how it is spelled there; None unless each is there once."""
-        found: list[tuple[int, int, Kept]] = []
-        wanted: dict[str, list[Kept]] = {}
-        for kept, spelling in zip(self.kept, spellings, strict=True):
-            wanted.setdefault(spelling, []).append(kept)
-        for spelling, own in wanted.items():
-            places = [match.span() for match in re.finditer(_whole(spelling), translation)]
-            if len(places) != len(own):
-                return None
-            found += [(*place, kept) for place, kept in zip(places, own, strict=True)]
-        return sorted(found)
-
-    def line(self, parts: Parts) -> str:
-        """A line again, from the parts of its translation."""
-        return "".join(part if isinstance(part, str) else self.originals[part] for part in parts)
-
-
-def _stand_ins() -> Iterator[str]:
-    number = FIRST_STAND_IN
-    while True:
-        yield str(number)
-        number = number + STEP if number + STEP < 1000 else number + STEP - 887
-
-
-def _whole(spelling: str) -> str:
-    """A pattern for a span that is not part of something longer."""
-    before = r"(?<!\w)" if spelling[:1].isalnum() else ""
-    after = r"(?!\w)" if spelling[-1:].isalnum() else ""
-    return before + re.escape(spelling) + after
-
-
-def stand_in_terms(stand_ins: Sequence[str]) -> list[Term]:
-    """Numbers that must appear wherever they occur in the source."""
-    return [Term((stand_in,), (stand_in,), "exact", once=True) for stand_in in dict.fromkeys(stand_ins)]
 
 
 class Protector:
@@ -143,54 +58,118 @@ class Protector:
         """The line in parts; None if there is nothing to keep."""
         if not self._has_numbers and _HINTS.search(line) is None:
             return None
-        parts: list[str | Mark | Kept] = []
-        originals: dict[Mark | Kept, str] = {}
-        open_tags: list[tuple[str, int]] = []  # their names, and their places in `parts`
-        place = 0
-        for number, match in enumerate(self._pattern.finditer(line)):
-            parts.append(line[place : match.start()])
-            place, span = match.end(), match.group()
-            if match["marked"]:
-                part: Mark | Kept = Kept(number, match["inner"])
-                span = match["inner"]
-            elif _TAG.match(span):
-                part = _mark(number, span, len(parts), open_tags, parts, originals)
-            elif parts[-1] == "" and len(parts) > 1 and isinstance(before := parts[-2], Kept):
-                del parts[-2:]  # one after the other: to a model they are one word
-                part, span = Kept(before.number, before.text + span), originals.pop(before) + span
+        building, braces = _Building(), _matching_braces(line)
+        done = place = 0  # what is in the parts; what has been searched
+        while match := self._pattern.search(line, place):
+            start, place = match.span()
+            groups = match.groupdict()
+            if groups.get("brace"):
+                end = _end_of_placeholder(line, place - 1, braces)
+                if end is None:
+                    continue
+                place = end
+            building.add_text(line[done:start])
+            if groups["marked"]:
+                building.add_marked(groups["inner"])
+            elif groups.get("tags"):
+                building.add_tag(match.group())
             else:
-                part = Kept(number, span)
-            originals[part] = span
-            parts.append(part)
-        parts.append(line[place:])
-        return Protected(tuple(part for part in parts if part != ""), originals) if originals else None
+                building.add_kept(line[start:place])
+            done = place
+        building.add_text(line[done:])
+        return building.result()
 
 
-def _mark(
-    number: int,
-    tag: str,
-    place: int,
-    open_tags: list[tuple[str, int]],
-    parts: list[str | Mark | Kept],
-    originals: dict[Mark | Kept, str],
-) -> Mark:
-    """The mark of a tag. An end tag that belongs to a start tag makes a pair of both."""
-    match = _TAG.match(tag)
-    if match is None or match["name"] is None or tag.endswith("/>"):
-        return Mark(number, "single")
-    if not match["closes"]:
-        open_tags.append((match["name"], place))
-        return Mark(number, "single")  # until its end is found
-    for depth in reversed(range(len(open_tags))):
-        name, start = open_tags[depth]
-        if name == match["name"]:
-            single = parts[start]
-            assert isinstance(single, Mark)
-            opening = parts[start] = Mark(single.number, "open")
-            originals[opening] = originals.pop(single)
-            del open_tags[depth:]
-            return Mark(single.number, "close")
-    return Mark(number, "single")
+def _matching_braces(line: str) -> dict[int, int]:
+    """Where each brace that opens is closed, the outer ones too."""
+    found, opened = dict[int, int](), list[int]()
+    for match in _BRACE.finditer(line):
+        if match.group() == "{":
+            opened.append(match.start())
+        elif opened:
+            found[opened.pop()] = match.end()
+    return found
+
+
+def _end_of_placeholder(line: str, brace: int, braces: Mapping[int, int]) -> int | None:
+    """Where a placeholder that begins with this brace ends; None if it is none."""
+    end = braces.get(brace)
+    if end is None or (end - brace > LONGEST_IN_BRACES and _CASES.match(line, brace) is None):
+        return None
+    rest = _REST_OF_WORD.match(line, end)
+    return rest.end() if rest else end
+
+
+class _Building:
+    """The parts of a line as they are found, from left to right."""
+
+    def __init__(self) -> None:
+        self._parts: list[str | Mark | Kept] = []
+        self._originals: dict[Mark | Kept, str] = {}
+        self._run: list[str] = []  # kept words, one directly after the other: to a model they are one word
+        self._open: list[tuple[str, int]] = []  # names of tags without an end so far, and their places among the parts
+        self._open_by_name: dict[str, int] = {}  # how many
+
+    def add_text(self, text: str) -> None:
+        if text:
+            self._end_run()
+            self._parts.append(text)
+
+    def add_kept(self, text: str) -> None:
+        self._run.append(text)
+
+    def add_marked(self, text: str) -> None:
+        """White space at its ends is not part of it: a model would not copy that."""
+        inner = text.strip()
+        start = text.find(inner)
+        self.add_text(text[:start])
+        if inner:
+            self.add_kept(inner)
+        self.add_text(text[start + len(inner) :])
+
+    def _end_run(self) -> None:
+        if self._run:
+            text = "".join(self._run)
+            self._run = []
+            self._add(Kept(len(self._originals), text), text)
+
+    def add_tag(self, tag: str) -> None:
+        """An end tag that belongs to a start tag makes a pair of both. Tags in between have no end: pairs nest."""
+        self._end_run()
+        match = _TAG.match(tag)
+        name = (match["name"] or "").lower() if match else ""
+        number = len(self._originals)
+        if match is None or not name or tag.endswith("/>"):
+            self._add(Mark(number, "single"), tag)
+        elif not match["closes"]:
+            self._open.append((name, len(self._parts)))
+            self._open_by_name[name] = self._open_by_name.get(name, 0) + 1
+            self._add(Mark(number, "single"), tag)  # until its end is found
+        elif self._open_by_name.get(name):
+            self._add(Mark(self._pair(name), "close"), tag)
+        else:
+            self._add(Mark(number, "single"), tag)
+
+    def _pair(self, name: str) -> int:
+        """Make the last start tag of this name the first of a pair, and return its number."""
+        while True:
+            other, place = self._open.pop()
+            self._open_by_name[other] -= 1
+            if other == name:
+                break
+        single = self._parts[place]
+        assert isinstance(single, Mark)
+        opening = self._parts[place] = Mark(single.number, "open")
+        self._originals[opening] = self._originals.pop(single)
+        return opening.number
+
+    def _add(self, part: Mark | Kept, original: str) -> None:
+        self._originals[part] = original
+        self._parts.append(part)
+
+    def result(self) -> Protected | None:
+        self._end_run()
+        return Protected(tuple(self._parts), self._originals) if self._originals else None
 
 
 def protect_parts(parts: Parts, protector: Protector | None) -> Protected:
@@ -220,8 +199,3 @@ def without_own(parts: Parts, originals: Mapping[Mark | Kept, str]) -> Parts:
         elif own != "":
             result.append(own)
     return tuple(result)
-
-
-def has_words(parts: Parts) -> bool:
-    """Whether there is anything to translate besides what is kept."""
-    return any(character.isalpha() for part in parts if isinstance(part, str) for character in part)

@@ -37,16 +37,17 @@ from dragoman.decode.combinations import best_combinations
 from dragoman.decode.constraints import Constrained, Prefix, Spelling, rules_of
 from dragoman.decode.engines.choice import EngineChoice, choose_engine, choose_for_ensemble
 from dragoman.decode.halving import in_halves
-from dragoman.decode.keeping import Restored, restore_kept, restored_line
+from dragoman.decode.keeping import Restored, replace_text, restore_kept, restored_line, unchanged_line
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.phrases import Phrases
-from dragoman.decode.protection import Protected, Protector, has_words, protect_parts, without_own
+from dragoman.decode.protected import Protected
+from dragoman.decode.protection import Protector, protect_parts, without_own
 from dragoman.decode.rescoring import rescored, search_options
 from dragoman.decode.search import Decoding, Hypothesis, stream_prefixes
 from dragoman.decode.streaming import stream_joined
 from dragoman.decode.terms import Glossary, GlossaryLike, Speller, Term, TermsIn, glossary_of, no_terms, read_glossary
 from dragoman.decode.translation import Alternative, Array, Attention, Details, Status, Translation, translated
-from dragoman.documents.document import Parts
+from dragoman.documents.document import Parts, text_of
 from dragoman.errors import ConfigError, DataError, suggestion
 from dragoman.machine import choose_threads, find_device
 from dragoman.model.footprint import parameter_counts
@@ -500,19 +501,19 @@ class Translator:
         protector = Protector(options.protect) if options.protect else None
         for window in windows:
             lines = [protect_parts(parts, protector) for parts in window]
-            worded = [number for number, line in enumerate(lines) if has_words(line.parts)]
+            worded = [number for number, line in enumerate(lines) if line.has_words]
             results: list[tuple[Translation, Parts | None]] = [
-                (Translation(line.text, line.text, "translated"), parts)
-                for line, parts in zip(lines, window, strict=True)
+                (Translation(text_of(parts), text_of(parts), "translated"), parts) for parts in window
             ]
             advance(len(lines) - len(worded))
             own = [lines[number] for number in worded]
             first = self._translate_window([line.text for line in own], options, False, 0, advance, terms_in)
             found = self._restore(own, first, options, False, terms_in)
-            for number, restored in zip(worded, found, strict=True):
-                is_failed = restored.translation.status == "failed"
-                parts = None if is_failed else without_own(restored.parts, lines[number].originals)
-                results[number] = (restored.translation, parts)
+            for number, (translation, own_parts, _) in zip(worded, found, strict=True):
+                is_failed = translation.status == "failed"
+                parts = None if is_failed else without_own(own_parts, lines[number].originals)
+                text = "" if parts is None else text_of(parts)
+                results[number] = (replace_text(translation, text_of(window[number]), text), parts)
             yield from results
 
     @overload
@@ -651,15 +652,20 @@ class Translator:
         """Translate one window of lines, and keep in each what is to be kept; `start`: how many lines came before."""
         if not options.protect:
             return self._translate_window(lines, options, attention, start, advance, terms_in)
-        protect = Protector(options.protect).protect
-        kept = {number: found for number, line in enumerate(lines) if (found := protect(_text_of(line))) is not None}
-        texts = [kept[number].text if number in kept else line for number, line in enumerate(lines)]
+        found = _protected(lines, Protector(options.protect))
+        texts = [found[number].text if number in found else line for number, line in enumerate(lines)]
+        worded = {number: line for number, line in found.items() if line.has_words}
+        for number in found.keys() - worded.keys():
+            texts[number] = ""  # nothing to translate
         results = self._translate_window(texts, options, attention, start, advance, terms_in)
-        first = [results[number] for number in kept]
-        for (number, line), restored in zip(
-            kept.items(), self._restore(list(kept.values()), first, options, attention, terms_in), strict=True
-        ):
-            results[number] = restored_line(_text_of(lines[number]), line, restored)
+        first = [results[number] for number in worded]
+        restored = iter(self._restore(list(worded.values()), first, options, attention, terms_in))
+        for number, line in found.items():
+            source = _text_of(lines[number])
+            if number in worded:
+                results[number] = restored_line(source, line, next(restored))
+            else:
+                results[number] = unchanged_line(source, line)
         return results
 
     def _restore(
@@ -1115,6 +1121,16 @@ def valid_pairs(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[st
 
 def _text_of(line: str | Line) -> str:
     return line.text if isinstance(line, Line) else line
+
+
+def _protected(lines: Sequence[str | Line], protector: Protector) -> dict[int, Protected]:
+    """Of the lines in which there is something to keep, by their numbers; text that is not valid is left alone."""
+    found = {number: protector.protect(_text_of(line)) for number, line in enumerate(lines)}
+    return {
+        number: line
+        for number, line in found.items()
+        if line is not None and not text_line(_text_of(lines[number])).problem
+    }
 
 
 def windows(lines: Iterable[T], size: int) -> Iterator[list[T]]:

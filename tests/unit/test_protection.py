@@ -1,0 +1,333 @@
+"""What is found in a line to be kept, what is not, and what a model sees of it."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.config import PROTECTED
+from dragoman.decode.protected import THREE_DIGITS, Protected, stand_in_terms
+from dragoman.decode.protection import Protector, protect_parts, without_own
+from dragoman.documents.document import Kept, Mark, Parts, text_of
+
+DEFAULT = ("placeholders", "addresses", "tags")
+
+
+def protected(line: str, *kinds: str) -> Protected:
+    found = Protector(kinds or DEFAULT).protect(line)
+    assert found is not None, line
+    return found
+
+
+def kept_in(line: str, *kinds: str) -> list[str]:
+    found = Protector(kinds or DEFAULT).protect(line)
+    return [] if found is None else [kept.text for kept in found.kept]
+
+
+def marks_in(line: str) -> str:
+    """Words and marks: 'see 1[ this 1] 2.'"""
+    signs = {"open": "[", "close": "]", "single": "."}
+    return "".join(
+        part if isinstance(part, str) else f"{part.number}{signs[part.kind]}" if isinstance(part, Mark) else part.text
+        for part in protected(line).parts
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Hello {name}, you have {count} new messages.", ["{name}", "{count}"]),
+        ("{} and {0:>8.2f}, {user.name!r} and {items[0]}", ["{}", "{0:>8.2f}", "{user.name!r}", "{items[0]}"]),
+        ("Dear {{ user.name }}, {{#if x}}hi{{/if}}", ["{{ user.name }}", "{{#if x}}hi{{/if}}"]),
+        ("{{{raw}}} {%- if x -%}", ["{{{raw}}}", "{%- if x -%}"]),
+        ("in ${HOME} on ${{ matrix.os }}", ["${HOME}", "${{ matrix.os }}"]),
+        ("%{count} files by #{author} and @{mention}", ["%{count}", "#{author}", "@{mention}"]),
+        ("$USER logged in to $_host2, sent by $NAME$.", ["$USER", "$_host2", "$NAME$"]),
+        ("%d files were copied to %s.", ["%d", "%s"]),
+        ("%-10s|%+.2f|%05d|%#x|%.*f|%*d|%'d", ["%-10s", "%+.2f", "%05d", "%#x", "%.*f", "%*d", "%'d"]),
+        ("%ld %lld %zu %hhd %1$s %2$@ %@ %r %i%%", ["%ld", "%lld", "%zu", "%hhd", "%1$s", "%2$@", "%@", "%r", "%i%%"]),
+        ("%(count)d of %(total)05.1f: %<name>s", ["%(count)d", "%(total)05.1f", "%<name>s"]),
+        ("%PATH% and %count% and %1 of %L2 and %3%", ["%PATH%", "%count%", "%1", "%L2", "%3%"]),
+        ("100%% sure", ["%%"]),
+        ("%dx%d pixels, %dMB, %ds", ["%dx%d", "%dMB", "%ds"]),
+        ("v{version}, {n}th, backup_$DATE, {date}_old", ["v{version}", "{n}th", "backup_$DATE", "{date}_old"]),
+        ("file{s} and {n}files", ["{s}", "{n}"]),
+        ("{a}{b} %s%s {a}-{b}", ["{a}{b}", "%s%s", "{a}", "{b}"]),
+        ("C:\\Users\\%USERNAME%\\Documents", ["%USERNAME%"]),
+        ("}{x}{", ["{x}"]),
+    ],
+)
+def test_placeholders_are_found(line: str, expected: list[str]) -> None:
+    assert kept_in(line) == expected
+    assert not {*kept_in(line, "addresses")} & {*expected}, "the control: not asked for"
+
+
+CASES = "{count, plural, =0 {no files} one {# file} other {# files in {folder}}}"
+
+
+def test_an_icu_message_with_cases_stays_in_one_piece() -> None:
+    assert kept_in(f"Deleted {CASES} today.") == [CASES]
+    long = CASES.replace("no files", "nothing at all, " * 30)
+    assert len(long) > 400
+    assert kept_in(f"Deleted {long} today.") == [long]
+    select = "{who, select, female {She {n}} other {They}}"
+    assert kept_in(f"{select} left {{place}}.") == [select, "{place}"]
+    assert kept_in("{count, plural, one {# file} other {# files}") == ["{# file}", "{# files}"], "it never ends"
+
+
+def test_a_long_text_in_braces_is_prose() -> None:
+    assert kept_in("Use {" + "x" * 98 + "}.") == ["{" + "x" * 98 + "}"]
+    assert kept_in("Use {" + "x" * 99 + "}.") == []
+    assert kept_in("Use {" + "a word " * 20 + "{x}}.") == ["{x}"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "50% of the users", "50 % of them are 100 % sure", "100% sure", "a 10 %discount", "5%(p.a.)a", "a %age",
+        "$100 or 5$", "US$ 5", "{", "}", "} {", "a { b", "%", "100%", "% d", "me@", "@home", "me@host", "a @ b.c",
+        "a < b", "5 < 6 > 3", "x <3 y> z", "R&D", "AT&T", "<", "<>", "< b>", "</ b>", "<-- x -->", "C:\\Users\\me",
+        "http:// x", "www. x", "www.x", "://", "x://y", "awww.nice.day", "#1", "~/.bashrc", "1 % 2",
+    ],
+)  # fmt: skip
+def test_prose_is_not_kept(line: str) -> None:
+    assert Protector(DEFAULT).protect(line) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("See https://example.com.", ["https://example.com"]),
+        ("See https://example.com/a/?b=c&d=%20#e, please", ["https://example.com/a/?b=c&d=%20#e"]),
+        ("(see http://example.com/a)", ["http://example.com/a"]),
+        ("https://en.wikipedia.org/wiki/Mercury_(planet), too", ["https://en.wikipedia.org/wiki/Mercury_(planet)"]),
+        ("[docs](https://example.com/x_(y)).", ["https://example.com/x_(y)"]),
+        ("'https://example.com' \"ftp://a.b/c\" <file:///tmp/x>", ["https://example.com", "ftp://a.b/c", "file:///tmp/x"]),
+        ("HTTPS://EXAMPLE.COM! WWW.EXAMPLE.COM?", ["HTTPS://EXAMPLE.COM", "WWW.EXAMPLE.COM"]),
+        ("www.example.co.uk/path?q=1; www.x.de:80", ["www.example.co.uk/path?q=1", "www.x.de:80"]),
+        ("http://localhost:8000/{id}/edit", ["http://localhost:8000/{id}/edit"]),
+        ("见http://example.com/a。然后", ["http://example.com/a"]),
+        ("Mail first.last+tag@mail.example.org.", ["first.last+tag@mail.example.org"]),
+        ("<me@example.com>, mailto:you@example.com", ["me@example.com", "mailto:you@example.com"]),
+        ("write to...me@example.com", ["me@example.com"]),
+    ],
+)  # fmt: skip
+def test_addresses_are_found_without_the_punctuation_after_them(line: str, expected: list[str]) -> None:
+    assert kept_in(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Click <b>here</b> now", "Click 0[here0] now"),
+        ('<a href="x?a=1" title="a > b">x</a>', "0[x0]"),
+        ("<a title='a > b'>x</a>", "0[x0]"),
+        ("<b don't>x</b>", "0[x0]"),
+        ("<B>x</b> <Br> <BR/>", "0[x0] 2. 3."),
+        ("one<br>two<br/>three<img src=x>", "one0.two1.three2."),
+        ("<b>never closed <i>x</i>", "0.never closed 1[x1]"),
+        ("never opened</b> x", "never opened0. x"),
+        ("<b>x<i>y</b>z</i>", "0[x1.y0]z3."),
+        ("<b><i>x</i></b><b>y</b>", "0[1[x1]0]4[y4]"),
+        ("<b>x<b>y</b>z</b>", "0[x1[y1]z0]"),
+        ("a <!-- <b> > c --> d<!---->", "a 0. d1."),
+        ("<x:y-z.1 a='1'\nb>n</x:y-z.1>", "0[n0]"),
+        ("List<String>", "List0."),
+        ("if a <b and c> d", "if a 0. d"),
+        ("<b>{x}</b>", "0[{x}0]"),
+    ],
+)
+def test_tags_become_marks(line: str, expected: str) -> None:
+    assert marks_in(line) == expected
+
+
+def test_numbers_are_kept_on_request() -> None:
+    line = "On 2024-05-06 at 10:30, 1,234.5 kg (10mg) of B2B mp3 COVID-19 for $100, 3.5.1 and 5."
+    expected = ["2024-05-06", "10:30", "1,234.5", "10", "19", "100", "3.5.1", "5"]
+    assert kept_in(line, "numbers") == expected
+    assert kept_in(line) == []
+
+
+def test_marked_spans_are_kept_without_their_marks() -> None:
+    found = protected("Visit <keep>Big Apple</keep> and<keep> a<b> {x} </keep>now")
+    assert found.parts == ("Visit ", Kept(0, "Big Apple"), " and", " ", Kept(1, "a<b> {x}"), " ", "now")
+    assert found.line(found.parts) == "Visit Big Apple and a<b> {x} now"
+    assert protected("<keep>a</keep>{b}<keep>c</keep>").parts == (Kept(0, "a{b}c"),)
+    assert kept_in("<keep>a</keep>", "numbers") == ["a"]
+    assert kept_in("<keep>a") == kept_in("a</keep>") == []
+
+
+@given(st.text(alphabet='ab1 .{}<>/%$sd@:"-!_()keep', max_size=60), st.sets(st.sampled_from(PROTECTED), min_size=1))
+def test_a_line_can_be_put_together_again(line: str, kinds: set[str]) -> None:
+    found = Protector(sorted(kinds)).protect(line)
+    if found is not None:
+        without_marks = re.sub(r"<keep>((?:(?!</?keep>).)+)</keep>", r"\1", line, flags=re.DOTALL)
+        assert found.line(found.parts) == without_marks
+        assert_nested(found.parts)
+        assert "" not in found.parts
+        numbers = [part.number for part in found.originals if not (isinstance(part, Mark) and part.kind == "close")]
+        assert len(set(numbers)) == len(numbers), "one number, one element"
+        assert max(numbers) < len(found.originals)
+
+
+def assert_nested(parts: Parts) -> None:
+    stack = []
+    for part in parts:
+        if isinstance(part, Mark) and part.kind == "open":
+            stack.append(part.number)
+        elif isinstance(part, Mark) and part.kind == "close":
+            assert stack.pop() == part.number
+    assert stack == []
+
+
+PIECES = st.sampled_from(
+    ["{", "}", "<", ">", "<b>", "</b>", "<i>", "</i>", "<br/>", "%s", "<keep>", "</keep>", "a", " "]
+)
+
+
+@given(st.lists(PIECES, max_size=30).map("".join))
+def test_pairs_of_tags_are_nested(line: str) -> None:
+    found = Protector(DEFAULT).protect(line)
+    if found is not None:
+        assert_nested(found.parts)
+
+
+HOSTILE = ["{", "{}", "<", "<!--", "<keep>", "%", "a@", "www.-"]
+MORE_HOSTILE = [
+    "}", "{a", "a{", "${", "{{a}}", "{a,plural,", "<a ", '<a "', "<a '\"", "<!-- -", "<keep>a", "<a>", "</a>", "<a></b>",
+    "<b><i></b>", "%a", "%%", "%(a", "%<a", "%1", "@", "a@b", "a@b.", "a.", "a_", "ab_{", "$", "$A", "www.", "www.a",
+    "http://", "http://(", "mailto:", "1", "1.", "-",
+]  # fmt: skip
+
+
+def seconds(unit: str, length: int) -> float:
+    start = time.process_time()
+    found = Protector(PROTECTED).protect((unit * length)[:length])
+    if found is not None:
+        assert len(found.text) <= 2 * length
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("unit", [*HOSTILE, *(pytest.param(unit, marks=pytest.mark.slow) for unit in MORE_HOSTILE)])
+def test_hostile_lines_take_linear_time(unit: str) -> None:
+    """A quadratic scan takes 64 times as long for eight times the length, and minutes for most of these."""
+    assert seconds(unit, 200_000) < 8 * 3 * max(seconds(unit, 25_000), 0.02)
+
+
+# What a model sees
+
+
+def test_a_space_separates_words_that_only_a_mark_separates() -> None:
+    assert protected("one<br/>two").text == "one two"
+    assert protected("one<br/><br/>two").text == "one two"
+    assert protected("one <br/>two<br/> three<br/>.").text == "one two three."
+    assert protected("one<b>two</b>").text == "onetwo", "a part of a word in bold"
+    assert protected("one<br/>{x}<br/>two").text == "one {x} two"
+    assert protected("<br/>one").text == "one"
+
+
+def test_kept_words_are_separate_for_a_model() -> None:
+    found = protected("{a}<b>{b}</b>{c}")
+    assert found.text == "{a} {b} {c}"
+    first, second, third = found.stand_ins
+    assert found.text_with_stand_ins == f"{first} {second} {third}"
+    glued = protected("file{s} or {n}files.")
+    assert glued.text == "file{s} or {n}files."
+    assert glued.text_with_stand_ins == "file {} or {} files.".format(*glued.stand_ins)
+    assert protected("pre-{x}'s").text_with_stand_ins == f"pre-{protected('{x}').stand_ins[0]}'s"
+
+
+def test_places_are_those_of_the_text_that_a_model_sees() -> None:
+    found = protected("one<br/>two <b>{x}</b>.")
+    assert found.text == "one two {x}."
+    assert found.places(found.spellings) == [
+        (3, Mark(0, "single")), (8, Mark(1, "open")), (11, Kept(2, "{x}")), (11, Mark(1, "close")),
+    ]  # fmt: skip
+    assert found.places(["417"])[2:] == [(11, Kept(2, "{x}")), (11, Mark(1, "close"))]
+
+
+def test_stand_ins_are_numbers_that_the_text_does_not_have() -> None:
+    found = protected("417 and 518 of {a} and {b}, {a}.")
+    assert found.stand_ins == ["619", "720", "821"]
+    numbers = protected("In 2024, 5 of 5, 3 of 3.5, 10mg, 12345 and 7.", "numbers")
+    stand_ins = dict(zip(numbers.kept, numbers.stand_ins, strict=True))
+    own = {kept.text for kept, stand_in in stand_ins.items() if kept.text == stand_in}
+    assert own == {"2024", "7"}, "short, and nowhere else"
+    assert len({*stand_ins.values()}) == 8
+
+
+@pytest.mark.parametrize("taken", [0, 500])
+def test_there_are_stand_ins_for_a_thousand_words(taken: int) -> None:
+    numbers = [str(number) for number in THREE_DIGITS[:taken]]
+    found = protected(" ".join([*numbers, *["{x} and"] * 1000]))
+    stand_ins = found.stand_ins
+    assert len({*stand_ins}) == 1000
+    assert not {*stand_ins} & {*numbers}
+    assert sum(len(stand_in) == 3 for stand_in in stand_ins) == len(THREE_DIGITS) - taken
+    assert found.locate(found.text_with_stand_ins, stand_ins).is_complete
+
+
+def test_every_stand_in_must_appear_once() -> None:
+    (term,) = stand_in_terms(["417", "417"])
+    assert [term.is_kept(text) for text in ("417 x", "417 417", "4170", "")] == [True, False, False, False]
+
+
+# What a translation has
+
+
+def located(line: str, translation: str, *kinds: str) -> tuple[list[str], list[str], list[str]]:
+    """Of the kept words of a line: those found, those lost, and what is there once too often."""
+    found = protected(line, *kinds)
+    result = found.locate(translation, found.spellings)
+    assert [translation[start:end] for start, end, _ in result.found] == [place.kept.text for place in result.found]
+    surplus = [translation[start:end] for start, end in result.surplus]
+    return [place.kept.text for place in result.found], [kept.text for kept in result.lost], surplus
+
+
+def test_words_are_found_in_a_translation() -> None:
+    assert located("{a} and {b}", "{b} und {a}") == (["{b}", "{a}"], [], [])
+    assert located("{a} and {b}", "und {a}") == (["{a}"], ["{b}"], [])
+    assert located("{a} and {b}", "{a} und {a}") == (["{a}"], ["{b}"], ["{a}"])
+    assert located("{n} and {n}", "{n} und {n}") == (["{n}", "{n}"], [], [])
+    assert located("{n} and {n}", "{n} und") == (["{n}"], ["{n}"], [])
+
+
+def test_a_word_within_a_longer_one_is_not_that_word() -> None:
+    assert located("{n} of <keep>x{n}y</keep>", "x{n}y") == (["x{n}y"], ["{n}"], [])
+    assert located("www.a.de or www.a.de/b", "www.a.de/b") == (["www.a.de/b"], ["www.a.de"], [])
+    assert located("$A is", "$AB") == ([], ["$A"], [])
+    assert located("<keep>art</keep>", "Smart artig") == ([], ["art"], [])
+    assert located("5 of 7", "5,7 1:5 75 v5", "numbers") == ([], ["5", "7"], [])
+    assert located("5 of 7", "5. von 7mg", "numbers") == (["5", "7"], [], [])
+
+
+# Texts of documents
+
+
+def test_parts_of_a_document_keep_their_numbers() -> None:
+    parts: Parts = ("{a}{b} %s <i>", Mark(3, "open"), "x</i>{c}", Kept(5, "code"), Mark(3, "close"), " <br> %d")
+    found = protect_parts(parts, Protector(DEFAULT))
+    assert [part for part in found.parts if part in parts] == [*parts[1:2], *parts[3:5]]
+    numbers = [part.number for part in found.originals]
+    assert len({*numbers}) == len(numbers)
+    assert not {*numbers} & {3, 5}
+    assert without_own(found.parts, found.originals) == parts
+    assert protect_parts(parts, None).parts == parts
+
+
+@given(st.lists(st.one_of(PIECES, st.just("%s%s{x}")), max_size=6))
+def test_what_was_found_in_a_document_is_text_again(texts: list[str]) -> None:
+    parts: list[str | Mark | Kept] = []
+    for number, text in enumerate(texts):
+        parts += [text, Mark(number, "single")]
+    found = protect_parts(tuple(parts), Protector(PROTECTED))
+    assert without_own(found.parts, found.originals) == tuple(parts)
+    assert len({*found.originals}) == len([part for part in found.parts if not isinstance(part, str)]) - len(texts)
+    assert text_of(without_own(found.parts, found.originals)) == "".join(texts)
+
+
+def test_kept_words_are_no_words_to_translate() -> None:
+    assert not protected("{name}: https://example.com <b>5 %</b>").has_words
+    assert protected("{name} a").has_words
