@@ -136,6 +136,7 @@ def _placed(
     for first, last, element in stretches:
         first = max(place, first)
         last = max(first, min(end, last))
+        first = last - len(target[first:last].lstrip())  # what begins later than planned still begins with a word
         parts += [target[place:first], element.opening]
         if element.closing is not None:
             parts += [*_placed(element.inner, first, last, target, links, whole), element.closing]
