@@ -175,7 +175,10 @@ def _spaced(parts: Sequence[str | Mark | Kept], added: Set[Kept]) -> Parts:
         is_added = isinstance(part, Kept) and part in added
         begins_word = isinstance(part, Kept) or text[0].isalnum()
         if last and not last.isspace() and ((is_added and last not in OPENING) or (after_added and begins_word)):
-            result.append(" ")
+            place = len(result)
+            while place and isinstance(mark := result[place - 1], Mark) and mark.kind == "open":
+                place -= 1  # an element begins with a word
+            result.insert(place, " ")
         result.append(part)
         last, after_added = text[-1:], is_added
     return tuple(result)

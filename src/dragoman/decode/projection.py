@@ -7,7 +7,7 @@ else with the next word.
 
 import bisect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -18,7 +18,6 @@ from dragoman.decode.alignment import Alignment
 from dragoman.documents.document import Mark, Parts
 
 Span = tuple[int, int]
-LARGEST_GAP = 2  # tokens between two words of an element that are not linked to it
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -159,13 +158,12 @@ def _stretch(element: _Element, start: int, end: int, links: TokenLinks) -> Span
     """Where an element goes, within a stretch of the target."""
     tokens = _inside(links.target, start, end)
     own = _touched(links.source, (element.start, element.end)) if element.start < element.end else range(0)
-    linked = sorted(token for source in own for token in links.targets_of[source] if token in tokens)
+    linked = [token for source in own for token in links.targets_of[source] if token in tokens]
     linked = [number for number in linked if links.is_word[number]] or linked
     if element.closing is None or not linked:
         place = _place_of_single(element.start, tokens, links, start, end)
         return place, place
-    run = _longest_run(linked)
-    first, last = run[0], run[-1]
+    first, last = _best_run({*linked}, links)
     if len(own) == len(links.source):  # all of the text
         first, last = tokens[0], tokens[-1]
     if not links.is_word_of_source[own[-1]] and last + 1 in tokens and not links.is_word[last + 1]:
@@ -175,15 +173,21 @@ def _stretch(element: _Element, start: int, end: int, links: TokenLinks) -> Span
     return links.target[first][0], links.target[last][1]
 
 
-def _longest_run(numbers: Sequence[int]) -> list[int]:
-    """The most numbers in a row, with small gaps."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number - runs[-1][-1] <= LARGEST_GAP:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return max(runs, key=len)
+def _best_run(own: Set[int], links: TokenLinks) -> tuple[int, int]:
+    """The first and last token of the stretch in which tokens of its own most outnumber others; of equal ones the
+    first. Tokens without a link count half, punctuation not at all."""
+    best, first, last = 0, -1, -1
+    total, start = 0, min(own)
+    for token in range(min(own), max(own) + 1):
+        if total < 0:
+            total, start = 0, token
+        if token in own:
+            total += 2
+            if total > best or (total == best and start == first):
+                best, first, last = total, start, token
+        elif links.is_word[token]:
+            total -= 1 if links.source_of[token] < 0 else 2
+    return first, last
 
 
 def _place_of_single(place: int, tokens: range, links: TokenLinks, start: int, end: int) -> int:

@@ -35,7 +35,7 @@ class Located(NamedTuple):
 
     found: list[Place]  # in order
     lost: list[Kept]
-    surplus: list[tuple[int, int]]  # a word once more than it should be there
+    surplus: list[tuple[int, int]]  # a word once more than it should be there, and the space before it
     repeated: list[Kept]  # the words of the surplus
 
     @property
@@ -129,7 +129,7 @@ class Protected:
             spans = places.get(spelling, [])
             located.found.extend(Place(*span, kept) for span, kept in zip(spans, own, strict=False))
             located.lost.extend(own[len(spans) :])
-            located.surplus.extend(spans[len(own) :])
+            located.surplus.extend((start - (translation[start - 1] == " "), end) for start, end in spans[len(own) :])
             located.repeated.extend(own[:1] if len(spans) > len(own) else [])
         located.found.sort()
         return located

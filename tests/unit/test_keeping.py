@@ -1,0 +1,421 @@
+"""Spans that come out of a translation unchanged, each exactly once: by rule, and with the bundled model."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dragoman
+from dragoman import Translator
+from dragoman.config import PROTECTED
+from dragoman.decode.alignment import Alignment
+from dragoman.decode.keeping import Align, Restored, restore_kept, restored_line, unchanged_line
+from dragoman.decode.protected import Protected
+from dragoman.decode.protection import Protector
+from dragoman.decode.terms import Term
+from dragoman.decode.translation import Alternative, Translation
+from dragoman.documents.document import Kept, Mark, Parts, text_of
+from dragoman.text.offsets import PieceSpans
+
+DEFAULT = ("placeholders", "addresses", "tags")
+TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def protected(line: str, *kinds: str) -> Protected:
+    found = Protector(kinds or DEFAULT).protect(line)
+    assert found is not None, line
+    return found
+
+
+def translation_of(source: str, text: str, *others: str) -> Translation:
+    alternatives = tuple(Alternative(each, -1.0, -1.0) for each in (text, *others))
+    return Translation(source, text, "translated", -1.0, -1.0, alternatives=alternatives, pieces=((source, text),))
+
+
+def align_by_order(sources: list[str], targets: list[str]) -> list[Alignment]:
+    """The first token belongs to the first, the second to the second, and so on."""
+    return [_alignment(*pair, lambda row, column, *_: row == column) for pair in zip(sources, targets, strict=True)]
+
+
+def align_by_word(sources: list[str], targets: list[str]) -> list[Alignment]:
+    """Every token belongs to the same token."""
+    return [_alignment(*pair, lambda *which: which[2] == which[3]) for pair in zip(sources, targets, strict=True)]
+
+
+def _alignment(source: str, target: str, belong: Callable[[int, int, str, str], bool]) -> Alignment:
+    found = [list(TOKEN.finditer(text)) for text in (source, target)]
+    weights = np.array(
+        [
+            [float(belong(row, column, own.group(), other.group())) for column, other in enumerate(found[0])]
+            for row, own in enumerate(found[1])
+        ]
+    ).reshape(len(found[1]), len(found[0]))
+    pieces = [PieceSpans(list(range(len(own))), [match.span() for match in own]) for own in found]
+    return Alignment(source, target, *pieces, weights)
+
+
+class Fake:
+    """Translates by rule, once for each attempt, and notes what it was asked."""
+
+    def __init__(self, *rules: Callable[[str], str], align: Align = align_by_order) -> None:
+        self._rules, self._align, self.asked = rules, align, list[tuple[list[str], list[str]]]()
+
+    def __call__(self, texts: list[str], terms: list[Term]) -> list[Translation]:
+        self.asked.append((texts, [term.targets[0] for term in terms]))
+        rule = self._rules[len(self.asked)]
+        return [translation_of(text, rule(text)) for text in texts]
+
+    def restore(self, lines: Sequence[Protected]) -> list[Restored]:
+        first = [translation_of(line.text, self._rules[0](line.text)) for line in lines]
+        return restore_kept(lines, first, self, self._align)
+
+
+def same(text: str) -> str:
+    return text
+
+
+def lose(text: str) -> str:
+    return re.sub(r"(^|\()\s+", r"\1", re.sub(r"\s*(\{\w+\}|%\w|\d+)", "", text))
+
+
+def lines_of(fake: Fake, *lines: str) -> list[Translation]:
+    own = [protected(line) for line in lines]
+    return [
+        restored_line(line, parts, restored)
+        for line, parts, restored in zip(lines, own, fake.restore(own), strict=True)
+    ]
+
+
+def test_what_a_model_copies_is_translated_once() -> None:
+    fake = Fake(str.upper)
+    (result,) = lines_of(fake, "see %S and $A")
+    assert (result.text, result.status, result.reason) == ("SEE %S AND $A", "translated", "")
+    assert fake.asked == []
+
+
+def test_only_lines_that_lost_something_are_translated_again() -> None:
+    fake = Fake(lose, same)
+    results = lines_of(fake, "see {a} now", "see <b>it</b>", "{x} and {y} here")
+    assert [each.text for each in results] == ["see {a} now", "see <b>it</b>", "{x} and {y} here"]
+    assert fake.asked == [(["see 417 now", "417 and 518 here"], [])]
+    assert [each.status for each in results] == ["translated"] * 3
+
+
+def test_the_third_attempt_must_write_the_numbers() -> None:
+    fake = Fake(lose, lambda text: lose(text) if "now" in text else text, same)
+    results = lines_of(fake, "see {a} now", "{x} and {y} here")
+    assert fake.asked == [(["see 417 now", "417 and 518 here"], []), (["see 417 now"], ["417"])]
+    assert [each.text for each in results] == ["see {a} now", "{x} and {y} here"]
+
+
+def test_the_same_word_twice_comes_out_twice() -> None:
+    fake = Fake(lambda text: text.replace("{n} cats", "cats"), lambda text: "518 und 417")
+    (result,) = lines_of(fake, "{n} cats and {n} dogs")
+    assert fake.asked == [(["417 cats and 518 dogs"], [])]
+    assert result.text == "{n} und {n}"
+
+
+def test_a_lost_word_goes_where_its_neighbours_went_and_the_status_says_so() -> None:
+    fake = Fake(lose, lose, lambda text: "die gelben katzen schlafen .")
+    (result,) = lines_of(fake, "the yellow cats {n} sleep .")
+    assert result.status == "altered"
+    assert result.reason == "'{n}' could not be placed by the model"
+    assert result.text == "die gelben katzen schlafen {n} ."
+    assert [len(asked) for asked in fake.asked] == [2, 2]
+    (result,) = lines_of(Fake(lose, lose, lose), "{a}, or {b} (<b>{c}</b>)")
+    assert result.reason == "'{a}', '{b}', '{c}' could not be placed by the model"
+    assert sorted(re.findall(r"\{.\}", result.text)) == ["{a}", "{b}", "{c}"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("{n} hello you", "{n} hello you"),
+        ("hello you {n}", "hello you {n}"),
+        ("hello {n} you.", "hello {n} you."),
+        ("hello {n}.", "hello {n}."),
+        ("({n} hello)", "({n} hello)"),
+        ("{a} {b} hello {c} {d}", "{a} {b} hello {c} {d}"),
+        ("hello <b>{n}</b> you", "hello <b>{n}</b> you"),
+        ("hello<b> {n}friends</b>", "hello <b>{n} friends</b>"),
+    ],
+)
+def test_lost_words_stand_apart_from_others(line: str, expected: str) -> None:
+    (result,) = lines_of(Fake(lose, lose, lose, align=align_by_word), line)
+    assert result.text == expected
+    assert result.status == "altered"
+
+
+def test_a_line_of_which_nothing_is_left_has_its_kept_words() -> None:
+    (result,) = lines_of(Fake(lose, lose, lambda text: ""), "x {n}")
+    assert (result.text, result.status) == ("{n}", "altered")
+
+
+def test_a_number_that_appears_twice_does_not_stay() -> None:
+    fake = Fake(lose, lose, lambda text: "417 katzen 417 und 518 .")
+    (result,) = lines_of(fake, "{a} cats and {b} .")
+    assert result.text == "{a} katzen und {b} ."
+    assert result.reason == "'{a}' could not be placed by the model"
+
+
+def test_an_attempt_that_fails_leaves_the_one_before_it() -> None:
+    line, asked = protected("see {a}"), []
+
+    def fail(texts: list[str], terms: list[Term]) -> list[Translation]:
+        asked.append(texts)
+        return [Translation(text, "", "failed", reason="out of memory") for text in texts]
+
+    (restored,) = restore_kept([line], [translation_of(line.text, "siehe")], fail, align_by_order)
+    assert restored_line("see {a}", line, restored).text == "siehe {a}"
+    assert restored.translation.status == "altered"
+    assert len(asked) == 2
+
+
+def test_failed_and_empty_lines_are_left_alone() -> None:
+    line = protected("see {a} <b>x</b>")
+    for status in ("failed", "empty"):
+        given_back = Translation(line.text, "", status, reason="why" if status == "failed" else "")  # type: ignore[arg-type]
+        fake = Fake()
+        (restored,) = restore_kept([line], [given_back], fake, align_by_order)
+        assert fake.asked == []
+        assert restored.translation == given_back
+        assert restored.parts == line.parts
+    failed = Translation(line.text, "", "failed", reason="why")
+    result = restored_line("see {a} <b>x</b>", line, Restored(failed, line.parts, []))
+    assert (result.source, result.text, result.status, result.reason) == ("see {a} <b>x</b>", "", "failed", "why")
+
+
+def test_marks_survive_a_translation_of_nothing() -> None:
+    (result,) = lines_of(Fake(lambda text: "", lambda text: "", lambda text: ""), "<b>x</b> and <br>")
+    assert result.text == "<b></b><br>"
+
+
+def test_other_translations_are_kept_only_with_all_their_words() -> None:
+    line = protected("see {a}")
+    first = translation_of(line.text, "siehe {a}", "schau {a} an", "schau", "{a} {a}")
+    (restored,) = restore_kept([line], [first], Fake(), align_by_order)
+    result = restored_line("see {a}", line, restored)
+    assert [each.text for each in result.alternatives] == ["siehe {a}", "schau {a} an"]
+    assert [each.score for each in result.alternatives] == [-1.0, -1.0]
+    marked = protected("see <b>{a}</b>")
+    first = translation_of(marked.text, "siehe {a}", "schau {a} an")
+    (restored,) = restore_kept([marked], [first], Fake(), align_by_order)
+    result = restored_line("see <b>{a}</b>", marked, restored)
+    assert [each.text for each in result.alternatives] == ["siehe <b>{a}</b>"]
+
+
+def test_a_line_without_words_is_its_own_translation() -> None:
+    result = unchanged_line("<keep>x</keep>: {a}", protected("<keep>x</keep>: {a}"))
+    assert (result.text, result.status) == ("x: {a}", "translated")
+    assert [each.text for each in result.alternatives] == ["x: {a}"]
+
+
+def test_pieces_of_a_line_are_aligned_each_on_its_own() -> None:
+    line = protected("One. <b>Two three.</b> Four.")
+    pieces = (("One. ", "Eins."), ("Two three. ", "Drei zwei."), ("Four.", "Vier."))
+    first = Translation(line.text, "Eins. Drei zwei. Vier.", "translated", pieces=pieces)
+    asked: list[tuple[list[str], list[str]]] = []
+
+    def align(sources: list[str], targets: list[str]) -> list[Alignment]:
+        asked.append((sources, targets))
+        return align_by_order(sources, targets)
+
+    (restored,) = restore_kept([line], [first], Fake(), align)
+    assert line.line(restored.parts) == "Eins. <b>Drei zwei.</b> Vier."
+    assert asked == [([source for source, _ in pieces], [target for _, target in pieces])]
+
+
+# Whatever a model writes
+
+LINE = st.lists(
+    st.sampled_from(["{a}", "{b}", "%s", "<b>", "</b>", "<i>", "</i>", "<br/>", "cat", "dog", " ", ".", "7"]),
+    min_size=1, max_size=14,
+).map("".join)  # fmt: skip
+
+
+@st.composite
+def bad_models(draw: st.DrawFn) -> Callable[[str], str]:
+    """Drops, doubles and moves words."""
+    choices = draw(st.lists(st.sampled_from(["keep", "drop", "double", "glue"]), min_size=1, max_size=6))
+    is_reversed, lead = draw(st.booleans()), draw(st.sampled_from(["", " ", "417 ", "x"]))
+
+    def translate(text: str) -> str:
+        words = text.split()
+        written = []
+        for number, word in enumerate(reversed(words) if is_reversed else words):
+            choice = choices[number % len(choices)]
+            written += {"keep": [word], "drop": [], "double": [word, word], "glue": [word + "er"]}[choice]
+        return lead + " ".join(written)
+
+    return translate
+
+
+@given(LINE, st.lists(bad_models(), min_size=3, max_size=3), st.sampled_from([DEFAULT, PROTECTED]))
+def test_every_kept_span_comes_out_once_whatever_a_model_writes(
+    line: str, models: list[Callable[[str], str]], kinds: tuple[str, ...]
+) -> None:
+    own = Protector(kinds).protect(line)
+    if own is None:
+        return
+    (restored,) = Fake(*models).restore([own])
+    wanted = Counter(part for part in own.parts if not isinstance(part, str))
+    assert Counter(part for part in restored.parts if not isinstance(part, str)) == wanted
+    assert_nested(restored.parts)
+    located = own.locate(restored.translation.text, restored.spellings)
+    assert (restored.translation.status == "altered") == (not located.is_complete)
+    invented = {*restored.spellings} - {*own.spellings}
+    left = "".join(part if isinstance(part, str) else f" {own.originals[part]} " for part in restored.parts)
+    if not {*re.findall(r"\d+er", restored.translation.text)}:
+        assert not [stand_in for stand_in in invented if re.search(rf"(?<!\w){stand_in}(?!\w)", left)]
+
+
+def assert_nested(parts: Parts) -> None:
+    stack = []
+    for part in parts:
+        if isinstance(part, Mark) and part.kind == "open":
+            stack.append(part.number)
+        elif isinstance(part, Mark) and part.kind == "close":
+            assert stack.pop() == part.number
+    assert stack == []
+
+
+# With the bundled model
+
+
+@pytest.fixture(scope="module")
+def german() -> Translator:
+    return dragoman.load("en-de", "cpu")
+
+
+EXAMPLES = [
+    ("Hello {name}, you have {count} new messages.", ["{name}", "{count}"]),
+    ("%d files were copied to %s.", ["%d", "%s"]),
+    ("Set $HOME before you start ${program}.", ["$HOME", "${program}"]),
+    (
+        "Visit https://example.com/a?b=c or write to me+x@example.org.",
+        ["https://example.com/a?b=c", "me+x@example.org"],
+    ),
+    ("The <keep>Big Apple</keep> is a city.", ["Big Apple"]),
+    ("{count, plural, one {# file} other {# files}} deleted.", ["{count, plural, one {# file} other {# files}}"]),
+    ("You have {n} apples and {n} pears.", ["{n}", "{n}"]),
+    ("The picture is %dx%d pixels large.", ["%dx%d"]),
+]
+
+
+def test_examples_come_out_with_everything_once(german: Translator) -> None:
+    texts = [text for text, _ in EXAMPLES]
+    results, control = german.translate(texts), german.translate(texts, protect=[])
+    for result, (text, expected) in zip(results, EXAMPLES, strict=True):
+        assert result.source == text
+        for kept, count in Counter(expected).items():
+            assert result.text.count(kept) == count, result.text
+        assert "keep>" not in result.text
+        assert result.status == "translated"
+        assert [other.text for other in result.alternatives] == [result.text]
+    lost = [
+        result.text
+        for result, (_, expected) in zip(control, EXAMPLES, strict=True)
+        if any(kept not in result.text for kept in expected)
+    ]
+    assert len(lost) >= 6, "the control: the model alone loses them"
+    assert [german.translate(text).text for text in texts] == [result.text for result in results]
+
+
+def test_words_are_translated_around_what_is_kept(german: Translator) -> None:
+    assert german.translate(EXAMPLES[0][0]).text == "Hallo {name}, Sie haben {count} neue Nachrichten."
+    first, last = german.translate(EXAMPLES[1][0]).text.split(" Dateien wurden ")
+    assert first == "%d"
+    assert last.endswith("kopiert.")
+
+
+def test_tags_go_with_their_words(german: Translator) -> None:
+    line = '<p>The <b>red</b> house<br/> is <a href="x?a>b">very old</a>.</p>'
+    assert german.translate(line).text == ('<p>Das <b>rote</b> Haus<br/> ist <a href="x?a>b">sehr alt</a>.</p>')
+    plain = german.translate("The red house is very old.").text
+    assert re.sub(r"<.*?>", "", german.translate("The <i>red</i> house is <b>very</b> old.").text) == plain
+
+
+def test_tags_may_span_sentences_and_pieces(german: Translator) -> None:
+    line = "I see <b>the house. The house</b> is red. <i>It is old.</i>"
+    result = german.translate(line)
+    assert re.findall(r"<.*?>", result.text) == ["<b>", "</b>", "<i>", "</i>"]
+    assert re.sub(r"<.*?>", "", result.text) == german.translate(re.sub(r"<.*?>", "", line)).text
+    assert "<i>Es ist alt.</i>" in result.text
+    words = " ".join(["the red house and"] * 100)
+    long = german.translate(f"I see <b>{words} {{name}}</b> today.")
+    assert long.status == "split"
+    assert re.findall(r"<.*?>|\{name\}", long.text) == ["<b>", "{name}", "</b>"]
+
+
+def test_lines_without_words_come_out_as_they_are(german: Translator) -> None:
+    lines = ["{name}", "<br/>", "https://example.com", "%s: 5 %", "{a}<br/>{b}", "", "x"]
+    results = german.translate(lines)
+    assert [result.text for result in results[:5]] == lines[:5]
+    assert [result.status for result in results] == ["translated"] * 5 + ["empty", "translated"]
+    assert [[other.text for other in result.alternatives] for result in results[:5]] == [[line] for line in lines[:5]]
+
+
+def test_numbers_are_kept_on_request(german: Translator) -> None:
+    line = "Take 10mg of it 3 times on 5 days, 1,250 people did in 1999."
+    result = german.translate(line, protect=["numbers"])
+    assert sorted(re.findall(r"\d[\d.,]*\d|\d", result.text)) == sorted(["10", "3", "5", "1,250", "1999"])
+    assert "1,250" not in german.translate(line).text, "the control: Germans write 1.250"
+
+
+def test_failed_lines_keep_their_reason(german: Translator) -> None:
+    failed, fine = german.translate(["<b>{x}\0</b>", "{x}"])
+    assert (failed.source, failed.text, failed.status, failed.reason) == (
+        "<b>{x}\0</b>", "", "failed", "NUL at character 7",
+    )  # fmt: skip
+    assert fine.text == "{x}"
+
+
+def test_other_ways_to_translate_keep_spans_too(german: Translator) -> None:
+    line = "Hello {name}, you have <b>{count}</b> new messages. Please visit https://example.com."
+    for options in ({"sampling": True, "seed": 3}, {"attention": True, "beam": 1}):
+        result = german.translate(line, **options)  # type: ignore[call-overload]
+        for kept in ("{name}", "{count}", "https://example.com", "<b>", "</b>"):
+            assert result.text.count(kept) == 1, (options, result.text)
+        assert result.status == "translated"
+        assert (result.attention is not None) == ("attention" in options)
+
+
+def test_several_translations_of_a_line_keep_spans_each(german: Translator) -> None:
+    line = "Hello {name}. You have {count} new messages."
+    for options in ({"n_best": 4}, {"n_best": 3, "sampling": True, "beam": 3}):
+        result = german.translate(line, **options)  # type: ignore[call-overload]
+        assert result.alternatives[0].text == result.text
+        for other in result.alternatives:
+            assert other.text.count("{name}") == other.text.count("{count}") == 1
+
+
+def test_a_glossary_and_placeholders_work_together(german: Translator) -> None:
+    result = german.translate("{name} bought a new car for %s.", glossary=[("car", "Kraftfahrzeug")])
+    assert "Kraftfahrzeug" in result.text
+    assert result.text.count("{name}") == result.text.count("%s") == 1
+    assert result.status == "translated"
+
+
+def test_texts_of_documents_are_restored_with_their_marks(german: Translator) -> None:
+    parts: list[Parts] = [
+        ("The ", Mark(0, "open"), "red", Mark(0, "close"), " house of {name}."),
+        (Kept(0, "x = 1"),),
+        ("a\0b",),
+        ("Run ", Kept(7, "make"), " now."),
+    ]
+    results = list(german.stream_parts([parts]))
+    translations, own = zip(*results, strict=True)
+    assert own[0][:4] == ("Das ", Mark(0, "open"), "rote", Mark(0, "close"))
+    assert translations[0].source == "The red house of {name}."
+    assert translations[0].text.count("{name}") == 1
+    assert [each.number for each in own[3] if isinstance(each, Kept)] == [7]
+    assert own[1] == parts[1]
+    assert own[2] is None
+    assert [each.status for each in translations] == ["translated", "translated", "failed", "translated"]
+    for translation, found in zip(translations, own, strict=True):
+        assert translation.text == ("" if found is None else text_of(found)), "the record shows what the reader sees"
+    assert not re.search(r"\d", translations[0].text)
