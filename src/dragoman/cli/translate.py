@@ -28,7 +28,16 @@ from dragoman.cli.options import (
     TargetLanguage,
     Threads,
 )
-from dragoman.cli.translate_document import All, Columns, DocumentJob, Format, Fuzzy, Keys, document_format
+from dragoman.cli.translate_document import (
+    All,
+    Columns,
+    DocumentJob,
+    Format,
+    Fuzzy,
+    Keys,
+    document_format,
+    require_document,
+)
 from dragoman.cli.translate_folder import Into, RayAddress, Workers, is_folder, translate_folder
 from dragoman.errors import ConfigError, DataError, DiskError
 from dragoman.files import follow_link, is_stream
@@ -162,6 +171,10 @@ def command(
         raise ConfigError("--token-scores: are part of the JSON output; add --json")
     if confidence and not as_json:
         raise ConfigError("--confidence: is part of the JSON output; add --json, or use --min-confidence")
+    document = document_format(input, format)
+    about = {"keys": tuple(keys or ()), "columns": tuple(columns or ()), "all": all, "fuzzy": fuzzy}
+    if input is None or not input.is_dir():
+        require_document(document, input, format, about)
     settings: dict[str, Any] = {
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "shortlist": shortlist, "batch_size": batch_size,
@@ -195,14 +208,12 @@ def command(
     if glossary and sample:
         raise ConfigError("--glossary: not with --sample; leave one of them out")
     terms = translator.glossary(glossary) if glossary else None
-    document = document_format(input, format)
     if document is not None:
         assert input is not None
         if attention or options.n_best > 1:
             raise ConfigError(
                 "--input: a document has one translation and no pictures; leave out --n-best and --attention"
             )
-        about = {"keys": tuple(keys or ()), "columns": tuple(columns or ()), "all": all, "fuzzy": fuzzy}
         segments = DocumentJob(translator, options, terms, as_json, min_confidence)
         sys.exit(segments.write(input, output, document, about).finish(min_confidence))
     job = _Job(translator, options, as_json, attention, prefix, terms, min_confidence)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, suggestion
 from dragoman.files import is_stream, write_file
 
 if TYPE_CHECKING:
@@ -39,16 +39,24 @@ Fuzzy = Annotated[bool, typer.Option("--fuzzy", help="PO, XLIFF: mark translatio
 
 def document_format(input: Path | None, format: str | None) -> str | None:
     """The format of a document; None if the input is lines of text."""
-    if input is None or input.is_dir():
-        return None
     from dragoman.documents.formats import FORMATS, recognise
 
     if format is not None and format not in FORMATS:
-        from dragoman.errors import suggestion
-
         raise ConfigError(f"--format: {format!r} is unknown; {suggestion(format, FORMATS)}")
+    if input is None or input.is_dir():
+        return None
     found = format or recognise(input)
     return None if found == "text" else found
+
+
+def require_document(document: str | None, input: Path | None, format: str | None, about: dict[str, Any]) -> None:
+    """Refuse options that would have no effect."""
+    if input is None and format is not None:
+        raise ConfigError("--format: is that of a document; give it with --input")
+    names = {"keys": "--key", "columns": "--column", "all": "--all", "fuzzy": "--fuzzy"}
+    given = [names[name] for name, value in about.items() if value]
+    if document is None and given:
+        raise ConfigError(f"{given[0]}: says how to read a document; give one with --input")
 
 
 @dataclass(frozen=True)
