@@ -371,6 +371,18 @@ def test_ray_continues_after_the_driver_was_killed(command: Make, large: Path) -
 
 
 @pytest.mark.slow
+def test_terminated_ray_command_says_what_is_kept(command: Make, large: Path) -> None:
+    cluster = command("cluster")
+    process = cluster.start("--workers", "2", "--engine", "ray")
+    until(lambda: aside_of(cluster.output), process)
+    process.terminate()
+    _, told = process.communicate(timeout=LIMIT)
+    expected = [f"dragoman: {cluster.output}: terminated; no shards were finished"]
+    assert (process.returncode, told.splitlines()) == (143, expected)
+    assert set(files_of(cluster.output)) == {MANIFEST}
+
+
+@pytest.mark.slow
 def test_errors_on_ray_are_one_line(command: Make, large: Path) -> None:
     cluster = command("cluster")
     process = cluster.start("--target-language", "xyz", "--engine", "ray")

@@ -8,6 +8,8 @@ manifests.
 import json
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -27,7 +29,7 @@ def on_ray(job: Job, workers: int | None, address: str | None) -> Iterator["_Clu
     address = address or os.environ.get("RAY_ADDRESS")
     here = {"num_cpus": workers and workers * (job.threads or 1), "include_dashboard": False}
     try:
-        with _quiet():
+        with _quiet(), _own_signals():
             ray.init(address, log_to_driver=False, logging_level="ERROR", **({} if address else here))
     except (ConnectionError, ValueError) as error:
         raise ConfigError(f"--ray-address {address}: no cluster there ({error}); start one with `ray start`") from None
@@ -60,6 +62,19 @@ def _quiet() -> Iterator[None]:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Restore how this process handles SIGTERM: Ray would abort it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _located(job: Job) -> Job:
