@@ -55,7 +55,7 @@ def _alignment(source: str, target: str, belong: Callable[[int, int, str, str], 
         ]
     ).reshape(len(found[1]), len(found[0]))
     pieces = [PieceSpans(list(range(len(own))), [match.span() for match in own]) for own in found]
-    return Alignment(source, target, *pieces, weights)
+    return Alignment(source, target, pieces[0], pieces[1], weights)
 
 
 class Fake:
@@ -178,7 +178,7 @@ def test_an_attempt_that_fails_leaves_the_one_before_it() -> None:
 def test_failed_and_empty_lines_are_left_alone() -> None:
     line = protected("see {a} <b>x</b>")
     for status in ("failed", "empty"):
-        given_back = Translation(line.text, "", status, reason="why" if status == "failed" else "")  # type: ignore[arg-type]
+        given_back = Translation(line.text, "", status, reason="why" if status == "failed" else "")
         fake = Fake()
         (restored,) = restore_kept([line], [given_back], fake, align_by_order)
         assert fake.asked == []

@@ -23,7 +23,7 @@ def alignment(source: str, target: str, source_of: dict[int, int]) -> Alignment:
     for token, other in source_of.items():
         weights[token, other] = 1.0
     pieces = [PieceSpans(list(range(len(own))), own) for own in spans]
-    return Alignment(source, target, *pieces, weights)
+    return Alignment(source, target, pieces[0], pieces[1], weights)
 
 
 def linked(source: str, target: str, *pairs: tuple[str, str]) -> TokenLinks:
