@@ -35,7 +35,7 @@ class Echo:
     device = "cpu"
 
     def __init__(self, stop_at: int | None = None, engine: str = "plain") -> None:
-        self.records, self.windows, self.seeds, self._stop_at = 0, 0, set[int](), stop_at
+        self.records, self.starts, self.seeds, self._stop_at = 0, list[int](), set[int](), stop_at
         self._choice = SimpleNamespace(engine=engine, precision="float32")
 
     def options(self, **options: Any) -> DecodeConfig:
@@ -57,8 +57,8 @@ class Echo:
         advance: Callable[[int], None],
     ) -> Iterator[Translation]:
         self.seeds.add(options.seed)
+        self.starts.append(start)
         for window in windows:
-            self.windows += 1
             assert len(window) <= WINDOW
             for line in window:
                 self.records += 1
@@ -676,6 +676,7 @@ def test_every_shard_samples_with_its_own_seed(job: Job) -> None:
         translate(replace(job, output=job.output / str(len(seeds)), settings=settings), echo)
         seeds.append(echo.seeds)
     assert [len(each) for each in seeds] == [3, 3, 1]
+    assert echo.starts == [0, 3, 0, 3, 0, 3], "records are counted within their shard"
     assert not seeds[0] & seeds[1]
     (job.input / "0.txt").write_text("first\n")
     echo = Echo()
