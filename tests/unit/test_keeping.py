@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 import dragoman
 from dragoman import Translator
 from dragoman.config import PROTECTED
-from dragoman.decode.alignment import Alignment
+from dragoman.decode.alignment import Alignment, diagonal
 from dragoman.decode.keeping import Align, Restored, restore_kept, restored_line, unchanged_line
 from dragoman.decode.protected import Protected
 from dragoman.decode.protection import Protector
 from dragoman.decode.terms import Term
 from dragoman.decode.translation import Alternative, Translation
+from dragoman.decode.translator import PairError
 from dragoman.documents.document import Kept, Mark, Parts, text_of
 from dragoman.text.offsets import PieceSpans
 
@@ -54,8 +55,8 @@ def _alignment(source: str, target: str, belong: Callable[[int, int, str, str], 
             for row, own in enumerate(found[1])
         ]
     ).reshape(len(found[1]), len(found[0]))
-    pieces = [PieceSpans(list(range(len(own))), [match.span() for match in own]) for own in found]
-    return Alignment(source, target, pieces[0], pieces[1], weights)
+    sources, targets = (PieceSpans(list(range(len(own))), [match.span() for match in own]) for own in found)
+    return Alignment(source, target, sources, targets, weights)
 
 
 class Fake:
@@ -391,6 +392,42 @@ def test_several_translations_of_a_line_keep_spans_each(german: Translator) -> N
         assert result.alternatives[0].text == result.text
         for other in result.alternatives:
             assert other.text.count("{name}") == other.text.count("{count}") == 1
+
+
+def test_a_prefix_and_placeholders_work_together(german: Translator) -> None:
+    texts = ["Hello {name}, you have <b>{count}</b> new messages.", "{name} is here.", "The house."]
+    prefixes = ["Guten Tag {name}, Sie", "", "Unser"]
+    first, second, third = german.translate(texts, prefix=prefixes)
+    assert first.source == texts[0]
+    assert first.text.startswith("Guten Tag {name}, Sie haben ")
+    for kept in ("{name}", "{count}", "<b>", "</b>"):
+        assert first.text.count(kept) == 1, first.text
+    assert second.text.count("{name}") == 1
+    assert third.text.startswith("Unser")
+    assert [each.status for each in (first, second, third)] == ["translated"] * 3
+
+
+def test_tags_have_a_place_without_an_alignment(german: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = german.align_pieces
+
+    def refuse(sources: list[str], targets: list[str]) -> list[Alignment]:
+        if any("garden" in source for source in sources):
+            raise PairError(1, "out of memory")
+        return plain(sources, targets)
+
+    lines = ["The <b>red</b> house is old.", "The <b>old</b> garden is <i>green</i>."]
+    aligned = german.translate(lines)
+    monkeypatch.setattr(german, "align_pieces", refuse)
+    first, second = german.translate(lines)
+    assert first.text == aligned[0].text == "Das <b>rote</b> Haus ist alt."
+    assert second.text == "Der <b>alte</b> Garten ist <i>grün</i>."
+    assert second.status == "translated"
+
+
+def test_without_a_model_words_belong_together_in_order() -> None:
+    assert diagonal("a b c d", "x y").links == [(0, 0), (2, 1)]
+    assert diagonal("a b", "w x y z").links == [(0, 0), (0, 1), (1, 2), (1, 3)]
+    assert diagonal("", "x").links == diagonal("a", "").links == []
 
 
 def test_a_glossary_and_placeholders_work_together(german: Translator) -> None:

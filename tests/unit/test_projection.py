@@ -22,8 +22,8 @@ def alignment(source: str, target: str, source_of: dict[int, int]) -> Alignment:
     weights = np.zeros((len(spans[1]), len(spans[0])))
     for token, other in source_of.items():
         weights[token, other] = 1.0
-    pieces = [PieceSpans(list(range(len(own))), own) for own in spans]
-    return Alignment(source, target, pieces[0], pieces[1], weights)
+    sources, targets = (PieceSpans(list(range(len(own))), own) for own in spans)
+    return Alignment(source, target, sources, targets, weights)
 
 
 def linked(source: str, target: str, *pairs: tuple[str, str]) -> TokenLinks:

@@ -115,6 +115,16 @@ class Alignment:
         return links(self.word_weights)
 
 
+def diagonal(source: str, target: str) -> Alignment:
+    """Words that stand equally far in both texts attend to each other: where a model says nothing."""
+    sources, targets = (PieceSpans([], word_spans(text)) for text in (source, target))
+    count, others = len(targets.spans), len(sources.spans)
+    weights = np.zeros((count, others))
+    if others:
+        weights[np.arange(count), np.arange(count) * others // max(count, 1)] = 1.0
+    return Alignment(source, target, sources, targets, weights)
+
+
 def _members(pieces: Sequence[Span], words: Sequence[Span]) -> Array:
     """[word, piece]: 1 where they overlap."""
     if not words or not pieces:

@@ -78,6 +78,14 @@ class Protected:
     def text_with_stand_ins(self) -> str:
         return "".join(self._texts(self.stand_ins))
 
+    def with_stand_ins(self, text: str) -> str:
+        """A text with stand-ins for the kept words that it has, such as the beginning of a translation."""
+        located = self.locate(text, self.spellings)
+        stand_in_of = dict(zip(self.kept, self.stand_ins, strict=True))
+        for start, end, kept in reversed(located.found):
+            text = text[:start] + stand_in_of[kept] + text[end:]
+        return text
+
     def _texts(self, spellings: Sequence[str]) -> list[str]:
         """What a model sees of each part. A space keeps words apart that only a mark separates, kept words from each
         other, and stand-ins from letters and digits."""

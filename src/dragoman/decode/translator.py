@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -106,6 +106,7 @@ class _Window:
 
 
 Combination = list[Hypothesis]  # one for each piece of a line
+TranslateAgain = Callable[[list[str], TermsIn], list[Translation]]
 
 
 class PairError(DataError):
@@ -327,10 +328,22 @@ class Translator:
             raise ConfigError(f"prefix: {len(prefixes)} for {len(texts)} texts; give one for each")
         if any(prefixes):
             self._require_spelling("prefix")
-        with self.inference(options.threads):
-            window = self._prepare(texts, options)
-            outcomes = self._search(self._jobs(window.pieces, options, 0, prefixes), window.pieces, options)
-            return self._assemble_all(window, outcomes, attention, options, terms_in, prefixes)
+
+        def translate(texts: Sequence[str], terms_in: TermsIn, prefixes: Sequence[str]) -> list[Translation]:
+            with self.inference(options.threads):
+                window = self._prepare(texts, options)
+                outcomes = self._search(self._jobs(window.pieces, options, 0, prefixes), window.pieces, options)
+                return self._assemble_all(window, outcomes, attention, options, terms_in, prefixes)
+
+        lines = _protected(texts, Protector(options.protect)) if options.protect else {}
+        shown = [lines[number].text if number in lines else text for number, text in enumerate(texts)]
+        results = translate(shown, terms_in, prefixes)
+        for number, line in lines.items():  # one by one: each has its own prefix
+            own = [line.with_stand_ins(prefixes[number])]
+            again = functools.partial(translate, prefixes=own)
+            (restored,) = self._restore([line], [results[number]], again, terms_in)
+            results[number] = restored_line(texts[number], line, restored)
+        return results
 
     def options(self, **options: Unpack[DecodeOptions]) -> DecodeConfig:
         """The model's own decoding settings with some replaced."""
@@ -508,7 +521,7 @@ class Translator:
             advance(len(lines) - len(worded))
             own = [lines[number] for number in worded]
             first = self._translate_window([line.text for line in own], options, False, 0, advance, terms_in)
-            found = self._restore(own, first, options, False, terms_in)
+            found = self._restore(own, first, self._again(options, attention=False), terms_in)
             for number, (translation, own_parts, _) in zip(worded, found, strict=True):
                 is_failed = translation.status == "failed"
                 parts = None if is_failed else without_own(own_parts, lines[number].originals)
@@ -659,7 +672,7 @@ class Translator:
             texts[number] = ""  # nothing to translate
         results = self._translate_window(texts, options, attention, start, advance, terms_in)
         first = [results[number] for number in worded]
-        restored = iter(self._restore(list(worded.values()), first, options, attention, terms_in))
+        restored = iter(self._restore(list(worded.values()), first, self._again(options, attention), terms_in))
         for number, line in found.items():
             source = _text_of(lines[number])
             if number in worded:
@@ -669,19 +682,30 @@ class Translator:
         return results
 
     def _restore(
-        self,
-        lines: list[Protected],
-        translations: list[Translation],
-        options: DecodeConfig,
-        attention: bool,
-        terms_in: TermsIn,
+        self, lines: list[Protected], translations: list[Translation], again: TranslateAgain, terms_in: TermsIn
     ) -> list[Restored]:
+        """Put back what each line keeps. `again` translates texts in which the terms they ask for must appear."""
+
         def translate(texts: list[str], terms: list[Term]) -> list[Translation]:
             stand_ins = Glossary(terms)
-            both: TermsIn = (lambda text: [*terms_in(text), *stand_ins.terms_in(text)]) if terms else terms_in
-            return self._translate_window(texts, options, attention, terms_in=both)
+            return again(texts, (lambda text: [*terms_in(text), *stand_ins.terms_in(text)]) if terms else terms_in)
 
-        return restore_kept(lines, translations, translate, self.align_pieces)
+        return restore_kept(lines, translations, translate, self._align_if_possible)
+
+    def _again(self, options: DecodeConfig, attention: bool) -> TranslateAgain:
+        return lambda texts, terms_in: self._translate_window(texts, options, attention, terms_in=terms_in)
+
+    def _align_if_possible(self, sources: list[str], targets: list[str]) -> "list[Alignment]":
+        """In order, where a model does not look back at the source or cannot take a pair."""
+        from dragoman.decode.alignment import diagonal
+
+        try:
+            return self.align_pieces(sources, targets)
+        except (ConfigError, PairError):
+            if len(sources) == 1:
+                return [diagonal(sources[0], targets[0])]
+            pairs = zip(sources, targets, strict=True)
+            return [self._align_if_possible([source], [target])[0] for source, target in pairs]
 
     def _translate_window(
         self,
