@@ -151,6 +151,12 @@ def test_lost_words_stand_apart_from_others(line: str, expected: str) -> None:
     assert result.status == "altered"
 
 
+def test_an_element_goes_with_the_word_that_it_keeps() -> None:
+    """Attention may say otherwise: here the first word belongs to the first."""
+    (result,) = lines_of(Fake(lambda text: "hier ist {n}"), "<b>{n}</b> is here")
+    assert result.text == "hier ist <b>{n}</b>"
+
+
 def test_a_line_of_which_nothing_is_left_has_its_kept_words() -> None:
     (result,) = lines_of(Fake(lose, lose, lambda text: ""), "x {n}")
     assert (result.text, result.status) == ("{n}", "altered")

@@ -62,6 +62,7 @@ def best_of_all(engine: Engine, source: list[int], wanted: Sequence[Phrase], opt
         [phrase((5, 6), (7,)), phrase((8,))],
         [phrase((4, 4), extends=frozenset({4, 5}))],
         [phrase((6,), once=True), phrase((7, 6), (4,))],
+        [phrase((4, 4), once=True)],
         [Phrase((Form((5,), frozenset({SPECIAL["start"], 8})),))],
     ],
 )  # fmt: skip
@@ -130,6 +131,17 @@ def test_a_phrase_is_met_when_its_word_ends() -> None:
     again = phrases.advance(ended, 7)
     assert again is not None
     assert phrases.are_met(again), "only what follows at once extends a word"
+
+
+def test_a_phrase_that_must_appear_once_cannot_be_written_again() -> None:
+    for once in (True, False):
+        phrases = Phrases([phrase((5, 6), once=once)])
+        progress: Progress | None = Progress(2)
+        for new in (5, 6, 8, 5):
+            assert progress is not None
+            progress = phrases.advance(progress, new)
+        assert progress is not None
+        assert (phrases.advance(progress, 6) is None) == once
 
 
 # Terms

@@ -83,18 +83,27 @@ class Phrases:
                 return None
             if number not in met:
                 just_met.add(number)
-        under_way = {(number, missing) for number, missing in under_way if missing and number not in met | just_met}
+        under_way = {
+            (number, missing)
+            for number, missing in under_way
+            if missing and (number not in met | just_met or self._phrases[number].once)
+        }
         return Progress(new, frozenset(met | just_met), frozenset(under_way), frozenset(just_met))
 
     def wanted(self, progress: Progress) -> set[int]:
         """The ids that would write more of the phrases."""
-        if progress.under_way:
-            return {missing[0] for _, missing in progress.under_way}
+        started = {missing[0] for number, missing in progress.under_way if number not in progress.met}
+        if started:
+            return started
         return {form.ids[0] for number, form in self._forms if number not in progress.met and form.follows is None}
 
     def written(self, progress: Progress) -> int:
         """How many ids of the phrases are there: those of whole phrases, and of the one that is furthest under way."""
-        started = (len(self._phrases[number].forms[0].ids) - len(missing) for number, missing in progress.under_way)
+        started = (
+            len(self._phrases[number].forms[0].ids) - len(missing)
+            for number, missing in progress.under_way
+            if number not in progress.met
+        )
         return sum(len(self._phrases[number].forms[0].ids) for number in progress.met) + max(0, *started, 0)
 
     def are_met(self, progress: Progress) -> bool:
