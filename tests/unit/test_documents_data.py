@@ -343,7 +343,7 @@ def test_rows_are_what_the_csv_module_reads(rows: list[list[str]], quoting: int,
         assert new[1].count(changed) >= lines.count(None)
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", ['"a,', '"a\n', 'a,""b,', '"', '"",', 'a"', '""""a,', "a\r"])
 def test_hostile_tables_take_linear_time(unit: str, count: int) -> None:
     content = (unit * count).encode()

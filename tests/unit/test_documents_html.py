@@ -254,8 +254,8 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_hostile_pages_take_linear_time(unit: str, count: int) -> None:
-    content = (unit * count).encode()  # at the larger count quadratic time would be hours
+    content = (unit * count).encode()  # at the larger count quadratic time would be many minutes
     check_round_trip(html.parse(content, OPTIONS), content)

@@ -288,13 +288,15 @@ def judged(source: str) -> list[str]:
     return ["".join(text.split()) for text in kept]
 
 
+ODD = re.compile(
+    r"""\A---|~~~|\\<http|\\ +\n|\]: /url\n[^\n]|`[^`]*\n[ \t]+"""
+    r"""|(?m:^(?:    |\t)[ \t]*>)|(?m:^(?:    |\t).*\|)|(?m:^[ \t]*#.*\n.*\|)"""
+)
+
+
 def is_comparable(source: str) -> bool:
     """Leave out HTML blocks, which are read as HTML here, and what markdown-it-py reads otherwise than CommonMark."""
-    odd = (
-        r"\A---|~~~|\\<http|\\ +\n|(?m:^(?:    |\t)[ \t]*>)|(?m:^(?:    |\t).*\|)|`[^`]*\n[ \t]+"
-        r"|(?m:^[ \t]*#.*\n.*\|)|\]: /url\n[^\n]"
-    )
-    return not re.search(odd, source) and all(token.type != "html_block" for token in JUDGE.parse(source))
+    return not ODD.search(source) and all(token.type != "html_block" for token in JUDGE.parse(source))
 
 
 @given(soup)
@@ -359,10 +361,10 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1_000, pytest.param(30_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_hostile_pages_take_linear_time(unit: str, count: int) -> None:
-    content = (unit * count + "end").encode()  # at the larger count quadratic time would be hours
+    content = (unit * count + "end").encode()  # at the larger count quadratic time would be many minutes
     check_round_trip(markdown.parse(content, OPTIONS), content)
     nested = ("[" * count + "a" + "]" * count + "(b)" * count).encode()
     check_round_trip(markdown.parse(nested, OPTIONS), nested)

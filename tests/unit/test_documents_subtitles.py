@@ -174,7 +174,7 @@ def test_any_subtitles_survive_and_take_translations(head: str, pieces: list[str
     ]
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", ["<i ", "- a\n", "ab ", "{\\a", "<i>a", "1:", "\n", "0" * 9, "00:00:01,000 --> "])
 def test_hostile_subtitles_take_linear_time(unit: str, count: int) -> None:
     content = ("1\n00:00:01,000 --> 00:00:02,000\nword " + unit * count).encode()

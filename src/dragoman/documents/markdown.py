@@ -74,7 +74,7 @@ def _slots(source: str, block: Block, labels: Container[str], lines: list[int]) 
     opened = {piece.name: piece.end for piece in pieces if piece.kind == "open"}
     markup = {piece.start: token(piece) for piece in pieces if piece.kind != "text"}
     writer = _Writer(
-        _kind(source, block),
+        _kind(source, block, lines),
         {mark: markup[start] for mark, (start, _) in run.markup.items()},
         [token(piece) for piece in _cut(pieces, 0, run.start)],
         [token(piece) for piece in _cut(pieces, run.end, len(text))],
@@ -84,10 +84,10 @@ def _slots(source: str, block: Block, labels: Container[str], lines: list[int]) 
     yield Slot(in_source(0), in_source(len(text)), segment, writer)
 
 
-def _kind(source: str, block: Block) -> str:
+def _kind(source: str, block: Block, lines: list[int]) -> str:
     """A cell that no bar stands before is a kind of its own: it could begin another block."""
     start = block.lines[0][0]
-    line = max(source.rfind("\n", 0, start), source.rfind("\r", 0, start)) + 1
+    line = lines[bisect.bisect_right(lines, start) - 1]
     return "first cell" if block.kind == "cell" and "|" not in source[line:start] else block.kind
 
 
@@ -132,13 +132,16 @@ class _Writer:
                 for part in parts
             ]
         )
-        spellings = [
-            _escape(tokens, "|" if "cell" in self.block else ""),
-            escaped := self._escape_all(tokens),
-            _use_tags(escaped),
-        ]
-        spelling = next((each for each in spellings if self._reads_back(each)), escaped)
-        return "".join(token.written for token in [*self.before, *spelling, *self.after])
+        plain = _escape(tokens, "|" if "cell" in self.block else "")
+        if self._reads_back(plain):
+            return self._join(plain)
+        escaped = self._escape_all(tokens)
+        tagged = _use_tags(escaped)
+        needs_tags = not self._reads_back(escaped) and self._reads_back(tagged)
+        return self._join(tagged if needs_tags else escaped)
+
+    def _join(self, tokens: list[_Token]) -> str:
+        return "".join(token.written for token in [*self.before, *tokens, *self.after])
 
     def _escape_all(self, tokens: list[_Token]) -> list[_Token]:
         escaped = _escape(tokens, _ESCAPED + {"heading": "#", "paragraph": ""}.get(self.block, "|"))
