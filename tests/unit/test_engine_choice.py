@@ -186,7 +186,7 @@ def test_the_translator_names_its_choice() -> None:
     assert translator.options(batch_size=0).batch_size == 32
     assert translator.choice_for(translator.options(beam=100)) == translator.choice
     for own in (translator.options(sampling=True), translator.options(beam=101)):
-        reason = "the CPU engine has no sampling, constraints, head masks or beams wider than 100"
+        reason = "the CPU engine has no sampling, head masks or beams wider than 100"
         assert translator.choice_for(own) == EngineChoice("plain", "float32", reason)
         assert own.batch_size == 64
 

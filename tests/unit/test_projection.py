@@ -155,6 +155,14 @@ def test_siblings_never_overlap() -> None:
     assert projected("<x>one two</x> <y>three four</y>", target, *pairs) == "<x>a c b</x> <y>d</y>"
 
 
+def test_an_element_stays_inside_the_one_around_it() -> None:
+    pairs = [("one", "eins"), ("two", "zwei"), ("x", "x"), ("y", "y"), ("three", "drei")]
+    assert projected("<a>one two <b>three</b></a> x y", "eins zwei x y drei", *pairs) == (
+        "<a>eins zwei<b></b></a> x y drei"
+    )
+    assert projected("<a>one two <b/>three</a> x y", "eins zwei x y drei", *pairs) == "<a>eins zwei<b/></a> x y drei"
+
+
 def test_punctuation_stays_with_its_element() -> None:
     pairs = [("no", "nein"), ("yes", "ja")]
     assert projected("<a>no!</a> yes", "nein! ja", *pairs) == "<a>nein!</a> ja"

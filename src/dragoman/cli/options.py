@@ -70,7 +70,9 @@ SearchPrecision = Annotated[
     str,
     typer.Option(help="auto, float32, bfloat16 or int8; auto: bfloat16 on a GPU, int8 for int8 weights on a CPU."),
 ]
-Engine = Annotated[str, typer.Option(help="auto, plain, cuda or cpu; `dragoman info` names the one auto takes.")]
+Engine = Annotated[
+    str, typer.Option(help="auto, plain, cuda or cpu; `dragoman info` names auto's. For folders also ray.")
+]
 Threads = Annotated[
     int | None, typer.Option(metavar="N", help="CPU threads; by default one per core, one for a small model.")
 ]

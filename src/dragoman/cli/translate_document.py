@@ -56,7 +56,8 @@ def require_document(document: str | None, input: Path | None, format: str | Non
     names = {"keys": "--key", "columns": "--column", "all": "--all", "fuzzy": "--fuzzy"}
     given = [names[name] for name, value in about.items() if value]
     if document is None and given:
-        raise ConfigError(f"{given[0]}: says how to read a document; give one with --input")
+        what = "a document or a folder" if given[0] == "--column" else "a document"
+        raise ConfigError(f"{given[0]}: says how to read {what}; give one with --input")
 
 
 @dataclass(frozen=True)

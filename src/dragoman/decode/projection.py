@@ -134,7 +134,7 @@ def _placed(
     place = start
     for first, last, element in stretches:
         first = max(place, first)
-        last = max(first, min(end, last))
+        last = max(first, last)
         first = last - len(target[first:last].lstrip())  # what begins later than planned still begins with a word
         parts += [target[place:first], element.opening]
         if element.closing is not None:
