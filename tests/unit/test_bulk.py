@@ -665,6 +665,11 @@ def test_shard_that_kills_its_workers_is_given_up(job: Job) -> None:
     assert translate(job).done == 0, "what lost workers left is removed"
 
 
+def test_several_workers_start_with_the_largest_shards(job: Job) -> None:
+    write_three(job)
+    assert bulk.largest_first(["a.txt", "b/c.txt", "d.txt"], job.input) == ["b/c.txt", "d.txt", "a.txt"]
+
+
 # Sampling
 
 

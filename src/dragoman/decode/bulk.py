@@ -460,6 +460,11 @@ def _in_threads(function: Callable[[str], Any], names: Sequence[str]) -> list[An
         return list(threads.map(function, names))
 
 
+def largest_first(names: Iterable[str], folder: Path) -> list[str]:
+    """For several workers: none is left with a large shard when the others are done."""
+    return sorted(names, key=lambda name: -(folder / name).stat().st_size)
+
+
 @contextmanager
 def in_this_process(job: Job) -> Iterator["OneProcess"]:
     yield OneProcess(ShardTranslator(job))

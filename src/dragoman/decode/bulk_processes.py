@@ -14,10 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman import errors
-from dragoman.decode.bulk import Entry, Job, ShardTranslator
+from dragoman.decode.bulk import Entry, Job, ShardTranslator, largest_first
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.machine import default_threads, find_device
 from dragoman.progress import Advance
@@ -58,7 +59,7 @@ def in_processes(jobs: Sequence[Job]) -> Iterator["_Processes"]:
                 process.start()
                 theirs.close()
                 workers.append(_Worker(process, ours))
-        yield _Processes(workers)
+        yield _Processes(workers, jobs[0].input)
     finally:
         for worker in workers:
             worker.connection.close()
@@ -81,7 +82,8 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 class _Processes:
-    def __init__(self, workers: Sequence[_Worker]) -> None:
+    def __init__(self, workers: Sequence[_Worker], folder: Path) -> None:
+        self._folder = folder
         self._workers = {worker.connection: worker for worker in workers}
         self.made_from: Mapping[str, Any]
         self.made_from, *others = (self._receive(worker.connection)[1] for worker in workers)
@@ -90,7 +92,7 @@ class _Processes:
                 raise ConfigError("--workers: the devices differ in engine or precision; give --device or --precision")
 
     def translate(self, names: Sequence[str], advance: Advance) -> Iterator[Entry]:
-        waiting = deque(names)
+        waiting = deque(largest_first(names, self._folder))
         busy: set[Connection[Any, Any]] = set()
 
         def give(connection: "Connection[Any, Any]") -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import errors
-from dragoman.decode.bulk import Entry, Job, ShardTranslator
+from dragoman.decode.bulk import Entry, Job, ShardTranslator, largest_first
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.progress import Advance
 
@@ -117,9 +117,9 @@ class _Cluster:
             return
         data = self._ray.data
         data.DataContext.get_current().enable_progress_bars = False
-        # the largest first: at the end, no worker is left with a large one
-        largest_first = sorted(names, key=lambda name: -(self._job.input / name).stat().st_size)
-        shards = data.from_items([{"name": name} for name in largest_first], override_num_blocks=len(names))
+        shards = data.from_items(
+            [{"name": name} for name in largest_first(names, self._job.input)], override_num_blocks=len(names)
+        )
         entries = shards.map(
             _Actor,
             fn_constructor_args=(self._job, json.dumps(self.made_from)),
