@@ -3,8 +3,10 @@
 A killed process loses nothing that it wrote, so kills cannot test this; the order of the calls can.
 """
 
+import gzip
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -169,3 +171,15 @@ def test_resumable_output_is_synced_before_it_is_counted_or_renamed(
         assert synced(events, partial) < renamed(events, state)
         kept.add("two\n", 1, {})
     check_file(events, output)
+
+
+def test_compressed_output_has_the_same_bytes_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    for now in (1e9, 2e9):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        output = tmp_path / f"{now:.0f}.gz"
+        with resumable(output, {}, 1) as kept:
+            kept.add("a line\n", 1, {})
+        written.append(output.read_bytes())
+    assert written[0] == written[1]
+    assert gzip.decompress(written[0]) == b"a line\n"

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from dragoman import files
 from dragoman.cli import interrupts
-from dragoman.data.corpus import OPENERS
+from dragoman.data.shards import COMPRESSORS, compressing
 from dragoman.errors import ConfigError, DiskError, Stopped
 
 
@@ -107,13 +107,14 @@ class Resumable:
 
     def publish(self) -> None:
         """Give the complete output its name, compressed if the name asks for it."""
-        whole, opener = self._partial, OPENERS.get(self._output.suffix.lower())
-        if opener is not None:
+        whole = self._partial
+        if self._output.suffix.lower() in COMPRESSORS:
             whole = self._packed
-            with self._partial.open("rb") as plain, opener(whole, "wb") as packed:
-                shutil.copyfileobj(plain, packed)
-            with whole.open("rb") as packed:
-                os.fsync(packed.fileno())
+            with self._partial.open("rb") as plain, whole.open("wb") as file:
+                with compressing(file, self._output.name) as packed:
+                    shutil.copyfileobj(plain, packed)
+                file.flush()
+                os.fsync(file.fileno())
         files.after("write", whole)
         if os.name == "nt" and self._file is not None:
             self._file.close()  # Windows cannot rename an open file
