@@ -50,6 +50,7 @@ def test_heads_are_chosen_from_the_pairs_and_reported(quick_run: Path, tmp_path:
     assert done.stdout.count("\n") == 60
 
 
+@pytest.mark.slow
 def test_two_models_are_combined(quick_run: Path, files: tuple[Path, Path]) -> None:
     translator = dragoman.load(quick_run, device="cpu", engine="plain")
     forward = translator.align(SOURCES, TARGETS)
@@ -79,6 +80,7 @@ def test_a_reference_gives_the_error_rate(quick_run: Path, files: tuple[Path, Pa
     assert json.loads(own.read_text().splitlines()[0])["source"] == "a b c"
 
 
+@pytest.mark.slow
 def test_errors_are_one_line(quick_run: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
     source, target = files
     command: list[str | Path] = ["align", "--model", quick_run, source, target]

@@ -82,6 +82,7 @@ def test_markdown_subtitles_and_tables_are_translated_in_place(tmp_path: Path) -
     assert rows[2].endswith(",x")
 
 
+@pytest.mark.slow
 def test_a_segment_that_fails_keeps_its_source(tmp_path: Path) -> None:
     content = (
         '{"title": "The house is red.", "bad": "A bad\\u0000 word {x}.", "items": [{"title": "For %s {x}.", "n": 5}]}\n'

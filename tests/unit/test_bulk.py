@@ -308,6 +308,7 @@ def write_wide(path: Path, count: int) -> None:
         write_lines(path, *map(json.dumps, wide_rows(count)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_memory_does_not_grow_with_the_shard(name: str, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     for constant, value in (("WINDOW_BYTES", 1 << 15), ("READ_BYTES", 1 << 15), ("ROW_GROUP", 256)):

@@ -183,6 +183,7 @@ def test_confidence_is_computed_from_the_features_on_request(copied: Path) -> No
     assert translator.translate("a b c", confidence=True).token_scores == ()
 
 
+@pytest.mark.slow
 def test_the_command_calibrates_and_translate_marks_lines(copied: Path, tmp_path: Path) -> None:
     chance = np.random.default_rng(1)
     lines = [" ".join(chance.choice(list("abcdefgh"), size=chance.integers(1, 9))) for _ in range(120)]

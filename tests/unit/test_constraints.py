@@ -233,6 +233,7 @@ def test_options_hold_in_a_trained_model(german: Translator) -> None:
     assert begun[1].text == free.text
 
 
+@pytest.mark.slow
 def test_constraints_run_in_the_cpu_engine_as_in_the_plain_one() -> None:
     engines = [dragoman.load("en-de", "cpu", "float32", engine=engine) for engine in ("cpu", "plain")]
     texts = ["The house is big and the house is old.", "No, no, no, no!", "I know that he is here."]

@@ -129,6 +129,7 @@ def test_models_with_other_vocabularies_are_refused(quick_run: Path, tmp_path: P
         dragoman.load(quick_run, "cpu", ensemble=[changed])
 
 
+@pytest.mark.slow
 def test_the_command_translates_with_an_ensemble(quick_run: Path, other: Path) -> None:
     words = ["translate", "--model", str(quick_run), "a b c", "--json", "--beam", "2"]
     done = shared_server().run([*words, "--ensemble", str(other)])

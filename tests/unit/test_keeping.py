@@ -346,6 +346,7 @@ def test_tags_go_with_their_words(german: Translator) -> None:
     assert re.sub(r"<.*?>", "", german.translate("The <i>red</i> house is <b>very</b> old.").text) == plain
 
 
+@pytest.mark.slow
 def test_tags_may_span_sentences_and_pieces(german: Translator) -> None:
     line = "I see <b>the house. The house</b> is red. <i>It is old.</i>"
     result = german.translate(line)
@@ -381,6 +382,7 @@ def test_failed_lines_keep_their_reason(german: Translator) -> None:
     assert fine.text == "{x}"
 
 
+@pytest.mark.slow
 def test_other_ways_to_translate_keep_spans_too(german: Translator) -> None:
     line = "Hello {name}, you have <b>{count}</b> new messages. Please visit https://example.com."
     for options in ({"sampling": True, "seed": 3}, {"attention": True, "beam": 1}):
@@ -391,6 +393,7 @@ def test_other_ways_to_translate_keep_spans_too(german: Translator) -> None:
         assert (result.attention is not None) == ("attention" in options)
 
 
+@pytest.mark.slow
 def test_several_translations_of_a_line_keep_spans_each(german: Translator) -> None:
     line = "Hello {name}. You have {count} new messages."
     for options in ({"n_best": 4}, {"n_best": 3, "sampling": True, "beam": 3}):

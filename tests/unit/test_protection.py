@@ -210,10 +210,10 @@ def seconds(unit: str, length: int) -> float:
     return time.process_time() - start
 
 
-@pytest.mark.parametrize("unit", [*HOSTILE, *(pytest.param(unit, marks=pytest.mark.slow) for unit in MORE_HOSTILE)])
+@pytest.mark.parametrize("unit", [*HOSTILE, *MORE_HOSTILE])
 def test_hostile_lines_take_linear_time(unit: str) -> None:
-    """A quadratic scan takes 64 times as long for eight times the length, and minutes for most of these."""
-    assert seconds(unit, 200_000) < 8 * 3 * max(seconds(unit, 25_000), 0.02)
+    """A quadratic scan takes minutes for most of these, a linear one well below a second."""
+    assert seconds(unit, 200_000) < 20
 
 
 # What a model sees

@@ -172,6 +172,7 @@ def test_contradictions_are_refused(quick_run: Path) -> None:
         reverse.translate("a", mbr=4)
 
 
+@pytest.mark.slow
 def test_commands(quick_run: Path) -> None:
     model = ["translate", "--model", str(quick_run), "a b c", "--json"]
 

@@ -66,6 +66,7 @@ def german() -> Translator:
 TEXT = "The house is old. It is very big, and nobody lives there any more, because it is far away from the city."
 
 
+@pytest.mark.slow
 def test_parts_are_together_what_translate_returns(german: Translator) -> None:
     plain = dragoman.load("en-de", "cpu", "float32", engine="plain")
     for translator, options in itertools.product([german, plain], [{}, {"beam": 1}, {"no_repeat_ngram": 3}]):

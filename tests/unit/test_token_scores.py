@@ -77,6 +77,7 @@ def test_token_scores_only_on_request(translator: Translator) -> None:
     assert (full.text, full.score) == (plain.text, plain.score)
 
 
+@pytest.mark.slow
 def test_command_prints_token_scores_in_json_only(quick_run: Path) -> None:
     shown = shared_server().run(["translate", "--model", str(quick_run), "a b", "--json", "--token-scores"])
     record = json.loads(shown.stdout)
