@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -401,6 +402,22 @@ def test_several_translations_of_a_line_keep_spans_each(german: Translator) -> N
         assert result.alternatives[0].text == result.text
         for other in result.alternatives:
             assert other.text.count("{name}") == other.text.count("{count}") == 1
+
+
+def test_a_piece_searched_again_may_have_fewer_samples(german: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    search, searched = german._run_with_phrases, []
+
+    def first_only(*arguments: Any) -> Any:
+        found = search(*arguments)
+        searched.extend(found)
+        return [own[:1] for own in found]
+
+    monkeypatch.setattr(german, "_run_with_phrases", first_only)
+    options: dict[str, Any] = {"sampling": True, "temperature": 2.0, "beam": 3, "n_best": 3}
+    result = german.translate("It is late. Hello {name}, see %s.", **options)
+    assert searched, "the control: samples this wild lose something"
+    assert [other.text for other in result.alternatives] == [result.text]
+    assert result.text.count("{name}") == result.text.count("%s") == 1
 
 
 def test_a_prefix_and_placeholders_work_together(german: Translator) -> None:

@@ -1173,9 +1173,9 @@ def _details(
     options: DecodeConfig,
     calibration: Calibration | None = None,
 ) -> Details:
-    """The rest of a line's translation, from the hypotheses of each piece, their own texts and that of the line."""
     if options.sampling and not options.mbr:
-        combinations = [[*samples] for samples in zip(*choices, strict=True)]
+        # a piece that was searched again, for a term, may have fewer
+        combinations = [[*samples] for samples in zip(*choices, strict=False)]
     else:
         combinations = best_combinations(choices, options.n_best)
     rows = [hypothesis.ids for combination in combinations[1:] for hypothesis in combination]
