@@ -404,6 +404,7 @@ def test_several_translations_of_a_line_keep_spans_each(german: Translator) -> N
             assert other.text.count("{name}") == other.text.count("{count}") == 1
 
 
+@pytest.mark.slow
 def test_a_piece_searched_again_may_have_fewer_samples(german: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     search, searched = german._run_with_phrases, []
 

@@ -1173,6 +1173,7 @@ def _details(
     options: DecodeConfig,
     calibration: Calibration | None = None,
 ) -> Details:
+    """The rest of a line's translation, from the hypotheses of each piece, their own texts and that of the line."""
     if options.sampling and not options.mbr:
         # a piece that was searched again, for a term, may have fewer
         combinations = [[*samples] for samples in zip(*choices, strict=False)]
