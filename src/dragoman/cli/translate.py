@@ -352,8 +352,9 @@ class _Job:
 
 
 def is_to_review(translation: "Translation", min_confidence: float | None) -> bool:
-    """Whether it failed or its confidence is too low; never a blank line."""
-    if min_confidence is None or translation.status == "empty":
+    """Whether it failed or its confidence is too low; never a line without words."""
+    has_no_words = translation.status == "empty" or (translation.status == "translated" and not translation.tokens)
+    if min_confidence is None or has_no_words:
         return False
     return translation.confidence is None or translation.confidence < min_confidence
 

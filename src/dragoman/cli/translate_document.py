@@ -71,7 +71,7 @@ class DocumentJob:
     min_confidence: float | None = None  # a segment below it is to be reviewed
 
     def write(self, input: Path, output: Path | None, format: str, about: dict[str, Any]) -> "Tally":
-        from dragoman.cli.translate import Tally
+        from dragoman.cli.translate import Tally, opened
         from dragoman.documents.document import Options
         from dragoman.documents.formats import ARCHIVES, parse_document
 
@@ -84,8 +84,9 @@ class DocumentJob:
         tally = Tally("segments")
         content = document.render(self._translations(document, tally))
         if output is None:
-            sys.stdout.buffer.write(content)
-            sys.stdout.flush()
+            with opened(None) as stream:
+                stream.flush()
+                stream.buffer.write(content)
         elif is_stream(output):
             output.write_bytes(content)
         else:

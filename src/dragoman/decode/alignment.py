@@ -264,7 +264,7 @@ def _grow_diag_final_and(forward: set[Link], backward: set[Link]) -> set[Link]:
         growing = False
         for source, target in sorted(found):
             for near in ((source + i, target + j) for i, j in NEIGHBOURS):
-                if near in either - found and (near[0] not in sources or near[1] not in targets):
+                if near in either and near not in found and (near[0] not in sources or near[1] not in targets):
                     add(near)
                     growing = True
     for direction in (forward, backward):

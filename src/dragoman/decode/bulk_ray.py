@@ -85,6 +85,7 @@ def _located(job: Job) -> Job:
         input=job.input.resolve(),
         output=job.output.resolve(),
         model=str(model.resolve()) if model.is_dir() else job.model,
+        glossary=None if job.glossary is None else job.glossary.resolve(),
     )
 
 

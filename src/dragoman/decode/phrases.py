@@ -130,15 +130,15 @@ class _Candidate(NamedTuple):
 class _Sentence:
     """The search for one sentence."""
 
-    def __init__(self, number: int, limit: int, phrases: Phrases, start: int) -> None:
-        self.number, self._limit, self.phrases = number, limit, phrases
+    def __init__(self, limit: int, phrases: Phrases, start: int, beam: int) -> None:
+        self._limit, self.phrases = limit, phrases
+        # its own, so that other sentences of the batch change nothing
+        self.width = max(beam, min(WIDEST, beam * (1 + phrases.num_ids)))
         self.paths = [_Path((), (), Progress(start))]
         self.finished: list[Hypothesis] = []
         self._full_at: int | None = None  # the length at which the finished list was full
 
-    def grow(
-        self, candidates: Sequence[tuple[float, int, int]], width: int, end: int, options: DecodeConfig
-    ) -> list[int]:
+    def grow(self, candidates: Sequence[tuple[float, int, int]], end: int, options: DecodeConfig) -> list[int]:
         """Take candidates, (score, parent, id), best first, and return the parents of those that go on."""
         groups: dict[int, list[_Candidate]] = {}
         for score, parent, new in candidates:
@@ -154,9 +154,9 @@ class _Sentence:
             progress = self.phrases.advance(before.progress, new)
             if progress is not None:
                 group = groups.setdefault(self.phrases.written(progress), [])
-                if len(group) < width:
+                if len(group) < self.width:
                     group.append(_Candidate(score, parent, new, progress))
-        kept = _deal([groups[written] for written in sorted(groups, reverse=True)], width)
+        kept = _deal([groups[written] for written in sorted(groups, reverse=True)], self.width)
         length = len(self.paths[0].ids) + 1 if self.paths else 0
         if self._full_at is None and len(self.finished) == options.beam:
             self._full_at = length
@@ -193,9 +193,9 @@ def search_with_phrases(
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each sentence in which all its phrases appear, best first; possibly none."""
     options = replace(options, beam=max(LEAST_BEAM, options.beam))
-    width = max(options.beam, min(WIDEST, options.beam * (1 + max((own.num_ids for own in phrases), default=0))))
-    parts = zip(range(len(phrases)), max_lengths, phrases, strict=True)
-    everything = [_Sentence(number, limit, own, start) for number, limit, own in parts]
+    parts = zip(max_lengths, phrases, strict=True)
+    everything = [_Sentence(limit, own, start, options.beam) for limit, own in parts]
+    width = max((sentence.width for sentence in everything), default=1)
     live, rows = everything, 1
     while live:
         id_BW = np.array([[path.progress.last for path in _filled(sentence.paths, rows)] for sentence in live])
@@ -209,7 +209,7 @@ def search_with_phrases(
         for place, sentence in enumerate(live):
             own = slice(place * rows, place * rows + len(sentence.paths))
             candidates = _in_order(sentence.paths, value_NC[own], id_NC[own])
-            parents.append(sentence.grow(candidates, width, end, options))
+            parents.append(sentence.grow(candidates, end, options))
         kept = [place for place, sentence in enumerate(live) if not sentence.is_done(options)]
         if not kept:
             break

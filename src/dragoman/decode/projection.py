@@ -18,6 +18,7 @@ from dragoman.decode.alignment import Alignment
 from dragoman.documents.document import Mark, Parts
 
 Span = tuple[int, int]
+DEEPEST = 100  # elements within each other
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -125,7 +126,13 @@ def _elements(marks: Sequence[tuple[int, Mark]]) -> list[_Element]:
 
 
 def _placed(
-    elements: Sequence[_Element], start: int, end: int, target: str, links: TokenLinks, whole: Sequence[Span]
+    elements: Sequence[_Element],
+    start: int,
+    end: int,
+    target: str,
+    links: TokenLinks,
+    whole: Sequence[Span],
+    depth: int = 1,
 ) -> list[str | Mark]:
     """The stretch of the target from `start` to `end` with these elements in it."""
     stretches = [(*_widened(_stretch(element, start, end, links), whole), element) for element in elements]
@@ -137,10 +144,26 @@ def _placed(
         last = max(first, last)
         first = last - len(target[first:last].lstrip())  # what begins later than planned still begins with a word
         parts += [target[place:first], element.opening]
-        if element.closing is not None:
-            parts += [*_placed(element.inner, first, last, target, links, whole), element.closing]
+        if element.closing is not None and depth < DEEPEST:
+            parts += [*_placed(element.inner, first, last, target, links, whole, depth + 1), element.closing]
+        elif element.closing is not None:
+            parts += [*_all_marks(element.inner), target[first:last], element.closing]
         place = last
     return [*parts, target[place:end]]
+
+
+def _all_marks(elements: Sequence[_Element]) -> list[Mark]:
+    """The marks of elements and of all in them, in their order, without text: nested too deep to find places for."""
+    marks: list[Mark] = []
+    waiting: list[_Element | Mark] = [*reversed(elements)]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mark):
+            marks.append(one)
+            continue
+        marks.append(one.opening)
+        waiting += [*([one.closing] if one.closing is not None else []), *reversed(one.inner)]
+    return marks
 
 
 def _widened(stretch: Span, whole: Sequence[Span]) -> Span:

@@ -14,7 +14,7 @@ from dragoman.documents.document import Kept, Mark, Parts
 # Letters that touch a placeholder and are no word of their own belong to it: v{version}, %dMB, {n}th, backup_$DATE
 _BEFORE, _AFTER = r"(?:(?<!\w)(?:[A-Za-z]{1,3}|\w*_))?", r"(?:_\w*|[A-Za-z]{1,3}(?!\w))?"
 _PERCENT = r"(?<![\d%])%"  # "50% of" is none
-_CONVERSION = r"(?:\d{1,2}\$)?[-+#0']*(?:\*|\d*)(?:\.(?:\*|\d+))?(?:hh|ll|[hlLqjzt])?"
+_CONVERSION = r"(?:\d{1,2}\$)?[-+#0']*+(?:\*|\d*+)(?:\.(?:\*|\d++))?(?:hh|ll|[hlLqjzt])?"
 _PLACEHOLDERS = (
     r"\$[A-Za-z_]\w*(?:\$(?!\w))?",  # $NAME $NAME$; "$100" is none
     rf"{_PERCENT}\([^()\n]{{1,60}}\)[-+#0-9.]*[a-zA-Z]",  # %(name)s
@@ -31,7 +31,7 @@ PATTERNS = {
     "placeholders": rf"(?P<brace>{_BEFORE}[$%#@]?\{{)|{_BEFORE}(?:{'|'.join(_PLACEHOLDERS)}){_AFTER}",
     "addresses": r"(?i:(?:https?|ftp|file)://|(?<![\w.-])www\.(?=[\w-]+\.[a-z]))"
     rf"(?:{_IN_ADDRESS}|\([^\s()<>]*\))+(?<=[\w/&=#+~)-])"
-    r"|(?:(?<!\w)mailto:)?(?<![\w+-])(?<!\w\.)[\w+-]{1,64}(?:\.[\w+-]{1,64})*@[\w-]{1,64}(?:\.[\w-]{1,64})+",
+    r"|(?:(?<!\w)mailto:)?(?<![\w+-])(?<![\w+-]\.)[\w+-]{1,64}(?:\.[\w+-]{1,64})*@[\w-]{1,64}(?:\.[\w-]{1,64})+",
     "tags": r"""</?[A-Za-z][\w:.-]*(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*|\s[^<>]*)?/?>"""
     r"|<!--(?:[^<-]|-(?!->)|<(?!!--))*-->",
     "numbers": r"(?<!\w)\d+(?:[.,:/’'-]\d+)*",

@@ -6,16 +6,16 @@ A glossary is a file of lines `source TAB target [TAB case [TAB note]]`. Both te
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
-from dragoman.data.corpus import read_lines
+from dragoman.data.corpus import read_lines, text_line
 from dragoman.decode.constraints import Ids, Spelling
 from dragoman.decode.phrases import Form, Phrase
-from dragoman.errors import DataError
+from dragoman.errors import ConfigError, DataError
 from dragoman.text.normalize import normalize
 from dragoman.text.tokenizer import Tokenizer
 
@@ -131,7 +131,7 @@ class _Entry:
         )
 
 
-GlossaryLike = Glossary | str | os.PathLike[str] | Iterable[Sequence[str]]
+GlossaryLike = Glossary | str | os.PathLike[str] | Mapping[str, str] | Iterable[Sequence[str]]
 
 
 def _bounded(pattern: str, text: str) -> str:
@@ -159,8 +159,19 @@ def read_glossary(path: str | os.PathLike[str], language: str = "") -> Glossary:
     return Glossary(terms, language)
 
 
-def glossary_of(pairs: Iterable[Sequence[str]], language: str = "") -> Glossary:
-    """A glossary from pairs of terms, each with the same fields as a line of a file."""
+def glossary_of(pairs: Mapping[str, str] | Iterable[Sequence[str]], language: str = "") -> Glossary:
+    """A glossary from pairs of terms, each with the same fields as a line of a file; or from a dictionary."""
+    if isinstance(pairs, Mapping):
+        pairs = list(pairs.items())
+    if not isinstance(pairs, Iterable):
+        raise ConfigError(f"glossary: is {type(pairs).__name__}; give a file or pairs of terms")
+    pairs = list(pairs)
+    for number, pair in enumerate(pairs, 1):
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or not all(isinstance(each, str) for each in pair):
+            raise ConfigError(f"glossary: entry {number} is not a pair of strings; give (source, target)")
+        problems = [line.problem for line in map(text_line, pair) if line.problem]
+        if problems:
+            raise DataError(f"glossary: entry {number}: {problems[0]}; fix the text")
     return Glossary([_term(list(pair), f"glossary: entry {number}") for number, pair in enumerate(pairs, 1)], language)
 
 

@@ -153,7 +153,7 @@ class Translation:
 
     def to_dict(self) -> dict[str, Any]:
         """What --json prints."""
-        scored = self.status not in ("empty", "failed")  # 0 would be the best of all scores
+        scored = self.status not in ("empty", "failed") and bool(self.tokens)  # 0 would be the best of all scores
         record: dict[str, Any] = {
             "source": self.source,
             "translation": self.text,

@@ -39,6 +39,7 @@ from dragoman.decode.engines.choice import EngineChoice, choose_engine, choose_f
 from dragoman.decode.halving import in_halves
 from dragoman.decode.keeping import Restored, replace_text, restore_kept, restored_line, unchanged_line
 from dragoman.decode.options import DecodeOptions
+from dragoman.decode.paragraphs import Proportional, divide, join
 from dragoman.decode.phrases import Phrases
 from dragoman.decode.protected import Protected
 from dragoman.decode.protection import Protector, protect_parts, without_own
@@ -288,8 +289,7 @@ class Translator:
         if attention or prefix is not None:
             options.setdefault("split", "long")  # attention covers one sequence, and so does a prefix
         chosen, terms = self.options(**options), None if glossary is None else self.glossary(glossary)
-        if terms is not None and chosen.sampling:
-            raise ConfigError("glossary: not with sampling; leave one of them out")
+        _refuse_sampling(terms, chosen)
         if prefix is not None:
             texts, prefixes = ([each] if isinstance(each, str) else list(each) for each in (text, prefix))
             given = _texts("text", texts), _texts("prefix", prefixes)
@@ -450,6 +450,7 @@ class Translator:
         `start` is the number of earlier lines in the same job: samples depend on a line's number.
         """
         options = self._sized(options or self.config.decode)
+        _refuse_sampling(glossary, options)
         terms_in = no_terms if glossary is None else glossary.terms_in
         for window in windows:
             yield from self._translate(window, options, attention, start, advance, terms_in)
@@ -508,26 +509,40 @@ class Translator:
         glossary: Glossary | None = None,
         advance: Advance = no_progress,
     ) -> Iterator[tuple[Translation, Parts | None]]:
-        """Yield a translation for each text with marks and kept words, and the same with these; None if it failed."""
+        """Yield a translation for each text with marks and kept words, and the same with these; None if it failed.
+
+        The lines of a text are translated one by one.
+        """
         options = self._sized(options or self.config.decode)
+        for texts in windows:
+            divided = [divide(parts) for parts in texts]
+            lines = [line for own in divided for _, line in own]
+            progress = Proportional(advance, len(lines), len(texts))
+            results = iter(self._translate_parts(lines, options, glossary, progress.advance))
+            for parts, own in zip(texts, divided, strict=True):
+                yield join(parts, own, results)
+            progress.finish()
+
+    def _translate_parts(
+        self, texts: Sequence[Parts], options: DecodeConfig, glossary: Glossary | None, advance: Advance
+    ) -> list[tuple[Translation, Parts | None]]:
         terms_in = no_terms if glossary is None else glossary.terms_in
         protector = Protector(options.protect) if options.protect else None
-        for window in windows:
-            lines = [protect_parts(parts, protector) for parts in window]
-            worded = [number for number, line in enumerate(lines) if line.has_words]
-            results: list[tuple[Translation, Parts | None]] = [
-                (Translation(text_of(parts), text_of(parts), "translated"), parts) for parts in window
-            ]
-            advance(len(lines) - len(worded))
-            own = [lines[number] for number in worded]
-            first = self._translate_window([line.text for line in own], options, False, 0, advance, terms_in)
-            found = self._restore(own, first, self._again(options, attention=False), terms_in)
-            for number, (translation, own_parts, _) in zip(worded, found, strict=True):
-                is_failed = translation.status == "failed"
-                parts = None if is_failed else without_own(own_parts, lines[number].originals)
-                text = "" if parts is None else text_of(parts)
-                results[number] = (replace_text(translation, text_of(window[number]), text), parts)
-            yield from results
+        lines = [protect_parts(parts, protector) for parts in texts]
+        worded = [number for number, line in enumerate(lines) if line.has_words]
+        results: list[tuple[Translation, Parts | None]] = [
+            (Translation(text_of(parts), text_of(parts), "translated"), parts) for parts in texts
+        ]
+        advance(len(lines) - len(worded))
+        own = [lines[number] for number in worded]
+        first = self._translate_window([line.text for line in own], options, False, 0, advance, terms_in)
+        found = self._restore(own, first, self._again(options, attention=False), terms_in)
+        for number, (translation, own_parts, _) in zip(worded, found, strict=True):
+            is_failed = translation.status == "failed"
+            parts = None if is_failed else without_own(own_parts, lines[number].originals)
+            text = "" if parts is None else text_of(parts)
+            results[number] = (replace_text(translation, text_of(texts[number]), text), parts)
+        return results
 
     @overload
     def score(  # type: ignore[overload-overlap]
@@ -897,6 +912,8 @@ class Translator:
         """The first piece of a line begins with its prefix, for which there is room in any case."""
         if piece.number or is_blank(prefix):
             return job
+        if problem := text_line(prefix).problem:
+            raise ConfigError(f"prefix: {problem}; fix the text")
         rule = Prefix(self._spelling, prefix)
         if not rule.is_possible:
             raise ConfigError(f"prefix: the vocabulary cannot spell {prefix!r}; use other characters")
@@ -1141,6 +1158,11 @@ def valid_pairs(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[st
             if line.problem:
                 raise PairError(number, f"{side}: {line.problem}; fix the text")
     return [line.text for line in lines["source"]], [line.text for line in lines["target"]]
+
+
+def _refuse_sampling(glossary: Glossary | None, options: DecodeConfig) -> None:
+    if glossary is not None and options.sampling:
+        raise ConfigError("glossary: not with sampling; leave one of them out")
 
 
 def _text_of(line: str | Line) -> str:
