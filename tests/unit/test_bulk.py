@@ -383,6 +383,7 @@ def test_column_that_is_not_text_is_refused(job: Job) -> None:
         ("a.parquet", b"PAR1 no", "not valid Parquet data"),
         ("a.txt", gzip.compress(b"one"), "gzip data, not text"),
     ],
+    ids=["not JSON", "cut gzip", "not Parquet", "gzip named txt"],  # gzip bytes hold the time, so they are no names
 )
 def test_unreadable_shard_is_reported_before_any_is_translated(
     name: str, content: bytes, message: str, job: Job
