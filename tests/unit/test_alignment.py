@@ -27,7 +27,8 @@ from dragoman.decode.alignment import (
     symmetrize,
     to_pharaoh,
 )
-from dragoman.decode.translator import PairError, Translator
+from dragoman.decode.scoring import PairError
+from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError, DataError
 from dragoman.evaluate.alignment import Reference, alignment_score
 from dragoman.model.build import build_model

@@ -17,9 +17,9 @@ from dragoman.decode.alignment import Alignment, diagonal
 from dragoman.decode.keeping import Align, Restored, restore_kept, restored_line, unchanged_line
 from dragoman.decode.protected import Protected
 from dragoman.decode.protection import Protector
+from dragoman.decode.scoring import PairError
 from dragoman.decode.terms import Term
 from dragoman.decode.translation import Alternative, Translation
-from dragoman.decode.translator import PairError
 from dragoman.documents.document import Kept, Mark, Parts, text_of
 from dragoman.text.offsets import PieceSpans
 

@@ -17,9 +17,10 @@ from dragoman.bundle import Bundle, Tokenizers
 from dragoman.cli import score as score_command
 from dragoman.config import Config, TextConfig
 from dragoman.data.batching import Batch, teacher_forcing
-from dragoman.decode import translator as translator_module
+from dragoman.decode import scoring
 from dragoman.decode.engines import plain as engine
-from dragoman.decode.translator import PairError, Translator
+from dragoman.decode.scoring import PairError
+from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError, DataError
 from dragoman.model.build import build_model
 from dragoman.text.tokenizer import Tokenizer
@@ -161,7 +162,7 @@ def test_batch_respects_token_and_pair_limits(monkeypatch: pytest.MonkeyPatch) -
         return run(self, batch)
 
     monkeypatch.setattr(engine.Engine, "token_log_probs", watched)
-    monkeypatch.setattr(translator_module, "SCORED_TOKENS", 100)
+    monkeypatch.setattr(scoring, "SCORED_TOKENS", 100)
     sources, targets = some_pairs(40)
     sources, targets = ["a" * 200, *sources, "b"], ["a", *targets, "b" * 150]
     scorer.score(sources, targets)

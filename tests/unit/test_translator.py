@@ -21,8 +21,11 @@ import torch
 import dragoman
 from dragoman.config import DecodeConfig
 from dragoman.data.corpus import Line, read_lines
+from dragoman.decode import pieces as pieces_module
 from dragoman.decode import translator as translator_module
+from dragoman.decode.assembly import details_of
 from dragoman.decode.engines import plain as engine
+from dragoman.decode.garbage import MANY_LINES, WINDOWS_BEFORE_COLLECTION, without_garbage_collection
 from dragoman.decode.halving import in_halves
 from dragoman.decode.search import Hypothesis, search
 from dragoman.decode.translation import Translation, translated
@@ -106,13 +109,12 @@ def test_details_are_computed_once_when_one_is_read(translator: Translator, monk
     expected = translator.translate(**text)
     assert expected.source_tokens.count("</s>") == 2
     computed: list[int] = []
-    details = translator_module._details
 
     def noted(*arguments: Any) -> Any:
         computed.append(1)
-        return details(*arguments)
+        return details_of(*arguments)
 
-    monkeypatch.setattr(translator_module, "_details", noted)
+    monkeypatch.setattr(translator_module, "details_of", noted)
     result = translator.translate(**text)
     assert (result.source, result.text, result.status, result.attention, result.reason) == (
         expected.source, expected.text, expected.status, None, "",
@@ -530,7 +532,8 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, make: Any
 ) -> None:
     """Counted in characters encoded and characters searched for a place to cut, at most two a level."""
-    split, encode, middle = translator._split, translator.tokenizers.source.encode, translator_module._middle
+    cutter, encode, middle = translator._cutter, translator.tokenizers.source.encode, pieces_module.middle
+    split = cutter.split
     work, depths = [0], [0]
 
     def counted(function: Any) -> Any:
@@ -547,13 +550,13 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
         return found
 
     monkeypatch.setattr(translator.tokenizers.source, "encode", counted(encode))
-    monkeypatch.setattr(translator_module, "_middle", counted(middle))
-    monkeypatch.setattr(translator, "_split", nested)
+    monkeypatch.setattr(pieces_module, "middle", counted(middle))
+    monkeypatch.setattr(cutter, "split", nested)
     sizes = 6_000, 12_000
     for size in sizes:
         work.append(0)
-        pieces = translator._split(make(size), [])
-        assert max(len(ids) for _, ids, _ in pieces) <= translator._longest_source
+        pieces = cutter.split(make(size), [])
+        assert max(len(ids) for _, ids, _ in pieces) <= cutter.longest
         assert len(pieces) > 1
     levels = math.log2(sizes[-1])
     assert work[2] <= 2.5 * work[1]
@@ -563,9 +566,9 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
 
 def test_pieces_are_joined_by_their_original_separators(translator: Translator) -> None:
     longest = translator.config.text.max_length
-    spaced = translator._split(" ".join(["a"] * 2 * longest), [])
+    spaced = translator._cutter.split(" ".join(["a"] * 2 * longest), [])
     assert [glue for _, _, glue in spaced] == ["", *[" "] * (len(spaced) - 1)]
-    unspaced = translator._split("ก" * 2 * longest, [])
+    unspaced = translator._cutter.split("ก" * 2 * longest, [])
     assert len(unspaced) > 1
     assert {glue for _, _, glue in unspaced} == {""}
 
@@ -631,14 +634,14 @@ def test_lines_reach_a_gpu_in_parts_the_longest_first(
     monkeypatch.setattr(translator_module, "PART_ON_CUDA", 2)
     monkeypatch.setattr(translator_module, "MAX_PARTS", most)
     options, queued = translator.options(batch_size=1, split="long"), QueuedSearch(translator, ready_after)
-    sort_out, parts, steps = translator._sort_out, list[Sequence[str | Line]](), list[int]()
+    into_sentences, parts, steps = translator._cutter.into_sentences, list[Sequence[str | Line]](), list[int]()
 
-    def noted(lines: Sequence[str | Line], options: DecodeConfig) -> Any:
+    def noted(lines: Sequence[str | Line], split: str) -> Any:
         parts.append(lines)
         queued.log.append("prepare")
-        return sort_out(lines, options)
+        return into_sentences(lines, split)
 
-    monkeypatch.setattr(translator, "_sort_out", noted)
+    monkeypatch.setattr(translator._cutter, "into_sentences", noted)
     lines = [*LINES, Line(8, "a b c d"), "\ud800"]
     results = translator._translate_on_cuda(queued, lines, options, False, steps.append)  # type: ignore[arg-type]
     assert parts == [
@@ -658,7 +661,7 @@ def test_lines_reach_a_gpu_in_parts_the_longest_first(
 def test_collection_pauses_and_what_is_young_becomes_old() -> None:
     """The results of a window are not searched for garbage the moment it ends, and garbage is still found later."""
     gc.collect()
-    with translator_module._without_garbage_collection(translator_module.PART_ON_CUDA):
+    with without_garbage_collection(MANY_LINES):
         assert not gc.isenabled()
         cycle: list[Any] = [Translation("a", "b", "translated")]
         cycle.append(cycle)
@@ -672,7 +675,7 @@ def test_collection_pauses_and_what_is_young_becomes_old() -> None:
     assert found() is None
 
 
-@pytest.mark.parametrize("lines", [1, translator_module.PART_ON_CUDA])
+@pytest.mark.parametrize("lines", [1, MANY_LINES])
 def test_garbage_does_not_pile_up_over_many_windows(lines: int) -> None:
     class Garbage:
         alive = 0
@@ -683,19 +686,19 @@ def test_garbage_does_not_pile_up_over_many_windows(lines: int) -> None:
         def __del__(self) -> None:
             Garbage.alive -= 1
 
-    for _ in range(3 * translator_module.WINDOWS_BEFORE_COLLECTION):
+    for _ in range(3 * WINDOWS_BEFORE_COLLECTION):
         for _ in range(50):
             Garbage()
-        with translator_module._without_garbage_collection(lines):
+        with without_garbage_collection(lines):
             pass
-    assert Garbage.alive <= 50 * (translator_module.WINDOWS_BEFORE_COLLECTION + 1)
+    assert Garbage.alive <= 50 * (WINDOWS_BEFORE_COLLECTION + 1)
 
 
 def test_what_a_program_has_frozen_stays_frozen() -> None:
     gc.freeze()
     try:
         count = gc.get_freeze_count()
-        with translator_module._without_garbage_collection(translator_module.PART_ON_CUDA):
+        with without_garbage_collection(MANY_LINES):
             pass
         assert gc.get_freeze_count() == count > 0
     finally:

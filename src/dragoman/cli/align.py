@@ -109,7 +109,7 @@ def _records(
 ) -> Iterator[_Record]:
     """Align window by window; heads that the settings do not name are chosen from the first."""
     from dragoman.data.corpus import valid_line
-    from dragoman.decode.translator import PairError
+    from dragoman.decode.scoring import PairError
 
     align: AlignPairs | None = None
     for window in windows:

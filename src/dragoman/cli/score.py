@@ -44,7 +44,8 @@ def command(
         raise ConfigError(f"TARGET: missing; give the translation of {source}")
     import dragoman
     from dragoman.data.corpus import parallel_lines, valid_line
-    from dragoman.decode.translator import PairError, windows
+    from dragoman.decode.scoring import PairError
+    from dragoman.decode.translator import windows
 
     translator = dragoman.load(model, device, precision, threads, engine="plain")
     interrupts.check()

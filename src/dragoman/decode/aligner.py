@@ -9,7 +9,8 @@ from dragoman.config import RecurrentConfig, TransformerConfig
 from dragoman.data.batching import bucket_by_length, teacher_forcing
 from dragoman.decode.alignment import Head, HeadChoice, PairAttention
 from dragoman.decode.halving import in_halves
-from dragoman.decode.translator import PairError, Translator, valid_pairs
+from dragoman.decode.scoring import PairError, require_room, valid_pairs
+from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError
 from dragoman.int8 import Array
 from dragoman.text.normalize import is_blank
@@ -62,7 +63,7 @@ def _of_some(translator: Translator, sources: Sequence[str], targets: Sequence[s
     valid = valid_pairs(sources, targets)
     tokenizers, tag = translator.tokenizers, translator.language_tag(translator.config.decode)
     pairs = list(zip(piece_spans(tokenizers.source, valid[0]), piece_spans(tokenizers.target, valid[1]), strict=True))
-    translator.require_room(([*tag, *source.ids], target.ids) for source, target in pairs)
+    require_room(translator, (([*tag, *source.ids], target.ids) for source, target in pairs))
     rows = [row for row, texts in enumerate(zip(*valid, strict=True)) if not (is_blank(texts[0]) or is_blank(texts[1]))]
 
     def weights_of(some: Sequence[int]) -> list[Array]:

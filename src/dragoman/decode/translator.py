@@ -1,7 +1,6 @@
 """Text in, text out: splitting, batching, and a status for every line. Knows nothing of files or training."""
 
 import functools
-import gc
 import itertools
 import os
 import re
@@ -11,17 +10,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, TypeVar, Unpack, overload
 
 import numpy as np
 
 from dragoman.bundle import Bundle, Tokenizers, load_bundle, require_task, resolve_model
-from dragoman.confidence import Calibration, features
+from dragoman.confidence import Calibration
 from dragoman.config import TRANSLATION, Config, DataConfig, DecodeConfig, TransformerConfig
-from dragoman.data.batching import Batch, bucket_by_length, teacher_forcing
+from dragoman.data.batching import Batch
 from dragoman.data.corpus import Line, text_line
+from dragoman.decode import paragraphs
+from dragoman.decode.assembly import Combination, details_of, produced, status_of
 from dragoman.decode.batches import (
     Job,
     Outcome,
@@ -33,28 +34,27 @@ from dragoman.decode.batches import (
     search_on_threads,
     search_phrases,
 )
-from dragoman.decode.combinations import best_combinations
 from dragoman.decode.constraints import Constrained, Prefix, Spelling, rules_of
 from dragoman.decode.engines.choice import EngineChoice, choose_engine, choose_for_ensemble
-from dragoman.decode.halving import in_halves
+from dragoman.decode.garbage import without_garbage_collection
 from dragoman.decode.keeping import Restored, replace_text, restore_kept, restored_line, unchanged_line
 from dragoman.decode.options import DecodeOptions
-from dragoman.decode.paragraphs import Proportional, divide, join
 from dragoman.decode.phrases import Phrases
+from dragoman.decode.pieces import Cutter, Piece, Window, join
 from dragoman.decode.protected import Protected
 from dragoman.decode.protection import Protector, protect_parts, without_own
 from dragoman.decode.rescoring import rescored, search_options
+from dragoman.decode.scoring import PairError, encoded_pairs, score_pairs
 from dragoman.decode.search import Decoding, Hypothesis, stream_prefixes
 from dragoman.decode.streaming import stream_joined
 from dragoman.decode.terms import Glossary, GlossaryLike, Speller, Term, TermsIn, glossary_of, no_terms, read_glossary
-from dragoman.decode.translation import Alternative, Array, Attention, Details, Status, Translation, translated
+from dragoman.decode.translation import Array, Attention, Translation, translated
 from dragoman.documents.document import Parts, text_of
-from dragoman.errors import ConfigError, DataError, suggestion
+from dragoman.errors import ConfigError, suggestion
 from dragoman.machine import choose_threads, find_device
 from dragoman.model.footprint import parameter_counts
 from dragoman.progress import Advance, no_progress
 from dragoman.text.normalize import is_blank
-from dragoman.text.sentences import sentences
 
 if TYPE_CHECKING:
     import torch
@@ -69,53 +69,12 @@ T = TypeVar("T")
 WINDOW_ON_CUDA = 16_384  # lines
 PART_ON_CUDA = 512  # lines, at least
 MAX_PARTS = 8  # on the device
-WINDOWS_BEFORE_COLLECTION = 64  # of at least PART_ON_CUDA lines
 WIDEST_BEAM_ON_CPU = 100  # it sorts candidates by insertion
 BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
 _ENGINES = threading.Lock()  # held while an engine is created
-SCORED_TOKENS = 8_192  # per batch, on the longer side, including padding
 
 
-class _Piece(NamedTuple):
-    """A part of one line, short enough for the model."""
-
-    line: int
-    number: int  # among the pieces of its line
-    text: str
-    ids: list[int]
-    glue: str  # joins its translation to that of the previous piece
-    cut: bool  # part of a sentence that was too long
-
-
-@dataclass(frozen=True)
-class _Window:
-    """Lines that are translated together. All dictionaries are by the number of a line."""
-
-    texts: list[str]
-    results: dict[int, Translation]  # of lines that need no translation
-    sentences_of: dict[int, list[str]]  # of the others
-    pieces_of: dict[int, list[_Piece]]
-    altered: dict[int, str] = field(default_factory=dict)  # lines that could not be kept as asked, and why
-
-    @property
-    def sentences(self) -> list[str]:
-        return list(itertools.chain.from_iterable(self.sentences_of.values()))
-
-    @functools.cached_property
-    def pieces(self) -> list[_Piece]:
-        return list(itertools.chain.from_iterable(self.pieces_of.values()))
-
-
-Combination = list[Hypothesis]  # one for each piece of a line
 TranslateAgain = Callable[[list[str], TermsIn], list[Translation]]
-
-
-class PairError(DataError):
-    """A pair that cannot be scored: its number, from 1, and why."""
-
-    def __init__(self, number: int, problem: str) -> None:
-        super().__init__(f"pair {number}: {problem}")
-        self.number, self.problem = number, problem
 
 
 class Translator:
@@ -148,7 +107,8 @@ class Translator:
         decode = bundle.config.decode
         decode = decode if threads is None else replace(decode, threads=threads)
         self.config: Config = replace(bundle.config, decode=decode)
-        self._longest_source = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
+        longest = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
+        self._cutter = Cutter(self.tokenizers.source, longest)
         self._name = ""
         self._cuda: CudaSearch | None = None
         self._cpu: CpuEngine | None = None
@@ -515,12 +475,12 @@ class Translator:
         """
         options = self._sized(options or self.config.decode)
         for texts in windows:
-            divided = [divide(parts) for parts in texts]
+            divided = [paragraphs.divide(parts) for parts in texts]
             lines = [line for own in divided for _, line in own]
-            progress = Proportional(advance, len(lines), len(texts))
+            progress = paragraphs.Proportional(advance, len(lines), len(texts))
             results = iter(self._translate_parts(lines, options, glossary, progress.advance))
             for parts, own in zip(texts, divided, strict=True):
-                yield join(parts, own, results)
+                yield paragraphs.join(parts, own, results)
             progress.finish()
 
     def _translate_parts(
@@ -561,7 +521,7 @@ class Translator:
             return self.score([sources], [targets], batch_size)[0]
         sources, targets = self._pairs_of("score", sources, targets)
         options = self.config.decode if batch_size is None else self.options(batch_size=batch_size)
-        return self._score(self._encoded_pairs(sources, targets), options.batch_size or BATCH_SIZES["plain"])
+        return score_pairs(self, encoded_pairs(self, sources, targets), options.batch_size or BATCH_SIZES["plain"])
 
     @overload
     def align(  # type: ignore[overload-overlap]
@@ -626,45 +586,6 @@ class Translator:
         if count != others:
             raise ConfigError(f"{caller}: {count} sources and {others} targets; give one target per source")
         return lists
-
-    def _encoded_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """The ids of pairs, without special ids; each is checked to be valid text that fits the model."""
-        source_lines, target_lines = valid_pairs(sources, targets)
-        tag = self.language_tag(self.config.decode)
-        source_ids = [[*tag, *ids] for ids in self.tokenizers.source.encode_batch(source_lines)]
-        pairs = list(zip(source_ids, self.tokenizers.target.encode_batch(target_lines), strict=True))
-        self.require_room(pairs)
-        return pairs
-
-    def require_room(self, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> None:
-        """Raise a PairError for the first pair of ids, without </s>, that is longer than the model can take."""
-        longest = self.config.model.longest or sys.maxsize
-        for number, pair in enumerate(pairs, start=1):
-            if max(map(len, pair)) >= longest:
-                raise PairError(number, f"{max(map(len, pair)) + 1} pieces; this model takes at most {longest}")
-
-    def _score(self, pairs: list[tuple[list[int], list[int]]], batch_size: int) -> list[float]:
-        """Score in batches bucketed by length, of at most `batch_size` pairs and SCORED_TOKENS tokens."""
-
-        def total_log_probs(rows: Sequence[int]) -> list[float]:
-            sources, targets = zip(*(pairs[row] for row in rows), strict=True)
-            vocabularies = (self.tokenizers.source.vocabulary, self.tokenizers.target.vocabulary)
-            batch = teacher_forcing(sources, targets, *vocabularies)
-            with self.inference():
-                return self.engine.token_log_probs(batch).sum(dim=-1).tolist()
-
-        def too_big(row: int) -> float:
-            source, target = (len(ids) + 1 for ids in pairs[row])
-            raise PairError(row + 1, f"out of memory at {source} source and {target} target tokens; shorten it")
-
-        sizes = np.array([max(map(len, pair)) + 1 for pair in pairs], dtype=np.int64)  # </s>
-        scores = [0.0] * len(pairs)
-        for group in bucket_by_length(np.arange(len(pairs)), sizes, SCORED_TOKENS):
-            for start in range(0, len(group), batch_size):
-                rows = group[start : start + batch_size].tolist()
-                for row, score in zip(rows, in_halves(total_log_probs, rows, too_big, self.device), strict=True):
-                    scores[row] = score
-        return scores
 
     # From lines to pieces, from pieces to hypotheses, and back
 
@@ -736,60 +657,38 @@ class Translator:
         with nullcontext() if without_torch else self.inference(options.threads):
             if self._uses_cuda(options):
                 engine = self._cuda_search()
-                with engine.exclusive(), _without_garbage_collection(len(lines)):
+                with engine.exclusive(), without_garbage_collection(len(lines)):
                     return self._translate_on_cuda(engine, lines, options, attention, advance, terms_in)
             window = self._prepare(lines, options)
             advance(len(window.results))
             outcomes = self._search(self._jobs(window.pieces, options, start), window.pieces, options, advance)
             return self._assemble_all(window, outcomes, attention, options, terms_in)
 
-    def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> _Window:
+    def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> Window:
         """Set aside blank and invalid lines; split the others into pieces."""
-        window = self._sort_out(lines, options)
-        return self._cut(window, self.tokenizers.source.encode_batch(window.sentences), options)
+        window = self._cutter.into_sentences(lines, options.split)
+        ids = self.tokenizers.source.encode_batch(window.sentences)
+        return self._cutter.into_pieces(window, ids, self.language_tag(options))
 
-    def _prepare_parts(self, parts: Sequence[Sequence[str | Line]], options: DecodeConfig) -> Generator[_Window]:
+    def _prepare_parts(self, parts: Sequence[Sequence[str | Line]], options: DecodeConfig) -> Generator[Window]:
         """Prepare one part after the other; a thread tokenizes the next one meanwhile."""
         if len(parts) == 1:
             yield self._prepare(parts[0], options)
             return
         with ThreadPoolExecutor(1) as thread:
-            under_way: deque[tuple[_Window, Future[list[list[int]]]]] = deque()
+            under_way: deque[tuple[Window, Future[list[list[int]]]]] = deque()
             for lines in parts:
-                window = self._sort_out(lines, options)
+                window = self._cutter.into_sentences(lines, options.split)
                 under_way.append((window, thread.submit(self.tokenizers.source.encode_batch, window.sentences)))
                 if len(under_way) > 1:
                     before, ids = under_way.popleft()
-                    yield self._cut(before, ids.result(), options)
+                    yield self._cutter.into_pieces(before, ids.result(), self.language_tag(options))
             for window, ids in under_way:
-                yield self._cut(window, ids.result(), options)
-
-    def _sort_out(self, lines: Sequence[str | Line], options: DecodeConfig) -> _Window:
-        """Set aside blank and invalid lines; split the others into sentences."""
-        window = _Window([], {}, {}, {})
-        for number, given in enumerate(lines):
-            line = given if isinstance(given, Line) else text_line(given)
-            text = line.text
-            window.texts.append(text)
-            if line.problem:
-                source = text if isinstance(given, Line) else given
-                window.results[number] = Translation(source, "", "failed", reason=line.problem)
-            elif is_blank(text):
-                window.results[number] = Translation(text, "", "empty")
-            else:
-                window.sentences_of[number] = sentences(text) if options.split == "sentences" else [text]
-        return window
-
-    def _cut(self, window: _Window, ids: list[list[int]], options: DecodeConfig) -> _Window:
-        """Cut lines into pieces, given the ids of all sentences."""
-        tag, rest = self.language_tag(options), iter(ids)
-        for number, parts in window.sentences_of.items():
-            window.pieces_of[number] = self._pieces(number, parts, rest, tag)
-        return window
+                yield self._cutter.into_pieces(window, ids.result(), self.language_tag(options))
 
     def _assemble_all(
         self,
-        window: _Window,
+        window: Window,
         outcomes: list[Outcome],
         attention: bool,
         options: DecodeConfig,
@@ -817,20 +716,20 @@ class Translator:
             pieces = window.pieces_of[number]
             best = [hypotheses[0] for hypotheses in choices]
             own = list(itertools.islice(texts, len(pieces)))
-            text = _join(pieces, iter(own))
+            text = join(pieces, iter(own))
             results[number] = translated(
                 window.texts[number],
                 text,
-                "altered" if number in window.altered else _status(pieces, best),
+                "altered" if number in window.altered else status_of(pieces, best),
                 # of the tokenizers alone: a result must not keep a model in memory
-                functools.partial(_details, self.tokenizers, pieces, choices, own, text, options, self.calibration),
+                functools.partial(details_of, self.tokenizers, pieces, choices, own, text, options, self.calibration),
                 self._attention_of(pieces, best) if attention else None,
                 window.altered.get(number, ""),
             )
         return [results[number] for number in range(len(window.texts))]
 
     def _jobs(
-        self, pieces: Sequence[_Piece], options: DecodeConfig, start: int, prefixes: Sequence[str] = ()
+        self, pieces: Sequence[Piece], options: DecodeConfig, start: int, prefixes: Sequence[str] = ()
     ) -> list[Job]:
         """What to search for each piece. `prefixes`: of the lines; none, or one for each."""
         rules = rules_of(options, self.tokenizers.target.vocabulary.eos, lambda: self._spelling)
@@ -843,7 +742,7 @@ class Translator:
         return jobs
 
     def _search(
-        self, jobs: list[Job], pieces: list[_Piece], options: DecodeConfig, advance: Advance = no_progress
+        self, jobs: list[Job], pieces: list[Piece], options: DecodeConfig, advance: Advance = no_progress
     ) -> list[Outcome]:
         """Return the outcomes in the order of the pieces."""
         outcomes: dict[int, Outcome] = {}
@@ -858,7 +757,7 @@ class Translator:
 
     def _keep_terms(
         self,
-        window: _Window,
+        window: Window,
         outcomes: list[Outcome],
         options: DecodeConfig,
         terms_in: TermsIn,
@@ -908,7 +807,7 @@ class Translator:
             return search_phrases(self.engine.start, jobs, options, self._special(), self.device, threads=1)
         return search_phrases(self._cpu_engine().start, jobs, options, self._special(), "cpu", self._threads(options))
 
-    def _begin_with(self, job: Job, piece: _Piece, prefix: str) -> Job:
+    def _begin_with(self, job: Job, piece: Piece, prefix: str) -> Job:
         """The first piece of a line begins with its prefix, for which there is room in any case."""
         if piece.number or is_blank(prefix):
             return job
@@ -973,7 +872,7 @@ class Translator:
         asked = self._search_options(options)
         search = engine.begin(asked, expected=len(lines), **self._special()._asdict())
         results: dict[int, Translation] = {}
-        under_way: deque[tuple[Sequence[int], _Window]] = deque()
+        under_way: deque[tuple[Sequence[int], Window]] = deque()
 
         def finish() -> None:
             numbers, window = under_way.popleft()
@@ -996,33 +895,6 @@ class Translator:
             finish()
         return [results[number] for number in range(len(lines))]
 
-    def _pieces(self, number: int, sentences: list[str], ids_of: Iterator[list[int]], tag: list[int]) -> list[_Piece]:
-        """The model's inputs of a line, given its sentences and their ids; anything too long is cut into parts."""
-        pieces: list[_Piece] = []
-        room, end = self._longest_source - len(tag), self.tokenizers.source.vocabulary.eos
-        for sentence in sentences:
-            ids = next(ids_of)
-            if len(ids) < room:  # as `_split` would, but this is the usual case
-                pieces.append(_Piece(number, len(pieces), sentence, [*tag, *ids, end], " ", cut=False))
-                continue
-            parts = self._split(sentence, tag, ids)
-            for part, (text, ids, glue) in enumerate(parts):
-                pieces.append(_Piece(number, len(pieces), text, ids, glue if part else " ", cut=len(parts) > 1))
-        return pieces
-
-    def _split(self, line: str, tag: list[int], ids: list[int] | None = None) -> list[tuple[str, list[int], str]]:
-        """Split a line into as many pieces as the model's longest input requires: texts, ids, and what joins them."""
-        ids = self.tokenizers.source.encode(line) if ids is None else ids
-        if len(tag) + len(ids) < self._longest_source or len(line) < 2:
-            return [(line, [*tag, *ids, self.tokenizers.source.vocabulary.eos], "")]
-        middle = _middle(line)
-        first, second = line[:middle], line[middle:]
-        if is_blank(first) or is_blank(second):
-            return self._split(second if is_blank(first) else first, tag)
-        (text, ids, _), *rest = self._split(second, tag)
-        glue = " " if first[-1].isspace() or second[0].isspace() else ""
-        return [*self._split(first, tag), (text, ids, glue), *rest]
-
     def language_tag(self, options: DecodeConfig) -> list[int]:
         """The id that selects a target language, before every source; none if the model has only one."""
         languages, wanted = self.tokenizers.source.languages, options.target_language
@@ -1040,7 +912,7 @@ class Translator:
         """Maximum number of tokens in a translation; </s> is counted in the source only."""
         return min(source_length - 1 + options.max_extra, (self.config.model.longest or sys.maxsize) - 1)
 
-    def _attention_of(self, pieces: list[_Piece], best: Combination) -> Attention | None:
+    def _attention_of(self, pieces: list[Piece], best: Combination) -> Attention | None:
         """Of a line in one piece, if any token was produced."""
         ids = produced(best[0], self.tokenizers.target.vocabulary.eos)
         return self.attention(pieces[0].ids, ids) if len(pieces) == 1 and ids else None
@@ -1085,43 +957,6 @@ def _longest_first(lines: Sequence[str | Line]) -> list[int]:
     return sorted(range(len(lines)), key=lengths.__getitem__, reverse=True)
 
 
-class _Collecting:
-    """How many threads want no garbage collection, and whether it was on before the first of them."""
-
-    lock = threading.Lock()
-    paused_by = 0
-    before = False
-    large_windows = 0  # since the last full collection
-
-
-@contextmanager
-def _without_garbage_collection(lines: int) -> Iterator[None]:
-    """The results of a window are thousands of objects and no garbage; looking for some takes half the host's time.
-
-    After many lines they are made old before the collector is on again, which would scan them at once. That resets its
-    counters, so it runs in full now and then.
-    """
-    with _Collecting.lock:
-        if not _Collecting.paused_by:
-            _Collecting.before = gc.isenabled()
-            gc.disable()
-        _Collecting.paused_by += 1
-    try:
-        yield
-    finally:
-        with _Collecting.lock:
-            _Collecting.paused_by -= 1
-            if not _Collecting.paused_by and _Collecting.before:
-                if lines >= PART_ON_CUDA and not gc.get_freeze_count():  # it would undo what the program froze itself
-                    gc.freeze()
-                    gc.unfreeze()
-                    _Collecting.large_windows += 1
-                gc.enable()
-                if _Collecting.large_windows >= WINDOWS_BEFORE_COLLECTION:
-                    _Collecting.large_windows = 0
-                    gc.collect()
-
-
 def _stacked(layers: "Sequence[torch.Tensor]") -> Array:
     """[layer, head, query, key] of the single sentence; zero layers if the model has no such attention."""
     if not layers:
@@ -1150,16 +985,6 @@ def _texts(name: str, given: Iterable[str]) -> list[str]:
     return texts
 
 
-def valid_pairs(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The texts without a byte order mark, or raise a PairError for the first that is not valid text."""
-    lines = {"source": [text_line(text) for text in sources], "target": [text_line(text) for text in targets]}
-    for side, own in lines.items():
-        for number, line in enumerate(own, start=1):
-            if line.problem:
-                raise PairError(number, f"{side}: {line.problem}; fix the text")
-    return [line.text for line in lines["source"]], [line.text for line in lines["target"]]
-
-
 def _refuse_sampling(glossary: Glossary | None, options: DecodeConfig) -> None:
     if glossary is not None and options.sampling:
         raise ConfigError("glossary: not with sampling; leave one of them out")
@@ -1184,85 +1009,3 @@ def windows(lines: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(lines)
     while window := list(itertools.islice(rest, size)):
         yield window
-
-
-def _details(
-    tokenizers: Tokenizers,
-    pieces: list[_Piece],
-    choices: list[list[Hypothesis]],
-    own: list[str],
-    text: str,
-    options: DecodeConfig,
-    calibration: Calibration | None = None,
-) -> Details:
-    """The rest of a line's translation, from the hypotheses of each piece, their own texts and that of the line."""
-    if options.sampling and not options.mbr:
-        # a piece that was searched again, for a term, may have fewer
-        combinations = [[*samples] for samples in zip(*choices, strict=False)]
-    else:
-        combinations = best_combinations(choices, options.n_best)
-    rows = [hypothesis.ids for combination in combinations[1:] for hypothesis in combination]
-    decoded = iter(tokenizers.target.decode_batch(rows))
-    texts = [text, *(_join(pieces, decoded) for _ in combinations[1:])]
-    alternatives = tuple([_alternative(tokenizers, *each) for each in zip(combinations, texts, strict=True)])
-    source_tokens = tuple(tokenizers.source.pieces([token for piece in pieces for token in piece.ids]))
-    token_scores = tuple([score for hypothesis in combinations[0] for score in hypothesis.token_scores])
-    confidence = None
-    if options.confidence and calibration is not None and token_scores:
-        confidence = calibration.confidence(features(source_tokens, alternatives[0].tokens, token_scores))
-    return Details(
-        score=alternatives[0].score,
-        normalized_score=alternatives[0].normalized_score,
-        source_tokens=source_tokens,
-        tokens=alternatives[0].tokens,
-        alternatives=alternatives,
-        pieces=tuple(zip((piece.text for piece in pieces), own, strict=True)),
-        token_scores=token_scores if options.token_scores else (),
-        confidence=confidence,
-    )
-
-
-def _alternative(tokenizers: Tokenizers, combination: Combination, text: str) -> Alternative:
-    """A translation of a line from one hypothesis per piece."""
-    eos = tokenizers.target.vocabulary.eos
-    ids = [token for hypothesis in combination for token in produced(hypothesis, eos)]
-    return Alternative(
-        text,
-        sum([hypothesis.score for hypothesis in combination]),
-        sum([hypothesis.normalized_score for hypothesis in combination]) / len(combination),
-        tuple(tokenizers.target.pieces(ids)),
-    )
-
-
-def _join(pieces: list[_Piece], texts: Iterator[str]) -> str:
-    """A line from the translations of its pieces."""
-    if len(pieces) == 1:
-        return next(texts)
-    return "".join([piece.glue + next(texts) for piece in pieces]).strip()
-
-
-def _status(pieces: list[_Piece], best: Combination) -> Status:
-    if False in [hypothesis.finished for hypothesis in best]:
-        return "truncated"
-    return "split" if len(pieces) > 1 and any(piece.cut for piece in pieces) else "translated"
-
-
-def produced(hypothesis: Hypothesis, eos: int) -> list[int]:
-    """All ids of a hypothesis, with </s> if it is finished."""
-    return [*hypothesis.ids, eos] if hypothesis.finished else list(hypothesis.ids)
-
-
-_BOUNDARIES = (
-    re.compile(r"(?<=[.!?。！？…])\s+|(?<=[。！？])"),
-    re.compile(r"(?<=[,;:、，；])\s*"),
-    re.compile(r"\s+"),
-)
-
-
-def _middle(line: str) -> int:
-    """Where to cut a line that is too long: the sentence end, else clause end, else space nearest to its middle."""
-    for boundary in _BOUNDARIES:
-        places = [match.end() for match in boundary.finditer(line) if len(line) // 8 < match.end() < len(line)]
-        if places:
-            return min(places, key=lambda place: abs(place - len(line) // 2))
-    return len(line) // 2

@@ -16,10 +16,11 @@ from torch import nn
 from dragoman.config import DecodeConfig
 from dragoman.data.batching import Batch
 from dragoman.data.corpus import text_line
+from dragoman.decode.assembly import produced
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import BeamStep, Hypothesis, beam_search
 from dragoman.decode.translation import Attention
-from dragoman.decode.translator import Translator, produced
+from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError, DataError
 from dragoman.model.attention import HeadMask
 from dragoman.model.transformer import Transformer

@@ -16,9 +16,9 @@ import torch
 
 from dragoman.bundle import Tokenizers, load_bundle, load_card, model_name, require_task, resolve_model
 from dragoman.config import TRANSLATION, Config, ModelConfig, StackSize, TransformerConfig
+from dragoman.decode.assembly import produced
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import greedy
-from dragoman.decode.translator import produced
 from dragoman.errors import ConfigError, DiskError, ModelError
 from dragoman.files import make_directory, partial_path, sync_directory
 from dragoman.model.transformer import Transformer
