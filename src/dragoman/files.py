@@ -3,6 +3,7 @@
 Knows nothing of models or of what the files contain.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,18 @@ def write_file(path: Path, content: bytes) -> None:
         with suppress(OSError):  # the first error is the one to report
             partial.unlink(missing_ok=True)
         raise disk_error(path, len(content), error) from None
+
+
+def require_writable(path: Path) -> None:
+    """Raise now, before long work, if `write_file` could not write it."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        partial = partial_path(path)
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise DiskError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
 
 
 def write_output(path: Path, content: bytes) -> None:

@@ -1,6 +1,8 @@
 """A translation as it becomes certain: never withdrawn, and in the end the same."""
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 import dragoman
 from dragoman import Translator
 from dragoman.config import DecodeConfig
+from dragoman.data.corpus import Line
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import search, stream_prefixes
 from dragoman.decode.streaming import stream_joined
@@ -85,6 +88,23 @@ def test_lines_follow_each_other_and_what_is_kept_comes_whole(german: Translator
     assert expected[0] in parts
     assert expected[2] in parts
     assert "Kraftfahrzeug" in expected[2]
+
+
+def test_a_line_ends_with_its_status(german: Translator) -> None:
+    options = german.options(beam=1)
+
+    def status_of(line: str | Line, **changed: Any) -> tuple[str, str]:
+        parts = german.stream_line(line, replace(options, **changed))
+        while True:
+            try:
+                next(parts)
+            except StopIteration as end:
+                return end.value.status, end.value.reason
+
+    assert status_of("I love dogs.") == ("translated", "")
+    assert status_of("") == ("empty", "")
+    assert status_of("I love dogs.", max_extra=1, min_length=40) == ("truncated", "")
+    assert status_of("\ud800") == ("failed", "invalid UTF-8 at character 1")
 
 
 def test_nothing_is_left_switched_on_between_parts(german: Translator) -> None:

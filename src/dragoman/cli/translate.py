@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ from dragoman.cli.translate_document import (
     Fuzzy,
     Keys,
     document_format,
+    refuse_for_document,
     require_document,
 )
 from dragoman.cli.translate_folder import Into, RayAddress, Workers, is_folder, translate_folder
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from dragoman.config import DecodeConfig
     from dragoman.data.corpus import Line
     from dragoman.decode.terms import Glossary
-    from dragoman.decode.translation import Status, Translation
+    from dragoman.decode.translation import Translation
     from dragoman.decode.translator import Translator
 
 WINDOW_LINES = 1024
@@ -131,9 +132,7 @@ def command(
     confidence: Annotated[
         bool, typer.Option("--confidence", help="With --json: how likely each line needs no review, from 0 to 1.")
     ] = False,
-    min_confidence: Annotated[
-        float | None, typer.Option(metavar="P", min=0, max=1, help="Mark lines below it for review.")
-    ] = None,
+    min_confidence: Annotated[float | None, typer.Option(metavar="P", help="Mark lines below it for review.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Sentences at a time; 0: what suits the engine.")] = None,
     attention: Annotated[bool, typer.Option("--attention", help="Draw the cross-attention of each line.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print words as soon as they are certain.")] = False,
@@ -156,7 +155,7 @@ def command(
     if text and input:
         raise ConfigError("--input: text was given as arguments too; give one or the other")
     if input and output and output.exists() and input.exists() and input.samefile(output):
-        raise ConfigError(f"--output {output}: is the input too; give another file")
+        raise ConfigError(f"--output {output}: is the input too; give another {'folder' if input.is_dir() else 'file'}")
     if attention and not as_json and (output or not text):
         raise ConfigError("--attention: draws pictures between the lines; give text as arguments, or use --json")
     if stream and (as_json or attention or prefix or output or n_best):
@@ -171,10 +170,16 @@ def command(
         raise ConfigError("--token-scores: are part of the JSON output; add --json")
     if confidence and not as_json:
         raise ConfigError("--confidence: is part of the JSON output; add --json, or use --min-confidence")
+    if min_confidence is not None and not 0 <= min_confidence <= 1:
+        raise ConfigError(f"--min-confidence: {min_confidence:g} is no probability; give a number from 0 to 1")
+    if glossary and sample:
+        raise ConfigError("--glossary: not with --sample; leave one of them out")
     document = document_format(input, format)
     about = {"keys": tuple(keys or ()), "columns": tuple(columns or ()), "all": all, "fuzzy": fuzzy}
     if input is None or not input.is_dir():
         require_document(document, input, format, about)
+    if document is not None:
+        refuse_for_document({"--stream": stream, "--attention": attention, "--n-best": n_best not in (None, 1)})
     settings: dict[str, Any] = {
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "shortlist": shortlist, "batch_size": batch_size,
@@ -198,37 +203,28 @@ def command(
         how = {"device": device, "precision": precision, "engine": engine, "threads": threads, "glossary": glossary}
         translate_folder(input, output, model, settings, how, {"--column": columns, **of_folders}, refused)
     import dragoman
-    from dragoman.data.corpus import file_hash
 
     translator = dragoman.load(
         model, device, precision, threads, engine, ensemble=ensemble or (), rerank_with=rerank_with
     )
     interrupts.check()
     options = translator.options(**{name: value for name, value in settings.items() if value is not None})
-    if glossary and sample:
-        raise ConfigError("--glossary: not with --sample; leave one of them out")
     terms = translator.glossary(glossary) if glossary else None
     if document is not None:
         assert input is not None
-        if attention or options.n_best > 1:
-            raise ConfigError(
-                "--input: a document has one translation and no pictures; leave out --n-best and --attention"
-            )
         segments = DocumentJob(translator, options, terms, as_json, min_confidence)
         sys.exit(segments.write(input, output, document, about).finish(min_confidence))
     job = _Job(translator, options, as_json, attention, prefix, terms, min_confidence)
     if stream:
-        from dragoman.data.corpus import read_lines
-
-        lines = [[*text]] if text else _stdin_windows() if input is None else ([line] for line in read_lines(input))
-        sys.exit(job.print_words(lines).finish())
-    if text:
+        tally = job.print_words([text] if text else _stdin_windows() if input is None else _single_lines(input))
+    elif text:
         tally = job.write([text], output)
     elif input is None:
         tally = job.write(_stdin_windows(), output)
     elif output is None or is_stream(output) or not input.is_file():
         tally = job.write_file(input, output)
     else:
+        from dragoman.data.corpus import file_hash
         from dragoman.decode.bulk import model_hash
 
         made_from = {
@@ -269,20 +265,12 @@ class _Job:
 
     def print_words(self, windows: "Iterable[Sequence[str | Line]]") -> "Tally":
         """Print words as they become certain."""
-        from dragoman.data.corpus import Line, text_line
-        from dragoman.decode.translation import Translation
-
         tally = Tally()
         with opened(None) as output:
-            for given in itertools.chain.from_iterable(windows):
-                line, written = given if isinstance(given, Line) else text_line(given), ""
-                for part in self.translator.stream_text(line.text, glossary=self.glossary, **asdict(self.options)):
-                    output.write(part)
-                    output.flush()
-                    written += part
-                output.write("\n")
-                status: Status = "failed" if line.problem else "translated" if line.text.strip() else "empty"
-                tally.add(Translation(line.text, written, status, reason=line.problem))
+            for line in itertools.chain.from_iterable(windows):
+                parts = self.translator.stream_line(line, self.options, self.glossary)
+                translation = _printed(parts, output)
+                tally.add(translation, is_to_review(translation, self.min_confidence))
         return tally
 
     def write_file(self, input: Path, output: Path | None) -> "Tally":
@@ -336,8 +324,10 @@ class _Job:
     def _translations(self, windows: "Iterable[Sequence[str | Line]]", **how: Any) -> "Iterator[Translation]":
         if self.prefix is not None:
             ((text,),) = windows
-            how = {"prefix": self.prefix, "attention": self.attention, **asdict(self.options)}
-            return iter([self.translator.translate(str(text), glossary=self.glossary, **how)])
+            begun = self.translator.translate_with_prefixes(
+                [str(text)], [self.prefix], self.options, self.attention, self.glossary
+            )
+            return iter(begun)
         return self.translator.stream(
             windows, attention=self.attention, options=self.options, glossary=self.glossary, **how
         )
@@ -349,6 +339,19 @@ class _Job:
                 record["review"] = is_to_review(translation, self.min_confidence)
             return json.dumps(record, ensure_ascii=False) + "\n"
         return "\t".join(other.text for other in translation.alternatives) + "\n"
+
+
+def _printed(parts: "Generator[str, None, Translation]", output: TextIO) -> "Translation":
+    """Print the parts of a line as they come; return its translation."""
+    while True:
+        try:
+            part = next(parts)
+        except StopIteration as end:
+            output.write("\n")
+            translation: Translation = end.value
+            return translation
+        output.write(part)
+        output.flush()
 
 
 def is_to_review(translation: "Translation", min_confidence: float | None) -> bool:
@@ -460,6 +463,12 @@ def _exit_when_reader_closes() -> Iterator[None]:
 def _with_first(stretches: Iterator[list[Any]]) -> Iterator[list[Any]]:
     """The same, with the first read at once: a missing input is detected before the output is opened."""
     return itertools.chain([next(stretches, [])], stretches)
+
+
+def _single_lines(input: Path) -> "Iterator[list[Line]]":
+    from dragoman.data.corpus import read_lines
+
+    return ([line] for line in read_lines(input))
 
 
 def _stdin_windows() -> Iterator[list["Line"]]:

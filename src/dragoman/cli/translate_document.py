@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.errors import ConfigError, suggestion
-from dragoman.files import is_stream, write_file
+from dragoman.files import is_stream, require_writable, write_file
 
 if TYPE_CHECKING:
     from dragoman.cli.translate import Tally
@@ -37,6 +37,14 @@ All = Annotated[bool, typer.Option("--all", help="PO, XLIFF, TMX: replace transl
 Fuzzy = Annotated[bool, typer.Option("--fuzzy", help="PO, XLIFF: mark translations as needing review.")]
 
 
+_FORMATS_WITH = {
+    "keys": ("--key", ("json", "jsonl")),
+    "columns": ("--column", ("csv", "tsv")),
+    "all": ("--all", ("po", "xliff", "tmx")),
+    "fuzzy": ("--fuzzy", ("po", "xliff")),
+}
+
+
 def document_format(input: Path | None, format: str | None) -> str | None:
     """The format of a document; None if the input is lines of text."""
     from dragoman.documents.formats import FORMATS, recognise
@@ -53,11 +61,20 @@ def require_document(document: str | None, input: Path | None, format: str | Non
     """Refuse options that would have no effect."""
     if input is None and format is not None:
         raise ConfigError("--format: is that of a document; give it with --input")
-    names = {"keys": "--key", "columns": "--column", "all": "--all", "fuzzy": "--fuzzy"}
-    given = [names[name] for name, value in about.items() if value]
-    if document is None and given:
-        what = "a document or a folder" if given[0] == "--column" else "a document"
-        raise ConfigError(f"{given[0]}: says how to read {what}; give one with --input")
+    for name, (option, formats) in _FORMATS_WITH.items():
+        if not about[name] or document in formats:
+            continue
+        if document is None:
+            what = "a document or a folder" if option == "--column" else "a document"
+            raise ConfigError(f"{option}: says how to read {what}; give one with --input")
+        raise ConfigError(f"{option}: has no meaning in {document}, only in {', '.join(formats)}; leave it out")
+
+
+def refuse_for_document(given: Mapping[str, bool]) -> None:
+    """Refuse options of lines of text."""
+    for option, is_given in given.items():
+        if is_given:
+            raise ConfigError(f"{option}: not possible for a document; leave it out, or add --format text")
 
 
 @dataclass(frozen=True)
@@ -79,6 +96,8 @@ class DocumentJob:
             raise ConfigError("--json: prints a record for each segment; give --output for the document")
         if output is None and format in ARCHIVES and (sys.stdout is None or sys.stdout.isatty()):
             raise ConfigError(f"--output: give a file for the translated .{format}")
+        if output is not None and not is_stream(output):
+            require_writable(output)
         source, target = self.translator.languages
         document = parse_document(input, Options(source_language=source, target_language=target, **about), format)
         tally = Tally("segments")

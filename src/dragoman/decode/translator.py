@@ -253,7 +253,7 @@ class Translator:
         if prefix is not None:
             texts, prefixes = ([each] if isinstance(each, str) else list(each) for each in (text, prefix))
             given = _texts("text", texts), _texts("prefix", prefixes)
-            found = self._translate_with_prefixes(*given, chosen, attention, terms)
+            found = self.translate_with_prefixes(*given, chosen, attention, terms)
             return found[0] if isinstance(text, str) else found
         lines = [[text]] if isinstance(text, str) else windows(_texts("text", text), self.window_size(chosen))
         found = list(self.stream(lines, attention=attention, options=chosen, glossary=terms))
@@ -275,7 +275,7 @@ class Translator:
             return read_glossary(given, language)
         return glossary_of(given, language)
 
-    def _translate_with_prefixes(
+    def translate_with_prefixes(
         self,
         texts: Sequence[str],
         prefixes: Sequence[str],
@@ -283,6 +283,7 @@ class Translator:
         attention: bool,
         glossary: Glossary | None,
     ) -> list[Translation]:
+        """Translate texts, each to begin with its prefix."""
         terms_in = no_terms if glossary is None else glossary.terms_in
         if len(texts) != len(prefixes):
             raise ConfigError(f"prefix: {len(prefixes)} for {len(texts)} texts; give one for each")
@@ -429,23 +430,31 @@ class Translator:
         for number, line in enumerate(text.split("\n")):
             if number:
                 yield "\n"
-            yield from self._stream_line(line, chosen, terms)
+            yield from self.stream_line(line, chosen, terms)
 
-    def _stream_line(self, line: str, options: DecodeConfig, glossary: Glossary | None) -> Iterator[str]:
-        keeps = bool(options.protect) and Protector(options.protect).protect(line) is not None
+    def stream_line(
+        self, line: str | Line, options: DecodeConfig, glossary: Glossary | None = None
+    ) -> Generator[str, None, Translation]:
+        """The same for a line. It returns the translation, with its status."""
+        keeps = bool(options.protect) and Protector(options.protect).protect(_text_of(line)) is not None
         window = self._prepare([line], options)
         has_terms = glossary is not None and any(glossary.terms_in(piece.text) for piece in window.pieces)
         chooses = options.sampling or options.diversity_groups > 1 or self._search_options(options) != options
         if keeps or has_terms or chooses or window.results or not self.tokenizers.target.grows:
             (result,) = self.stream([[line]], options=options, glossary=glossary)
             yield result.text
-            return
-        jobs = self._jobs(window.pieces, options, 0)
-        pieces = ((piece.glue, self._stream_job(job, options)) for piece, job in zip(window.pieces, jobs, strict=True))
-        yield from stream_joined(pieces)
+            return result
+        outcomes: list[Outcome] = []
+        jobs = zip(window.pieces, self._jobs(window.pieces, options, 0), strict=True)
+        yield from stream_joined((piece.glue, self._stream_job(job, options, outcomes)) for piece, job in jobs)
+        (result,) = self._assemble_all(window, outcomes, False, options)
+        return result
 
-    def _stream_job(self, job: Job, options: DecodeConfig) -> Iterator[tuple[str, bool]]:
-        """The text of a piece so far, after every step of its search, and whether it is complete."""
+    def _stream_job(self, job: Job, options: DecodeConfig, outcomes: list[Outcome]) -> Iterator[tuple[str, bool]]:
+        """The text of a piece so far, after every step of its search, and whether it is complete.
+
+        Its hypothesis is added to `outcomes` in the end.
+        """
         on_cpu_engine = self.choice_for(options).engine == "cpu"
         start = self._cpu_engine().start if on_cpu_engine else self.engine.start
         steps = None
@@ -457,6 +466,8 @@ class Translator:
                     decoding = Constrained(decoding, [job.rules]) if job.rules else decoding
                     steps = stream_prefixes(decoding, job.limit, options, **self._special()._asdict())
                 ids, best = next(steps)
+            if best is not None:
+                outcomes.append([best])
             yield self.tokenizers.target.decode(ids), best is not None
             if best is not None:
                 return
