@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.data.shards import _pyarrow
 from dragoman.decode import bulk_ray
-from dragoman.decode.bulk import ASIDE, JOURNAL, MANIFEST
+from dragoman.decode.bulk import JOURNAL, MANIFEST, TEMPORARY
 from dragoman.errors import ConfigError
 from tests.forked import LIMIT, Ended, shared_server
 
@@ -133,7 +133,7 @@ def test_killed_command_continues_to_the_same_bytes(event: int, finished: list[s
 def test_command_killed_within_a_shard_continues_to_the_same_bytes(command: Make) -> None:
     expected, mine = undisturbed(command), command("out")
     assert mine.run(name="at_place", place="window", number=2, action="die").code == -9
-    (left,) = [path for path in mine.output.iterdir() if path.name.startswith(ASIDE)]
+    (left,) = [path for path in mine.output.iterdir() if path.name.startswith(TEMPORARY)]
     assert left.name.endswith("-a.txt")
     assert not (mine.output / "a.txt").exists()
     assert mine.run().code == 0
@@ -267,11 +267,11 @@ def children_of(pid: int) -> Iterator[int]:
 
 
 def aside_of(output: Path) -> Path | None:
-    return next((path for path in output.rglob(f"{ASIDE}*")), None) if output.exists() else None
+    return next((path for path in output.rglob(f"{TEMPORARY}*")), None) if output.exists() else None
 
 
 def writer_of(aside: Path) -> int:
-    return int(aside.name.removeprefix(ASIDE).partition("-")[0])
+    return int(aside.name.removeprefix(TEMPORARY).partition("-")[0])
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from dragoman.data.corpus import Line
 from dragoman.data.shards import find_shards
 from dragoman.decode import bulk
 from dragoman.decode.bulk import JOURNAL, MANIFEST, Job, OneProcess, Run, ShardTranslator, running
+from dragoman.decode.bulk_ray import _Cluster
 from dragoman.decode.translation import Translation
 from dragoman.errors import ConfigError, DataError, DiskError, DragomanError
 
@@ -217,11 +218,15 @@ def test_records_without_text_fail_alone(job: Job) -> None:
         "[" * 200_000: "record 11 is not a JSON object",
     }
     write_lines(job.input / "a.jsonl", *reasons)
+    with (job.input / "a.jsonl").open("ab") as file:
+        file.write(b'{"text": "\xff"}\n')
     run = translate(job)
     found = [json.loads(line) for line in (job.output / "a.jsonl").read_text().splitlines()]
-    assert [record.get("reason") for record in found] == list(reasons.values())
-    assert [(record["translation"], record["status"]) for record in found[1:]] == [("", "failed")] * 10
-    assert run.manifest.entries["a.jsonl"].statuses == {"failed": 10, "translated": 1}
+    assert [record.get("reason") for record in found] == [*reasons.values(), "record 12 is not a JSON object"]
+    assert [(record["translation"], record["status"]) for record in found[1:]] == [("", "failed")] * 11
+    assert run.manifest.entries["a.jsonl"].statuses == {"failed": 11, "translated": 1}
+    assert [record["record"] for record in found[8:]] == [*list(reasons)[8:], '{"text": "\udcff"}'], "nothing is lost"
+    assert "record" not in found[7]
 
 
 def test_record_that_is_too_long_fails(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,6 +401,16 @@ def test_unreadable_shard_is_reported_before_any_is_translated(
     assert message in str(error.value)
     assert str(job.input / name) in str(error.value)
     assert echo.records == 0
+
+
+def test_worker_needs_a_machine_with_its_cores(job: Job) -> None:
+    """Ray would wait for one for ever."""
+    cores = [{"Alive": True, "Resources": {"CPU": 2.0}}] * 2 + [{"Alive": False, "Resources": {"CPU": 64.0}}]
+    ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 4.0}, nodes=lambda: cores)
+    with pytest.raises(ConfigError, match=r"^--threads 3: no machine of the cluster has so many cores; give fewer$"):
+        _Cluster(ray, replace(job, threads=3), None)
+    with pytest.raises(AttributeError, match="remote"):  # the control: goes on to the cluster
+        _Cluster(ray, replace(job, threads=2), None)
 
 
 def test_details_are_more_fields(job: Job) -> None:
@@ -656,11 +671,11 @@ def test_shard_that_kills_its_workers_is_given_up(job: Job) -> None:
     write_lines(job.input / "a-b.txt", "one")
     with run_of(job) as run:
         for number in range(bulk.MOST_LOST):
-            write_lines(job.output / f"{bulk.ASIDE}{number}-abc-b.txt")  # of another shard
+            write_lines(job.output / f"{bulk.TEMPORARY}{number}-abc-b.txt")  # of another shard
             translator = ShardTranslator(job, Echo())  # type: ignore[arg-type]
             assert translator.translate("a-b.txt").records == 1
         for number in range(bulk.MOST_LOST):
-            write_lines(job.output / f"{bulk.ASIDE}{number}-abc-a-b.txt")
+            write_lines(job.output / f"{bulk.TEMPORARY}{number}-abc-a-b.txt")
         with pytest.raises(DragomanError, match="5 workers were killed while they translated it"):
             run.translate()
     assert manifest_of(job)["shards"] == {}

@@ -52,6 +52,13 @@ if TYPE_CHECKING:
     from dragoman.decode.translator import Translator
 
 WINDOW_LINES = 1024
+MEANINGS = {  # of what is counted
+    "split": "too long, translated in pieces",
+    "truncated": "cut at the length limit",
+    "altered": "without something that was to be kept",
+    "without words": "translated to nothing",
+    "failed": "failed",
+}
 READ_AHEAD = 1 << 20  # bytes of standard input
 
 
@@ -386,14 +393,7 @@ class Tally:
         self.first.setdefault(what, place)
 
     def finish(self, min_confidence: float | None = None) -> int:
-        meanings = {
-            "split": "too long, translated in pieces",
-            "truncated": "cut at the length limit",
-            "altered": "without something that was to be kept",
-            "without words": "translated to nothing",
-            "failed": "failed",
-        }
-        for status, meaning in meanings.items():
+        for status, meaning in MEANINGS.items():
             if status in self.counts:
                 count, first = self.counts[status], self.first[status]
                 print(f"translate: {count} of {self.lines} {self.unit} {meaning} (first: {first})", file=sys.stderr)

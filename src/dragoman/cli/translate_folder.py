@@ -134,12 +134,10 @@ def _report(run: "Run") -> int:
     counts: Counter[str] = Counter()
     for entry in run.manifest.entries.values():
         counts.update(entry.statuses)
-    meanings = {
-        "split": "too long, translated in pieces", "truncated": "cut at the length limit",
-        "altered": "without something that was to be kept", "failed": "failed",
-    }  # fmt: skip
+    from dragoman.cli.translate import MEANINGS
+
     first = next((entry for _, entry in sorted(run.manifest.entries.items()) if entry.first_failed), None)
-    for status, meaning in meanings.items():
+    for status, meaning in MEANINGS.items():
         if counts[status]:
             where = ""
             if status == "failed" and first is not None and first.first_failed is not None:

@@ -196,12 +196,15 @@ def _windows(records: Iterable[tuple[Any, int]], size: int) -> Iterator[list[Any
 class _Object(NamedTuple):
     """A record of a JSONL file as it stands there, so that its other fields are copied to the letter."""
 
-    text: str  # without its closing brace; empty if it is not an object
+    text: str  # without its closing brace; empty if it has no fields
     names: frozenset[str]
 
 
 class JsonLines:
-    """New fields are added at the end of each object; a field without a value is left out."""
+    """New fields are added at the end of each object; a field without a value is left out.
+
+    A line that is not an object becomes the field `record` of one, so that it is not lost.
+    """
 
     def count(self, path: Path) -> int:
         with reading(path) as stream:
@@ -252,14 +255,16 @@ def _read_object(number: int, raw: bytes, column: str) -> tuple[Line, _Object]:
     nothing = _Object("", frozenset())
     if len(raw) > LONGEST_RECORD:
         return Line(number, "", f"record {number} is longer than {LONGEST_RECORD:,} bytes"), nothing
+    text = raw.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape").strip()
     try:
-        text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        text.encode()
         record = json.loads(text)
     except (ValueError, RecursionError):  # ValueError: not UTF-8, not JSON, or a number with too many digits
-        return Line(number, "", f"record {number} is not a JSON object"), nothing
+        record = None
     if not isinstance(record, dict):
-        return Line(number, "", f"record {number} is not a JSON object"), nothing
-    kept = _Object(text[:-1].rstrip(), frozenset(record))
+        kept = _Object(json.dumps({"record": text})[:-1], frozenset())
+        return Line(number, "", f"record {number} is not a JSON object"), kept
+    kept = _Object(text[:-1].rstrip() if record else "", frozenset(record))
     if column not in record:
         return Line(number, "", f"no field {column!r}"), kept
     return _line(number, record[column], column), kept
@@ -287,7 +292,7 @@ class _JsonWriter:
             if double := sorted(record.names & new.keys()):
                 raise DataError(_double(f"{self._path}:{line.number}", double))
             added = _encode(new)[1:]
-            written.append(f"{record.text}, {added}\n" if record.names else f"{{{added}\n")
+            written.append(f"{record.text}, {added}\n" if record.text else f"{{{added}\n")
         self._out.write("".join(written).encode())
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dragoman.decode.translation import Translation
     from dragoman.decode.translator import Translator
 
-MANIFEST, JOURNAL, ASIDE = "manifest.json", ".manifest.jsonl", ".writing-"
+MANIFEST, JOURNAL, TEMPORARY = "manifest.json", ".manifest.jsonl", ".writing-"
 FORMAT = 1  # of the manifest
 MOST_LOST = 5  # workers that one shard may cost
 READERS = 8  # threads that count and hash files
@@ -137,7 +137,7 @@ class ShardTranslator:
         """Translate one shard to a file aside, read it back, and give it its name."""
         source, target = self.job.input / name, self.job.output / name
         # a worker that is taken to be lost may still be writing
-        aside = target.with_name(f"{ASIDE}{os.getpid()}-{uuid.uuid4().hex[:8]}-{target.name}")
+        aside = target.with_name(f"{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}-{target.name}")
         before = file_hash(source)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ class ShardTranslator:
     def _require_survivors(self, source: Path, target: Path) -> None:
         """A shard that always kills its worker must not do so for ever: each has left its file aside."""
         names = (path.name for path in target.parent.iterdir())
-        lost = sum(name.startswith(ASIDE) and name.split("-", 3)[-1] == target.name for name in names)
+        lost = sum(name.startswith(TEMPORARY) and name.split("-", 3)[-1] == target.name for name in names)
         if lost >= MOST_LOST:
             raise DataError(f"{source}: {lost} workers were killed while they translated it; does it need more memory?")
 
@@ -346,7 +346,7 @@ class Manifest:
 
     def remove_asides(self) -> None:
         """Remove what killed workers left."""
-        for path in self._folder.rglob(f"{ASIDE}*"):
+        for path in self._folder.rglob(f"{TEMPORARY}*"):
             path.unlink(missing_ok=True)
 
 

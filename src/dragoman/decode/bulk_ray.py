@@ -98,8 +98,9 @@ class _Cluster:
         if job.device.startswith("cuda") and not gpus:
             raise ConfigError(f"--device {job.device}: the cluster has no GPUs; use auto or cpu")
         self._resources = {"num_cpus": cpus, "num_gpus": 1 if gpus else 0}
-        fit = gpus or int(total.get("CPU", 1)) // cpus
-        if not fit:
+        nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
+        fit = gpus or sum(int(cores) // cpus for cores in nodes)  # a worker runs on one of them
+        if max(nodes, default=0) < cpus:
             raise ConfigError(f"--threads {cpus}: no machine of the cluster has so many cores; give fewer")
         self._workers = workers or fit
         # a worker sees only its own GPU
