@@ -41,7 +41,7 @@ def test_a_page_is_cut_into_segments() -> None:
         ("All about tea",),
         ("Tea",),
         (
-            "Green ", Mark(1, "open"), "tea", Mark(1, "close"), ",", Mark(2, "single"), " black\xa0tea … and ",
+            "Green ", Mark(1, "open"), "tea", Mark(1, "close"), ",", Mark(2, "single"), "\n black\xa0tea … and ",
             Mark(3, "open"), "mäte", Mark(3, "close"), ".",
         ),
         ('More "tea"',),
@@ -129,7 +129,7 @@ def test_the_language_of_the_page_is_the_target() -> None:
         ("a <3 b </ c> d", ["a <3 b  d"]),
         ("<p>un<b>closed <i>x</b></i> y", ["unclosed x y"]),
         ("<title>no end <p>text", ["no end", "text"]),
-        ("one<br><br>two<br> three", ["one", "two three"]),
+        ("one<br><br>two<br> three", ["one", "two\n three"]),
         ("<a><div>block in inline</div></a>", ["block in inline"]),
         ("&lt;b&gt; &unknown; &amp", ["<b> &unknown; &"]),
         ("<p alt='unclosed>text", ["text"]),

@@ -146,7 +146,7 @@ def test_word_document_is_read_in_order() -> None:
     assert [(segment.text, segment.place) for segment in segments] == [
         ("A short report", "paragraph 1"),
         (
-            "Most of this is plain, some is bold, and a little is red. After a tab and a break. Read more The end.",
+            "Most of this is plain, some is bold, and a little is red. After a tab\nand a break. Read more The end.",
             "paragraph 2",
         ),
         ("Cell a", "paragraph 3"),
@@ -160,7 +160,7 @@ def test_word_document_is_read_in_order() -> None:
     ]  # fmt: skip
     assert segments[1].parts == (
         "Most of this is plain, ", single(1), single(2), *opened(3, "some is bold"), ", and ", *opened(4, "a little"),
-        " is red.", single(5), " After a tab", single(6), " and a break.", *opened(7, " Read more"), single(8),
+        " is red.", single(5), " After a tab", single(6), "\nand a break.", *opened(7, " Read more"), single(8),
         " The end.",
     )  # fmt: skip
 
@@ -399,7 +399,7 @@ CASES: dict[str, tuple[str, Parts]] = {
     "tab, break, symbol, position tab": (
         "<w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:br/><w:sym w:font='Wingdings' w:char='F04A'/><w:t>c</w:t><w:ptab/>"
         "<w:t>d</w:t></w:r>",
-        ("a", single(1), " b", single(2), " ", single(3), "c", single(4), " d"),
+        ("a", single(1), " b", single(2), "\n", single(3), "c", single(4), " d"),
     ),
     "hyphens": (
         "<w:r><w:t>e</w:t><w:noBreakHyphen/><w:t>mail ad</w:t><w:softHyphen/><w:t>dress</w:t></w:r>",
@@ -615,13 +615,13 @@ def test_presentation_is_read_in_order() -> None:
     assert found[:7] == [
         ("Title of slide b", "slide 1, paragraph 1"),
         ("The first point", "slide 1, paragraph 2"),
-        ("Partly bold and then on a link", "slide 1, paragraph 3"),
+        ("Partly bold and then on\na link", "slide 1, paragraph 3"),
         ("Left", "slide 1, paragraph 4"),
         ("Right", "slide 1, paragraph 5"),
         ("Say slowly b", "notes of slide 1, paragraph 1"),
         ("Title of slide a", "slide 2, paragraph 1"),
     ]  # fmt: skip
-    assert segments[2].parts == ("Partly ", *opened(1, "bold"), " and then on", single(2), " ", *opened(3, "a link"))
+    assert segments[2].parts == ("Partly ", *opened(1, "bold"), " and then on", single(2), "\n", *opened(3, "a link"))
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
@@ -686,14 +686,14 @@ def test_open_document_is_read_in_order() -> None:
     segments = odt.parse(saved_odt(open_document()), Options(), "text.odt").segments
     assert [(segment.text, segment.place) for segment in segments] == [
         ("A heading", "paragraph 1"),
-        ("Plain and bold and edited, a link on page 7 the end.", "paragraph 2"),
+        ("Plain and bold and edited, a link on page 7\nthe end.", "paragraph 2"),
         ("A note", "paragraph 3"),
         ("An item", "paragraph 4"),
         ("The header", "header or footer, paragraph 1"),
     ]
     assert segments[1].parts == (
         "Plain and ", *opened(1, "bold"), " and edited, ", *opened(2, "a link"), single(3), " ", single(4),
-        "on page ", Kept(5, "7"), single(6), single(7), " the end.",
+        "on page ", Kept(5, "7"), single(6), single(7), "\nthe end.",
     )  # fmt: skip
 
 

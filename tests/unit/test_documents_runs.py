@@ -12,7 +12,7 @@ from tests.fake_translator import shout, shuffle
 
 texts = st.builds(Text, st.text("ab .\u00a0", max_size=4), st.sampled_from(["plain", "plain", "bold", "italic"]))
 fixed = st.builds(
-    lambda style, text: Fixed(object(), style, text, is_space=style == "bold"),
+    lambda style, text: Fixed(object(), style, text, is_space=style == "bold", is_break=style == "italic"),
     st.sampled_from([None, "bold"]),
     st.sampled_from(["", "", "7", " ", " 8 "]),
 )
@@ -169,6 +169,21 @@ def test_tab_is_a_space_to_the_translator_only() -> None:
         if not isinstance(item, Nested)
     ]
     assert shown == ["eins", "tab", "zwei", "note", " ", "break", " drei ", "tab", " vier"]
+
+
+def test_a_line_break_ends_a_line_to_the_translator_only() -> None:
+    line = Fixed("break", "b", is_break=True)
+    items: list[Item] = [Text("one"), line, Text("two", "b"), line, Text("three", "b"), Text("four and five")]
+    paragraph = Paragraph(items)
+    assert paragraph.parts == (
+        "one", Mark(1, "single"), "\n", *opened(2, "two"), Mark(3, "single"), "\n", *opened(4, "three"), "four and five",
+    )  # fmt: skip
+    assert list(described(paragraph.translated(paragraph.parts))) == list(described(items))
+    link = Nested("link", (Text("one"), line, Text("two")))
+    assert Paragraph([Text("see "), link]).parts == (
+        "see ", Mark(1, "open"), "one", Mark(2, "single"), " two", Mark(1, "close"),
+    )  # fmt: skip
+    assert Paragraph([link]).parts == ("one", Mark(1, "single"), "\ntwo"), "the link is around all of the text"
 
 
 def test_ends_of_a_paragraph_stay_where_they_are() -> None:

@@ -100,9 +100,18 @@ def test_crossing_and_unclosed_markup_stands_alone() -> None:
     )  # fmt: skip
 
 
-def test_a_break_separates_words() -> None:
-    assert segment(("text", "a"), ("single", "<br>"), ("text", "b")) == ("a", Mark(1, "single"), " b")
-    assert segment(("text", "a "), ("single", "<br>"), ("text", "b")) == ("a ", Mark(1, "single"), "b")
+def test_a_break_ends_a_line() -> None:
+    assert segment(("text", "a"), ("single", "<br>"), ("text", "b")) == ("a", Mark(1, "single"), "\nb")
+    assert segment(("text", "a "), ("single", "<br>"), ("text", "b")) == ("a ", Mark(1, "single"), "\nb")
+    assert segment(("text", "a"), ("single", "<hr>"), ("text", "b")) == ("a", Mark(1, "single"), "b"), "the control"
+
+
+def test_a_break_within_an_element_is_a_space() -> None:
+    inside = [("open", "<b>"), ("text", "b"), ("single", "<br>"), ("text", "c"), ("close", "</b>")]
+    assert segment(("text", "a"), *inside) == (
+        "a", Mark(1, "open"), "b", Mark(2, "single"), " c", Mark(1, "close"),
+    )  # fmt: skip
+    assert segment(*inside) == ("b", Mark(1, "single"), "\nc"), "the element is around all of the text"
 
 
 def test_space_inside_markup_is_not_counted_twice() -> None:

@@ -33,7 +33,8 @@ class Segment:
     """Text that is translated as a whole: a paragraph, a heading, a message, a cell.
 
     Its parts have no white space at either end (it belongs to the document), and some text that is not blank. In a
-    translation, every mark and every kept text occurs exactly once, properly nested, in any order.
+    translation, every mark and every kept text occurs exactly once, properly nested, in any order. A newline ends a
+    line: each is translated alone, and a format that has its own mark for it (`<br>`) gives the mark and a newline.
     """
 
     parts: Parts

@@ -1,6 +1,6 @@
 """Word documents: text, headers, footers, notes, comments and text boxes. Styles and pictures stay as they are.
 
-A paragraph is a segment. A field (a page number, a reference) is kept as it is, except for a hyperlink's text. Deleted
+A paragraph is a segment, and each of its lines is translated alone. A field (a page number, a reference) is kept as it is, except for a hyperlink's text. Deleted
 and hidden text stays as it is; inserted text is text.
 """
 
@@ -40,7 +40,7 @@ _SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _NESTED = {"hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo", "sdt", "fldSimple"}
 _PROPERTIES = {"pPr", "rPr", "sdtPr", "sdtEndPr", "smartTagPr", "customXmlPr", "fldData"}
 _DROPPED = {"proofErr", "lastRenderedPageBreak", "softHyphen"}  # of no use in another language
-_SPACES = {"tab", "ptab", "br", "cr"}
+_SPACES, _BREAKS = {"tab", "ptab"}, {"br", "cr"}
 _NO_BREAK_HYPHEN = "\u2011"
 _UNSEEN = ("lang", "noProof")  # what a run says of spelling; it splits runs that look the same
 
@@ -120,7 +120,7 @@ def _read_run(run: etree._Element) -> Iterator[Item]:
         elif name == "ruby":
             yield Fixed(child, style, text=_base_text(child))
         elif name not in _PROPERTIES and name not in _DROPPED:
-            yield Fixed(child, style, is_space=name in _SPACES)
+            yield Fixed(child, style, is_space=name in _SPACES, is_break=name in _BREAKS)
 
 
 def _text(element: etree._Element) -> str:

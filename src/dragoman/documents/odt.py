@@ -1,6 +1,6 @@
 """OpenDocument texts: paragraphs, headings, headers, footers, notes, comments and frames. Styles stay as they are.
 
-A paragraph is a segment. A field (a page number, a date) is kept as it is, and so is deleted text of tracked changes.
+A paragraph is a segment, and each of its lines is translated alone. A field (a page number, a date) is kept as it is, and so is deleted text of tracked changes.
 """
 
 import re
@@ -31,7 +31,7 @@ _TEXT, _STYLE = f"{_URN}text:1.0", f"{_URN}style:1.0"
 _STYLE_NAME = f"{{{_TEXT}}}style-name"
 _REVISION = "{http://openoffice.org/2009/office}"  # when a stretch was typed; looks like nothing
 _NESTED = {"a", "meta", "meta-field"}
-_SPACING = {"s", "tab", "line-break"}
+_SPACING, _BREAK = {"s", "tab"}, "line-break"
 _SPACES = re.compile("[ \t\r\n]+")  # are one space, as in HTML
 _EXTRA_SPACES = re.compile("(?<= )( +)")
 
@@ -90,7 +90,8 @@ class _OpenDocument:
             elif name == "span" or name in _NESTED:
                 items.append(Nested(child, tuple(self._read(child, None))))
             elif name != "soft-page-break":
-                items.append(Fixed(child, style, text=_field_text(child), is_space=name in _SPACING))
+                text, is_break = _field_text(child), name == _BREAK
+                items.append(Fixed(child, style, text, is_space=name in _SPACING, is_break=is_break))
             items.append(Text(_one_spaced(child.tail), style))
         return [item for item in items if not isinstance(item, Text) or item.text]
 

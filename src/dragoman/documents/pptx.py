@@ -1,6 +1,6 @@
 """PowerPoint presentations: slides with their tables and diagrams, and notes. Layouts and charts stay as they are.
 
-A paragraph is a segment. A field (the date, the number of the slide) is kept as it is.
+A paragraph is a segment, and each of its lines is translated alone. A field (the date, the number of the slide) is kept as it is.
 """
 
 import copy
@@ -115,7 +115,7 @@ def _read(paragraph: etree._Element) -> Iterator[Item]:
                     yield Fixed("\t", style, is_space=True)
                 yield Text(piece, style)
         elif name not in ("pPr", "endParaRPr"):
-            yield Fixed(child, text=text if name == "fld" else "", is_space=name == "br")
+            yield Fixed(child, text=text if name == "fld" else "", is_break=name == "br")
 
 
 def _format(run: etree._Element) -> Format:

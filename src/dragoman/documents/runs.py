@@ -8,7 +8,7 @@ What stands at either end of a paragraph and is not visible text stays there and
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from dragoman.documents.document import Kept, Mark, Parts
 
 Style: TypeAlias = Hashable
 _LETTER = re.compile(r"[^\W\d_]")
+_LINE_END = re.compile(r"\s*\n\s*")
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Fixed:
     content: Any
     style: Style = None
     text: str = ""
-    is_space: bool = False  # a tab, a line break: words on either side are two words
+    is_space: bool = False  # a tab: words on either side are two words
+    is_break: bool = False  # a line break: what is on either side is translated alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,26 +72,30 @@ class Paragraph:
         self._base = _most_common(self._inner.items, deep=bool(self._around))
         described: list[str | Mark | Kept] = []
         self._describe(self._inner.items, self._base, described)
-        self._spaced = set(self._find_spaced(described))  # marks that have a space after them in the segment only
-        parts = join(each for part in described for each in ((part, " ") if part in self._spaced else (part,)))
+        self._spaced = dict(self._find_spaced(described))  # marks that have a space after them in the segment only
+        parts = join(each for part in described for each in (part, self._spaced.get(part, "")))
         self.parts: Parts = parts if any(isinstance(part, str) and _LETTER.search(part) for part in parts) else ()
 
-    def _find_spaced(self, parts: Sequence[str | Mark | Kept]) -> Iterator[Mark]:
-        """Tabs and breaks with no space on either side: a reader sees two words there, a translator should too."""
+    def _find_spaced(self, parts: Sequence[str | Mark | Kept]) -> Iterator[tuple[str | Mark | Kept, str]]:
+        """Tabs and breaks, and the space or the end of a line that a reader sees there and a translator should too."""
         following = ""  # the next character that is seen
         nexts: list[str] = []
         for part in reversed(parts):
             nexts.append(following)
             following = (_text(part) or following)[:1]
-        spaced = True  # the text so far ends with a space
+        spaced, depth = True, 0  # whether the text so far ends with a space; elements around it
         for part, after in zip(parts, reversed(nexts), strict=True):
-            if isinstance(part, Mark) and part.kind == "single" and not spaced and not after.isspace():
-                item = self._numbered[part.number - 1]
-                if isinstance(item, Fixed) and item.is_space:
-                    yield part
-                    spaced = True
-            elif text := _text(part):
+            if text := _text(part):
                 spaced = text[-1].isspace()
+            elif isinstance(part, Mark) and part.kind != "single":
+                depth += 1 if part.kind == "open" else -1
+            elif isinstance(part, Mark) and isinstance(item := self._numbered[part.number - 1], Fixed):
+                if item.is_break and not depth:  # within an element it is a space: a line has all of an element
+                    yield part, "\n"
+                    spaced = True
+                elif (item.is_space or item.is_break) and not spaced and not after.isspace():
+                    yield part, " "
+                    spaced = True
 
     def _describe(self, items: Sequence[Item], base: Style, parts: list[str | Mark | Kept]) -> None:
         place = 0
@@ -125,7 +131,7 @@ class Paragraph:
         for part in _without_spaces(parts, self._spaced):
             style, items = levels[-1].style, levels[-1].items
             if isinstance(part, str):
-                items.append(Text(part, style))
+                items += [Text(part, style)] if part else []
             elif isinstance(part, Mark) and part.kind == "close":
                 closed = levels.pop() if len(levels) > 1 else None
                 if closed is None or closed.number != part.number:
@@ -209,7 +215,7 @@ def _most_common(items: Iterable[Item], deep: bool) -> Style:
 
 
 def _end_of_stretch(items: Sequence[Item], start: int) -> int:
-    """After the last text in the same style before text in another; what stands between the two is part of it."""
+    """After the last text in the same style before text in another or a line break; what stands between is part of it."""
     first, end = items[start], start + 1
     assert isinstance(first, Text)
     for place in range(start + 1, len(items)):
@@ -218,16 +224,20 @@ def _end_of_stretch(items: Sequence[Item], start: int) -> int:
             if item.style != first.style:
                 break
             end = place + 1
+        elif isinstance(item, Fixed) and item.is_break:
+            break
     return end
 
 
-def _without_spaces(parts: Parts, spaced: Collection[Mark]) -> Iterator[str | Mark | Kept]:
+def _without_spaces(parts: Parts, spaced: Mapping[str | Mark | Kept, str]) -> Iterator[str | Mark | Kept]:
     """The parts with no space around these marks: each is a tab or a break, and stood without."""
     for place, part in enumerate(parts):
         if isinstance(part, str):
-            around = parts[max(place - 1, 0) : place + 2]
-            part = part.lstrip(" ") if place and around[0] in spaced else part
-            part = part.rstrip(" ") if around[-1] in spaced else part
+            before = spaced.get(parts[place - 1], "") if place else ""
+            after = spaced.get(parts[place + 1], "") if place + 1 < len(parts) else ""
+            part = _LINE_END.sub(" ", part.removeprefix("\n") if before == "\n" else part)
+            part = part.lstrip(" ") if before == " " else part
+            part = part.rstrip(" ") if after == " " else part
         yield part
 
 

@@ -8,7 +8,7 @@ import bisect
 import codecs
 import html
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -19,7 +19,7 @@ Copy: TypeAlias = Callable[[int, int], str]  # the source between two positions,
 Markup: TypeAlias = dict[Mark | int, tuple[int, int]]  # where a mark lies, and a kept text by its number
 
 
-BREAK = "br"  # the name of a piece that stands between words as white space does
+BREAK = "br"  # the name of a piece that ends a line; within an element it stands for a space
 
 
 class Piece(NamedTuple):
@@ -78,7 +78,8 @@ class SpanDocument:
         changed = [
             (slot, parts)
             for slot, given in zip(self.slots, translations, strict=True)
-            if given is not None and (parts := merge_text(given)) != slot.segment.parts
+            if given is not None and merge_text(given) != slot.segment.parts
+            for parts in [merge_text(_without_line_ends(given))]
         ]
         inner = [Edit(slot.start, slot.end, slot.write(parts, self._slice)) for slot, parts in changed if slot.is_inner]
         inner = sorted([*self.edits, *inner])
@@ -173,6 +174,7 @@ def _number(
     markup: Markup = {}
     numbers: dict[int, int] = {}
     spaced = broken = False  # whether the text so far ends with a space; whether a line ends since the last text
+    depth = 0  # elements around the text
     for index in range(low, high + 1):
         piece, text, partner = pieces[index], texts[index], partners[index]
         if piece.kind in ("text", "kept") and text:
@@ -192,9 +194,11 @@ def _number(
             spaced = False
             continue
         mark = Mark(number, "single" if partner is None else "open" if partner > index else "close")
-        broken = broken or (piece.name == BREAK and not spaced)
+        depth += {"open": 1, "close": -1, "single": 0}[mark.kind]
+        ends_line = piece.name == BREAK and not depth
+        broken = broken or (piece.name == BREAK and not spaced and not ends_line)
         spaced = spaced and mark.kind != "single"
-        parts.append(mark)
+        parts += [mark, "\n"] if ends_line else [mark]
         markup[mark] = (piece.start, piece.end)
     return merge_text(parts), markup
 
@@ -208,6 +212,15 @@ def merge_text(parts: Iterable[str | Mark | Kept]) -> Parts:
         elif part != "":
             merged.append(part)
     return tuple(merged)
+
+
+def _without_line_ends(parts: Parts) -> Iterator[str | Mark | Kept]:
+    """The parts as they are written: the mark of a break stands for the end of the line after it."""
+    before = None
+    for part in parts:
+        is_after_mark = isinstance(part, str) and isinstance(before, Mark) and before.kind == "single"
+        yield part.removeprefix("\n") if is_after_mark else part
+        before = part
 
 
 def line_starts(source: str) -> list[int]:
