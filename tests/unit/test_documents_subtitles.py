@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from dragoman.documents import subtitles
 from dragoman.documents.document import Document, Mark, Parts
 from dragoman.documents.subtitles import WIDEST
+from dragoman.errors import DataError
 from tests.translated import OPTIONS, check_round_trip, parts_of, texts, translate, translated
 
 SRT = """\ufeff1
@@ -85,6 +86,52 @@ def test_webvtt_is_cut_into_segments() -> None:
         ("Tea & ", Mark(1, "open"), "coffee", Mark(1, "close"), " for ", Mark(2, "single"), "two"),
         ("Nothing <here>",),
     ]
+
+
+def vtt(cue: str) -> str:
+    return f"WEBVTT\n\n00:01.000 --> 00:02.000\n{cue}\n"
+
+
+@pytest.mark.parametrize(
+    ("cue", "expected"),
+    [
+        ("<v Ann>Tea?\n<v Bob>No\nthanks.", ["Tea?", "No thanks."]),
+        ("<v Ann>Tea?</v> <v.loud Bob>No</v>", ["Tea?", "No"]),
+        ("Well, <v Ann>tea?</v> <v Bob>No</v>", ["Well,", "tea?", "No"]),
+        ("<v Ann>Tea\nfor <v>two", ["Tea for two"]),
+        ("- <v Ann>Tea?\n- <v Bob>No <v Ann>way", ["Tea?", "No way"]),  # dashes come first
+    ],
+)
+def test_each_voice_of_webvtt_is_a_segment(cue: str, expected: list[str]) -> None:
+    source = vtt(cue)
+    document = parse(source)
+    check_round_trip(document, source.encode())
+    assert texts(document) == expected
+    upper = translated(document, str.upper)
+    assert upper.count("<v") == source.count("<v")
+    assert texts(parse(upper)) == [text.upper() for text in expected]
+
+
+def test_voices_keep_their_lines() -> None:
+    changed = translated(parse(vtt("<v Ann>Tea?\n<v Bob>No <i>thanks</i>")), str.upper)
+    assert changed == vtt("<v Ann>TEA?\n<v Bob>NO <i>THANKS</i>")
+
+
+def test_a_note_of_music_stays_where_it_is() -> None:
+    source = "1\n00:00:01,000 --> 00:00:02,000\n♪ Over the hills\nand far away ♪♪\n"
+    document = parse(source)
+    check_round_trip(document, source.encode())
+    assert parts_of(document) == [("Over the hills and far away",)]
+    assert translated(document, str.upper) == source.replace("Over the hills\nand far away", "OVER THE HILLS\nAND FAR AWAY")
+    assert texts(parse(source.replace("♪", "&"))) == ["& Over the hills and far away &&"], "the control"
+
+
+@pytest.mark.parametrize("content", ["", "\ufeff", "1\n00:00:01,000 --> 00:00:02,000\nx\n", "WEBVTTX\n"])
+def test_a_vtt_file_begins_with_its_name(content: str) -> None:
+    with pytest.raises(DataError, match=r"^a\.VTT:1: does not begin with WEBVTT; add that line"):
+        subtitles.parse(content.encode(), OPTIONS, "a.VTT")
+    assert subtitles.parse(b"WEBVTT", OPTIONS, "a.vtt").segments == []
+    assert len(subtitles.parse(content.encode(), OPTIONS, "a.srt").segments) == content.count("x")
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

@@ -1,7 +1,7 @@
-r"""Subtitles: SubRip (SRT) and WebVTT. A cue is a segment; a cue of two speakers with dashes is one for each.
+r"""Subtitles: SubRip (SRT) and WebVTT. A cue is a segment; one of several speakers, by dashes or `<v>`, is one for each.
 
 Indexes, timings, settings and the NOTE, STYLE and REGION blocks of WebVTT keep their bytes. Inside a cue, `<i>`,
-`<v Speaker>`, `<00:00:01.000>` and `{\an8}` are marks. A translation is wrapped to as many lines as the cue had.
+`<v Speaker>`, `<00:00:01.000>`, `{\an8}` and ♪ are marks. A translation is wrapped to as many lines as the cue had.
 """
 
 import html
@@ -26,13 +26,15 @@ from dragoman.documents.spans import (
     one_line,
     split_lines,
 )
+from dragoman.errors import DataError
 
 WIDEST = 42  # characters of a line, as broadcasters ask for
 
 _TIME = r"(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _TIMING = re.compile(rf"[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}(?:[ \t].*)?")
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|</>|\{\\[^{}]*\}")
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|</>|\{\\[^{}]*\}|[♩♪♫♬]+")
 _NAME = re.compile(r"</?([A-Za-z]+)")
+_VOICE = re.compile(r"<v[.\s][^<>]*>")  # who speaks from here on, in WebVTT
 _DASH = re.compile(r"[-‐–—][ \t]*(?=[^\s-])")
 
 
@@ -46,10 +48,12 @@ def parse(content: bytes, options: Options, name: str = "subtitles") -> Document
     decoded = decode(content, name)
     source = decoded.text
     is_vtt = re.match(r"WEBVTT(?:[ \t\r\n]|$)", source[decoded.begin :]) is not None
+    if not is_vtt and name.lower().endswith(".vtt"):
+        raise DataError(f"{name}:1: does not begin with WEBVTT; add that line, or name it .srt if it is SubRip")
     slots = [
         slot
         for number, cue in enumerate(_cues(source, decoded.begin, is_vtt), start=1)
-        for speaker in _speakers(source, cue)
+        for speaker in _speakers(source, cue, is_vtt)
         if (slot := _slot(source, speaker, is_vtt, f"cue {number}")) is not None
     ]
     return SpanDocument(source, slots, decoded.encode)
@@ -78,17 +82,25 @@ def _cues(source: str, begin: int, is_vtt: bool) -> Iterator[list[_Line]]:
             yield cue
 
 
-def _speakers(source: str, cue: list[_Line]) -> list[list[_Line]]:
-    """The lines of a cue, in groups of a speaker each if two lines or more begin with a dash."""
-    dashes = [_dash(source, line) is not None for line in cue]
-    if sum(dashes) < 2:
+def _speakers(source: str, cue: list[_Line], is_vtt: bool) -> list[list[_Line]]:
+    """The lines of a cue, in groups of a speaker each if two or more begin with a dash, or with a voice anywhere."""
+    begins = [_dash(source, line) is not None for line in cue]
+    if sum(begins) < 2 and is_vtt:
+        cue = [part for line in cue for part in _cut_at_voices(source, line)]
+        begins = [_VOICE.match(source, *line) is not None for line in cue]
+    if sum(begins) < 2:
         return [cue]
     groups: list[list[_Line]] = [[]]
-    for line, begins in zip(cue, dashes, strict=True):
-        if begins and groups[-1]:
+    for line, begins_group in zip(cue, begins, strict=True):
+        if begins_group and groups[-1]:
             groups.append([])
         groups[-1].append(line)
     return groups
+
+
+def _cut_at_voices(source: str, line: _Line) -> list[_Line]:
+    cuts = [match.start() for match in _VOICE.finditer(source, *line) if match.start() > line.start]
+    return [_Line(*part) for part in pairwise([line.start, *cuts, line.end])]
 
 
 def _dash(source: str, line: _Line) -> re.Match[str] | None:
