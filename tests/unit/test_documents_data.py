@@ -143,6 +143,14 @@ def test_invalid_json_is_an_error_with_its_place(source: str, line: int, column:
     assert str(error.value) == f"a.json:{line}: invalid JSON at column {column}; fix the file"
 
 
+@pytest.mark.parametrize("source", ["", " \n", "\ufeff\t\r\n"])
+def test_a_json_file_without_a_value_is_an_error(source: str) -> None:
+    with pytest.raises(DataError, match=r"^a\.json:1: has no value, so it is not JSON; write \{\} or \[\]"):
+        parse_json(source)
+    assert parse_json("{}").segments == []
+    assert json_values.parse(source.encode(), OPTIONS, "a.jsonl").segments == []  # a file of no lines
+
+
 def test_depth_is_no_limit() -> None:
     depth = 20_000  # twenty times what Python allows a recursive function
     for opening, closing in (("[", "]"), ('{"a":', "}")):
@@ -303,6 +311,29 @@ def test_columns_of_numbers_and_names_are_left_alone() -> None:
     assert texts(parse_table(source, "url")) == ["https://a.b", "www.a.b"]
 
 
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [('id,text\n1,"a house\n2,a tree\n', 2), ('id,text\r\n1,"a ""red"" house', 2), ('"', 1), ('a\rb\r"c""\r', 3)],
+)
+def test_a_quote_that_nothing_closes_is_an_error_with_its_line(source: str, line: int) -> None:
+    with pytest.raises(DataError, match=rf"^a\.csv:{line}: a cell begins with a quote that nothing closes"):
+        parse_table(source)
+    parse_table(source + '"')
+    parse_table(source, name="a.tsv")
+
+
+@pytest.mark.parametrize("source", ['id,text\n1,"a" house\n2,5" or 6"\n', 'id,text\n1,a "house\n'])
+def test_a_quote_elsewhere_is_a_character(source: str) -> None:
+    check_round_trip(parse_table(source), source.encode())
+
+
+def test_cells_beyond_the_header_are_left_alone() -> None:
+    source = "id,text\n1,a house,not named\n2,a tree\n"
+    assert texts(parse_table(source)) == ["a house", "a tree"]
+    assert texts(parse_table(source, "3")) == ["not named"]
+    assert texts(parse_table(source.replace("id,text", "1,a garden."))) == ["a garden.", "a house", "not named", "a tree"]
+
+
 def test_a_huge_cell_is_refused_by_name() -> None:
     cell = "ä" * (tables.LARGEST_CELL // 2)
     assert len(parse_table(f'a,b\nx y,"{cell}"\n').segments) == 2
@@ -315,9 +346,18 @@ def test_a_huge_cell_is_refused_by_name() -> None:
 @given(text=st.text(alphabet='ab ,;\t"\r\n\ufeffé', max_size=24))
 def test_any_table_survives_and_takes_translations(name: str, text: str) -> None:
     content = text.encode()
-    document = tables.parse(content, OPTIONS, name)
-    check_round_trip(document, content)
-    document.render([("x, \"y\"; 'z'\t\n",)] * len(document.segments))
+    if (document := parse_or_refuse(content, name)) is not None:
+        check_round_trip(document, content)
+        document.render([("x, \"y\"; 'z'\t\n",)] * len(document.segments))
+
+
+def parse_or_refuse(content: bytes, name: str) -> Document | None:
+    """A table, or None if a quote in it is not closed."""
+    try:
+        return tables.parse(content, OPTIONS, name)
+    except DataError as error:
+        assert "a cell begins with a quote that nothing closes" in str(error)
+        return None
 
 
 cells = st.lists(st.text(alphabet='ab ,;"\r\né', max_size=8), min_size=2, max_size=2)
@@ -348,4 +388,5 @@ def test_rows_are_what_the_csv_module_reads(rows: list[list[str]], quoting: int,
 def test_hostile_tables_take_linear_time(unit: str, count: int) -> None:
     content = (unit * count).encode()
     for name in ("a.csv", "a.tsv"):
-        check_round_trip(tables.parse(content, OPTIONS, name), content)
+        if (document := parse_or_refuse(content, name)) is not None:
+            check_round_trip(document, content)

@@ -21,6 +21,7 @@ _TOKEN = re.compile(
     r"""[ \t\r\n]*("[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"|[{}\[\],:]"""
     r"""|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null|NaN|-?Infinity|\Z)"""
 )
+_SPACES = " \t\r\n"
 _CLOSING = ("", "}", "]", ",", ":")
 _ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
 _UNIT = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)|[^\\]+")
@@ -31,6 +32,8 @@ _SHOWN = 8  # keys in a message, and steps of a path in one
 def parse(content: bytes, options: Options, name: str = "values.json") -> Document:
     decoded = decode(content, name)
     scanner = _Scanner(decoded.text, name, options.keys)
+    if not decoded.text[decoded.begin :].strip(_SPACES) and name.lower().endswith(".json"):
+        raise DataError(f"{name}:1: has no value, so it is not JSON; write {{}} or [] if nothing is in it")
     lines = line_starts(decoded.text)
     writes_ascii = decoded.text.isascii() and "\\u" in decoded.text
     slots = [

@@ -31,6 +31,8 @@ def parse(content: bytes, options: Options, name: str = "table.csv") -> Document
     source = decoded.text
     delimiter = "\t" if name.lower().endswith((".tsv", ".tab")) else _find_delimiter(source, decoded.begin)
     rows = list(_rows(source, decoded.begin, delimiter, name))
+    if delimiter != "\t":  # in most TSV files a quote is a character
+        _check_quotes(source, rows, name)
     header = _find_header(rows, options.columns)
     columns = _choose_columns(rows[1:] if header else rows, header, options.columns, name)
     by_looks = not options.columns
@@ -72,6 +74,17 @@ def _rows(source: str, begin: int, delimiter: str, name: str = "", limit: int = 
                 return
 
 
+def _check_quotes(source: str, rows: Sequence[Sequence[_Cell]], name: str) -> None:
+    """Refuse a cell that begins with a quote which nothing closes: it may have swallowed the rest of a table."""
+    for cell in (cell for row in rows for cell in row):
+        if cell.text.startswith('"') and not cell.is_quoted and _UNCLOSED.match(source, cell.start):
+            line = len(split_lines(source[: cell.start]))
+            raise DataError(f"{name}:{line}: a cell begins with a quote that nothing closes; close it or remove it")
+
+
+_UNCLOSED = re.compile(r'"[^"]*+(?:""[^"]*+)*+\Z')
+
+
 def _find_delimiter(source: str, begin: int) -> str:
     """The one that cuts the first rows into the most cells, as many in each; else the most frequent in the first."""
     found = []
@@ -103,7 +116,8 @@ def _choose_columns(
 ) -> set[int]:
     width = max([len(header), *map(len, rows)])
     if not wanted:
-        return {column for row in rows for column, cell in enumerate(row) if is_text(cell.text)}
+        named = [row[: len(header) or None] for row in rows]  # a row may have more cells than there are names
+        return {column for row in named for column, cell in enumerate(row) if is_text(cell.text)}
     columns = set()
     for each in wanted:
         if each in header:
