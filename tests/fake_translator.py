@@ -4,8 +4,7 @@ import itertools
 import random
 import re
 
-from dragoman.documents.document import Kept, Mark, Parts
-from dragoman.documents.runs import join
+from dragoman.documents.document import Kept, Mark, Parts, merge_text
 
 
 def shout(parts: Parts) -> Parts:
@@ -32,5 +31,5 @@ def shuffle(parts: Parts, seed: int = 0) -> Parts:
             chance.shuffle(inner)
             levels[-1].append([Mark(part.number, "open"), *itertools.chain.from_iterable(inner), part])
     chance.shuffle(outer)
-    joined = join(itertools.chain.from_iterable(outer))
+    joined = merge_text(itertools.chain.from_iterable(outer))
     return tuple(re.sub(" +", " ", part) if isinstance(part, str) else part for part in joined)

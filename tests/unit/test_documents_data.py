@@ -331,7 +331,12 @@ def test_cells_beyond_the_header_are_left_alone() -> None:
     source = "id,text\n1,a house,not named\n2,a tree\n"
     assert texts(parse_table(source)) == ["a house", "a tree"]
     assert texts(parse_table(source, "3")) == ["not named"]
-    assert texts(parse_table(source.replace("id,text", "1,a garden."))) == ["a garden.", "a house", "not named", "a tree"]
+    assert texts(parse_table(source.replace("id,text", "1,a garden."))) == [
+        "a garden.",
+        "a house",
+        "not named",
+        "a tree",
+    ]
 
 
 def test_a_huge_cell_is_refused_by_name() -> None:
@@ -356,7 +361,8 @@ def parse_or_refuse(content: bytes, name: str) -> Document | None:
     try:
         return tables.parse(content, OPTIONS, name)
     except DataError as error:
-        assert "a cell begins with a quote that nothing closes" in str(error)
+        if "a cell begins with a quote that nothing closes" not in str(error):
+            raise
         return None
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.documents.document import Kept, Mark, Parts, text_of
-from dragoman.documents.runs import Fixed, Item, Nested, Paragraph, Text, join
+from dragoman.documents.document import Kept, Mark, Parts, merge_text, text_of
+from dragoman.documents.runs import Fixed, Item, Nested, Paragraph, Text
 from tests.fake_translator import shout, shuffle
 
 texts = st.builds(Text, st.text("ab .\u00a0", max_size=4), st.sampled_from(["plain", "plain", "bold", "italic"]))
@@ -59,7 +59,7 @@ def test_segments_have_a_word_and_no_space_at_the_ends(items: list[Item]) -> Non
     words = any(isinstance(part, str) and ("a" in part or "b" in part) for part in parts)
     assert words == bool(parts)
     assert all(part != "" for part in parts)
-    assert parts == join(parts)
+    assert parts == merge_text(parts)
     if parts:
         text = text_of(parts)
         assert text == text.strip()
@@ -176,7 +176,8 @@ def test_a_line_break_ends_a_line_to_the_translator_only() -> None:
     items: list[Item] = [Text("one"), line, Text("two", "b"), line, Text("three", "b"), Text("four and five")]
     paragraph = Paragraph(items)
     assert paragraph.parts == (
-        "one", Mark(1, "single"), "\n", *opened(2, "two"), Mark(3, "single"), "\n", *opened(4, "three"), "four and five",
+        "one", Mark(1, "single"), "\n", *opened(2, "two"), Mark(3, "single"), "\n", *opened(4, "three"),
+        "four and five",
     )  # fmt: skip
     assert list(described(paragraph.translated(paragraph.parts))) == list(described(items))
     link = Nested("link", (Text("one"), line, Text("two")))

@@ -15,6 +15,7 @@ from dragoman import Translator
 from dragoman.config import PROTECTED
 from dragoman.decode.alignment import Alignment, diagonal
 from dragoman.decode.keeping import Align, Restored, restore_kept, restored_line, unchanged_line
+from dragoman.decode.projection import find_emptied
 from dragoman.decode.protected import Protected
 from dragoman.decode.protection import Protector
 from dragoman.decode.scoring import PairError
@@ -158,6 +159,23 @@ def test_an_element_goes_with_the_word_that_it_keeps() -> None:
     assert result.text == "hier ist <b>{n}</b>"
 
 
+def test_an_element_without_words_in_the_translation_alters_it() -> None:
+    fake = Fake(lambda text: "eiscreme", align=align_by_word)
+    (result,) = lines_of(fake, "<b>eiscreme</b> <i>cold</i>")
+    assert (result.text, result.status) == ("<b>eiscreme</b><i></i>", "altered")
+    assert result.reason == "the markup around 'cold' has no words in the translation"
+    (result,) = lines_of(fake, "<b>eiscreme</b> cold<i></i>")
+    assert (result.text, result.status, result.reason) == ("<b>eiscreme</b><i></i>", "translated", "")
+    (result,) = lines_of(fake, "eiscreme <a>a</a> <b>b</b> <i>c</i> <u>d</u> <p>e</p>")
+    assert result.reason == "the markup around 'a', 'b', 'c' and 2 more has no words in the translation"
+
+
+def test_a_comment_keeps_its_space() -> None:
+    lines = ["<!-- c --> the house", "the house. <!-- c -->", "the <!-- c --> house", "the <!-- c -->house"]
+    fake = Fake(lambda text: " ".join(text.split()), align=align_by_word)
+    assert [result.text for result in lines_of(fake, *lines)] == lines
+
+
 def test_a_line_of_which_nothing_is_left_has_its_kept_words() -> None:
     (result,) = lines_of(Fake(lose, lose, lambda text: ""), "x {n}")
     assert (result.text, result.status) == ("{n}", "altered")
@@ -274,7 +292,8 @@ def test_every_kept_span_comes_out_once_whatever_a_model_writes(
     assert Counter(part for part in restored.parts if not isinstance(part, str)) == wanted
     assert_nested(restored.parts)
     located = own.locate(restored.translation.text, restored.spellings)
-    assert (restored.translation.status == "altered") == (not located.is_complete)
+    is_kept = located.is_complete and not find_emptied(own.parts, restored.parts)
+    assert (restored.translation.status == "altered") == (not is_kept)
     invented = {*restored.spellings} - {*own.spellings}
     left = "".join(part if isinstance(part, str) else f" {own.originals[part]} " for part in restored.parts)
     if not {*re.findall(r"\d+er", restored.translation.text)}:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.decode.alignment import Alignment
-from dragoman.decode.projection import TokenLinks, link, project
-from dragoman.documents.document import Mark, Parts
+from dragoman.decode.projection import TokenLinks, find_emptied, keep_spaces, link, project
+from dragoman.documents.document import Kept, Mark, Parts
 from dragoman.text.offsets import PieceSpans
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -214,6 +214,56 @@ def test_a_very_long_text_takes_no_quadratic_memory() -> None:
     parts = project(marks, target, links)
     assert parts[:3] == ("Eins", Mark(0, "single"), " zwei drei vier fuenf sechs. Eins")
     assert len(parts) == 2 * count + 1
+
+
+# What the source has around and within its marks
+
+
+def parts(marked: str) -> Parts:
+    """`<a>the</a> house`, in parts; `{x}` is kept."""
+    found: list[str | Mark | Kept] = []
+    for piece in re.findall(r"<[^<>]*>|\{\w\}|[^<{]+", marked):
+        match = MARK.fullmatch(piece)
+        if match is not None:
+            kind = "single" if match["single"] else "close" if match["closes"] else "open"
+            found.append(Mark(ord(match["name"]), kind))  # type: ignore[arg-type]
+        else:
+            found.append(Kept(ord(piece[1]), piece) if piece[0] == "{" else piece)
+    return tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("<a/> the house", "<a/>das haus", "<a/> das haus"),
+        ("the house. <a/>", "das haus.<a/>", "das haus. <a/>"),
+        ("the <a/> house", "das <a/>haus", "das <a/> haus"),
+        ("the <a></a> house", "das<a></a> haus", "das <a></a> haus"),
+        ("<a/> <b>the</b> house", "<a/><b>das</b> haus", "<a/> <b>das</b> haus"),
+        ("<a/><b/> the house", "<a/><b/>das haus", "<a/><b/> das haus"),
+        ("the <a/> <b/> house", "das <a/><b/>haus", "das <a/> <b/> haus"),
+        ("{x} <a/> house", "haus<a/> {x}", "haus <a/> {x}"),
+        # these have no space of their own, or one that is not to be there
+        ("the <a/>house", "das <a/>haus", "das <a/>haus"),
+        ("the<a/> house", "das<a/> haus", "das<a/> haus"),
+        ("<a/>the house", "<a/>das haus", "<a/>das haus"),
+        ("the <a>old</a> house", "das <a>alte</a>haus", "das <a>alte</a>haus"),
+        ("the <a/> house", "das haus<a/>.", "das haus<a/>."),
+        ("the <a/> house", "das (<a/>haus)", "das (<a/>haus)"),
+        ("the <a/> house", "das <a/> haus", "das <a/> haus"),
+    ],
+)
+def test_a_mark_without_words_keeps_the_spaces_around_it(source: str, target: str, expected: str) -> None:
+    assert keep_spaces(parts(source), parts(target)) == parts(expected)
+
+
+def test_elements_that_lost_their_words_are_found() -> None:
+    source = parts("<a>ice</a> <b>cold <c>cream</c></b> <d></d><e>!</e> <f>{x}</f>")
+    assert find_emptied(source, source) == []
+    assert find_emptied(source, parts("<a>eis</a><b><c></c></b><d></d><e></e><f> </f>")) == [
+        "cold cream", "cream", "{x}",
+    ]  # fmt: skip
+    assert find_emptied(source, parts("<a>eis</a><b>creme<c> </c></b><d></d><e></e><f>{x}</f>")) == ["cream"]
 
 
 # Any elements, any links

@@ -150,6 +150,15 @@ def test_details_may_be_read_by_several_threads() -> None:
     assert result.score == 1.5
 
 
+def test_an_incomplete_character_alters_a_translation() -> None:
+    reason = "the model wrote only some of the bytes of a character"
+    assert translated("a", "b\ufffd", "translated", dict).status == "altered"
+    assert translated("a", "b\ufffd", "split", dict).reason == reason
+    assert translated("a", "b\ufffd", "truncated", dict).status == "truncated"
+    assert translated("a\ufffd", "b\ufffd", "translated", dict).status == "translated", "as in the source"
+    assert translated("a", "b", "translated", dict).reason == ""
+
+
 def test_a_result_does_not_keep_the_model_in_memory(quick_run: Path) -> None:
     own = dragoman.load(str(quick_run), device="cpu", engine="plain")
     result, alive = own.translate("a b c", beam=2), weakref.ref(own)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dragoman.decode.alignment import Alignment
-from dragoman.decode.projection import TokenLinks, link, project
+from dragoman.decode.projection import TokenLinks, find_emptied, keep_spaces, link, project
 from dragoman.decode.protected import Located, Protected, stand_in_terms
 from dragoman.decode.terms import Term
 from dragoman.decode.translation import Alternative, Translation
@@ -115,10 +115,14 @@ def _restore(attempt: _Attempt, links: TokenLinks | None) -> Restored:
     parts: Parts = (translation.text,)
     if links is not None:
         parts = _with_marks(attempt, located, links)
-    parts = _with_kept(parts, located)
+    parts = keep_spaces(line.parts, _with_kept(parts, located))
     if not located.is_complete:
         names = ", ".join(repr(kept.text) for kept in sorted([*located.lost, *located.repeated]))
         translation = replace(translation, status="altered", reason=f"{names} could not be placed by the model")
+    elif lost := find_emptied(line.parts, parts):
+        names = ", ".join(repr(text) for text in lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        reason = f"the markup around {names} has no words in the translation"
+        translation = replace(translation, status="altered", reason=reason)
     return Restored(translation, parts, attempt.spellings)
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from dragoman.config import LANGUAGE_MODEL, DecodeConfig, require
 from dragoman.data.corpus import text_line
 from dragoman.decode.runner import Runner
+from dragoman.decode.translation import REPLACEMENT
 from dragoman.errors import DataError
 from dragoman.progress import Advance, no_progress
 from dragoman.text.normalize import normalize
@@ -23,7 +24,6 @@ from dragoman.text.tokenizer import Tokenizer
 Ids = npt.NDArray[np.int64]
 
 SCORED_TOKENS = 8_192  # at once
-REPLACEMENT = "\ufffd"  # what an unfinished character decodes to
 
 
 @dataclass(frozen=True)

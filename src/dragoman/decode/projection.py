@@ -7,7 +7,7 @@ else with the next word.
 
 import bisect
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.decode.alignment import Alignment
-from dragoman.documents.document import Mark, Parts
+from dragoman.documents.document import Kept, Mark, Parts, merge_text, text_of
 
 Span = tuple[int, int]
 DEEPEST = 100  # elements within each other
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+_ENDING = frozenset(".,;:!?…)")  # of sentences and clauses: a space may follow
 
 
 @dataclass
@@ -107,6 +108,80 @@ def project(marks: Sequence[tuple[int, Mark]], target: str, links: TokenLinks, w
     """The translation with the marks in it; `marks` have their places in the source. Spans in `whole` stay whole."""
     parts = _placed(_elements(marks), 0, len(target), target, links, sorted(whole))
     return tuple(part for part in parts if part != "")
+
+
+def keep_spaces(source: Parts, target: Parts) -> Parts:
+    """The target with a space on both sides of each mark without words, `<!-- c -->` or `<b></b>`, that has one there.
+
+    A projected mark touches a word. No space is added before punctuation, nor after what opens brackets or quotes.
+    """
+    before, after = _spaces_wanted(source)
+    if not before and not after:
+        return target
+    spaced: list[str | Mark | Kept] = []
+    for part, left, right in zip(target, *_neighbours(target), strict=True):
+        follows, precedes = left.isalnum() or left in _ENDING, right.isalnum()  # a word, at that side
+        is_free = (follows or left[:1].isspace() or not left) and (precedes or right[:1].isspace() or not right)
+        spaced += [" "] if is_free and part in before and follows else []
+        spaced.append(part)
+        spaced += [" "] if is_free and part in after and precedes else []
+    return merge_text(spaced)
+
+
+def _spaces_wanted(parts: Parts) -> tuple[set[str | Mark | Kept], set[str | Mark | Kept]]:
+    """The marks without words that stand between spaces, or between one and an end: those with one before or after."""
+    before, after = set[str | Mark | Kept](), set[str | Mark | Kept]()
+    lefts, rights = _neighbours(parts)
+    for place, part in enumerate(parts):
+        if not isinstance(part, Mark) or part.kind == "close":
+            continue
+        end = place + (part.kind == "open")
+        if end > place and parts[end : end + 1] != (Mark(part.number, "close"),):
+            continue
+        if all(not each or each.isspace() for each in (lefts[place], rights[end])):
+            before |= {part} if place and isinstance(parts[place - 1], str) else set()
+            after |= {parts[end]} if end + 1 < len(parts) and isinstance(parts[end + 1], str) else set()
+    return before, after
+
+
+def _neighbours(parts: Parts) -> tuple[list[str], list[str]]:
+    """For each part the last character that is seen before it, and the first one after it; a kept word is a letter."""
+    sides: list[list[str]] = []
+    for step in (1, -1):
+        seen, found = "", list[str]()
+        for part in parts[::step]:
+            found.append(seen)
+            if isinstance(part, str) and part:
+                seen = part[-1] if step == 1 else part[0]
+            elif isinstance(part, Kept):
+                seen = "k"
+        sides.append(found[::step])
+    return sides[0], sides[1]
+
+
+def find_emptied(source: Parts, target: Parts) -> list[str]:
+    """The texts of elements that have words in the source, and in the target nothing to see."""
+    words_in, spans = _measure_elements(source, str.isalnum)
+    seen_in, _ = _measure_elements(target, lambda character: not character.isspace())
+    lost = [spans[number] for number, count in words_in.items() if count and not seen_in.get(number)]
+    text = text_of(source) if lost else ""
+    return [text[start:end].strip() for start, end in lost]
+
+
+def _measure_elements(parts: Parts, counts: Callable[[str], bool]) -> tuple[dict[int, int], dict[int, Span]]:
+    """How many characters of a kind each pair of marks is around, and where it lies in the text."""
+    number, length = 0, 0
+    numbers, spans = dict[int, int](), dict[int, Span]()
+    for part in parts:
+        if not isinstance(part, Mark):
+            text = part if isinstance(part, str) else part.text
+            number, length = number + sum(map(counts, text)), length + len(text)
+        elif part.kind == "open":
+            numbers[part.number], spans[part.number] = -number, (length, length)
+        elif part.kind == "close" and part.number in spans:
+            numbers[part.number] += number
+            spans[part.number] = spans[part.number][0], length
+    return numbers, spans
 
 
 def _elements(marks: Sequence[tuple[int, Mark]]) -> list[_Element]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from dragoman.decode.alignment import agreeing_layer
 
 Status = Literal["translated", "empty", "split", "truncated", "altered", "failed"]
+REPLACEMENT = "\ufffd"  # what some of the bytes of a character decode to
 Array = npt.NDArray[np.float32]
 T = TypeVar("T")
 
@@ -189,6 +190,8 @@ def translated(
     reason: str = "",
 ) -> Translation:
     """A translation whose details are computed when one is read."""
+    if REPLACEMENT in text and REPLACEMENT not in source and status in ("translated", "split"):
+        status, reason = "altered", "the model wrote only some of the bytes of a character"
     created = object.__new__(Translation)
     # __init__ of a frozen dataclass makes a call for every field
     created.__dict__.update(

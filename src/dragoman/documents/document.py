@@ -4,7 +4,8 @@ A format is a function `parse(content: bytes, options: Options) -> Document`. A 
 Rendering it with the parts of its own segments gives the same bytes where the format allows, else the same tree.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
@@ -73,3 +74,12 @@ class Options:
 
 def text_of(parts: Parts) -> str:
     return "".join(part if isinstance(part, str) else part.text if isinstance(part, Kept) else "" for part in parts)
+
+
+def merge_text(parts: Iterable[str | Mark | Kept]) -> Parts:
+    """The same parts with neighbouring text joined, and without empty text."""
+    merged: list[str | Mark | Kept] = []
+    for is_text, group in itertools.groupby(parts, key=lambda part: isinstance(part, str)):
+        members = list(group)
+        merged += ["".join(part for part in members if isinstance(part, str))] if is_text else members
+    return tuple(part for part in merged if part != "")

@@ -1,7 +1,7 @@
 """Word documents: text, headers, footers, notes, comments and text boxes. Styles and pictures stay as they are.
 
-A paragraph is a segment, and each of its lines is translated alone. A field (a page number, a reference) is kept as it is, except for a hyperlink's text. Deleted
-and hidden text stays as it is; inserted text is text.
+A paragraph is a segment, and each of its lines is translated alone. A field (a page number, a reference) is kept as it
+is, except for a hyperlink's text. Deleted and hidden text stays as it is; inserted text is text.
 """
 
 import copy

@@ -1,6 +1,7 @@
 """OpenDocument texts: paragraphs, headings, headers, footers, notes, comments and frames. Styles stay as they are.
 
-A paragraph is a segment, and each of its lines is translated alone. A field (a page number, a date) is kept as it is, and so is deleted text of tracked changes.
+A paragraph is a segment, and each of its lines is translated alone. A field (a page number, a date) is kept as it is,
+and so is deleted text of tracked changes.
 """
 
 import re

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from lxml import etree
 
 from dragoman.documents.archives import Archive
-from dragoman.documents.document import Document, Parts, Segment
-from dragoman.documents.runs import Fixed, Item, Nested, Paragraph, Text, join
+from dragoman.documents.document import Document, Parts, Segment, merge_text
+from dragoman.documents.runs import Fixed, Item, Nested, Paragraph, Text
 from dragoman.documents.safe_xml import parse_xml
 from dragoman.errors import DataError
 
@@ -55,7 +55,7 @@ class Package:
             own = translations[start : start + len(segments)]
             start += len(segments)
             pairs = zip(own, segments, strict=True)
-            if any(parts is not None and join(parts) != segment.parts for parts, segment in pairs):
+            if any(parts is not None and merge_text(parts) != segment.parts for parts, segment in pairs):
                 changes[member.path] = member.document.render(own)
         return changes
 
@@ -90,7 +90,7 @@ class XmlPart:
         tree, markup = self._open()
         changed = False
         for (element, paragraph), parts in zip(_paragraphs(markup), translations, strict=True):
-            if parts is not None and join(parts) != paragraph.parts:
+            if parts is not None and merge_text(parts) != paragraph.parts:
                 markup.write(element, paragraph.translated(parts))
                 changed = True
         return serialize(tree) if changed else self._content

@@ -1,6 +1,7 @@
 """PowerPoint presentations: slides with their tables and diagrams, and notes. Layouts and charts stay as they are.
 
-A paragraph is a segment, and each of its lines is translated alone. A field (the date, the number of the slide) is kept as it is.
+A paragraph is a segment, and each of its lines is translated alone. A field (the date, the number of the slide) is
+kept as it is.
 """
 
 import copy

@@ -5,14 +5,13 @@ another style, a hyperlink and the like have an opening and a closing mark, a ta
 What stands at either end of a paragraph and is not visible text stays there and is no part of the segment.
 """
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from dragoman.documents.document import Kept, Mark, Parts
+from dragoman.documents.document import Kept, Mark, Parts, merge_text
 
 Style: TypeAlias = Hashable
 _LETTER = re.compile(r"[^\W\d_]")
@@ -73,7 +72,7 @@ class Paragraph:
         described: list[str | Mark | Kept] = []
         self._describe(self._inner.items, self._base, described)
         self._spaced = dict(self._find_spaced(described))  # marks that have a space after them in the segment only
-        parts = join(each for part in described for each in (part, self._spaced.get(part, "")))
+        parts = merge_text(each for part in described for each in (part, self._spaced.get(part, "")))
         self.parts: Parts = parts if any(isinstance(part, str) and _LETTER.search(part) for part in parts) else ()
 
     def _find_spaced(self, parts: Sequence[str | Mark | Kept]) -> Iterator[tuple[str | Mark | Kept, str]]:
@@ -215,7 +214,8 @@ def _most_common(items: Iterable[Item], deep: bool) -> Style:
 
 
 def _end_of_stretch(items: Sequence[Item], start: int) -> int:
-    """After the last text in the same style before text in another or a line break; what stands between is part of it."""
+    """After the last text in the same style before text in another, or a line break. What stands between is part of
+    it."""
     first, end = items[start], start + 1
     assert isinstance(first, Text)
     for place in range(start + 1, len(items)):
@@ -243,12 +243,3 @@ def _without_spaces(parts: Parts, spaced: Mapping[str | Mark | Kept, str]) -> It
 
 def _text(part: str | Mark | Kept) -> str:
     return part if isinstance(part, str) else part.text if isinstance(part, Kept) else ""
-
-
-def join(parts: Iterable[str | Mark | Kept]) -> Parts:
-    """The parts with neighbouring texts as one, and no empty ones."""
-    joined: list[str | Mark | Kept] = []
-    for is_text, group in itertools.groupby(parts, key=lambda part: isinstance(part, str)):
-        members = list(group)
-        joined += ["".join(part for part in members if isinstance(part, str))] if is_text else members
-    return tuple(part for part in joined if part != "")

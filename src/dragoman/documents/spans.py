@@ -8,11 +8,11 @@ import bisect
 import codecs
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from dragoman.documents.document import Kept, Mark, Parts, Segment
+from dragoman.documents.document import Kept, Mark, Parts, Segment, merge_text
 from dragoman.errors import DataError
 
 Copy: TypeAlias = Callable[[int, int], str]  # the source between two positions, with translated attributes
@@ -201,17 +201,6 @@ def _number(
         parts += [mark, "\n"] if ends_line else [mark]
         markup[mark] = (piece.start, piece.end)
     return merge_text(parts), markup
-
-
-def merge_text(parts: Iterable[str | Mark | Kept]) -> Parts:
-    """The same parts with neighbouring text joined, and without empty text."""
-    merged: list[str | Mark | Kept] = []
-    for part in parts:
-        if isinstance(part, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += part
-        elif part != "":
-            merged.append(part)
-    return tuple(merged)
 
 
 def _without_line_ends(parts: Parts) -> Iterator[str | Mark | Kept]:

@@ -1,4 +1,4 @@
-r"""Subtitles: SubRip (SRT) and WebVTT. A cue is a segment; one of several speakers, by dashes or `<v>`, is one for each.
+r"""Subtitles: SubRip (SRT) and WebVTT. A cue is a segment, or a segment for each speaker, by dashes or `<v>`.
 
 Indexes, timings, settings and the NOTE, STYLE and REGION blocks of WebVTT keep their bytes. Inside a cue, `<i>`,
 `<v Speaker>`, `<00:00:01.000>`, `{\an8}` and ♪ are marks. A translation is wrapped to as many lines as the cue had.
