@@ -1,7 +1,9 @@
 """Where the marks of a source text go in its translation, by links between words."""
 
 import re
+import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -214,6 +216,25 @@ def test_a_very_long_text_takes_no_quadratic_memory() -> None:
     parts = project(marks, target, links)
     assert parts[:3] == ("Eins", Mark(0, "single"), " zwei drei vier fuenf sechs. Eins")
     assert len(parts) == 2 * count + 1
+
+
+@pytest.mark.parametrize("source_of", [-1, 0], ids=["unlinked", "all linked to one word"])
+@pytest.mark.parametrize("kind", ["single", "empty", "around words"])
+def test_many_marks_take_linear_time(kind: str, source_of: int) -> None:
+    """Looking through all words before each mark takes ten seconds."""
+    count = 5_000
+    links = link("word " * count, "wort " * count, [])
+    links = replace(links, source_of=[source_of] * count)
+    width = 4 if kind == "around words" else 0
+    marks = [
+        (5 * number + (width if way == "close" else 0), Mark(number, way))
+        for number in range(count)
+        for way in (("single",) if kind == "single" else ("open", "close"))
+    ]
+    start = time.process_time()
+    parts = project(marks, "wort " * count, links)  # type: ignore[arg-type]
+    assert time.process_time() - start < 3
+    assert len([part for part in parts if isinstance(part, Mark)]) == len(marks)
 
 
 # What the source has around and within its marks

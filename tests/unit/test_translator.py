@@ -151,12 +151,15 @@ def test_details_may_be_read_by_several_threads() -> None:
 
 
 def test_an_incomplete_character_alters_a_translation() -> None:
+    def details() -> Any:
+        return {}
+
     reason = "the model wrote only some of the bytes of a character"
-    assert translated("a", "b\ufffd", "translated", dict).status == "altered"
-    assert translated("a", "b\ufffd", "split", dict).reason == reason
-    assert translated("a", "b\ufffd", "truncated", dict).status == "truncated"
-    assert translated("a\ufffd", "b\ufffd", "translated", dict).status == "translated", "as in the source"
-    assert translated("a", "b", "translated", dict).reason == ""
+    assert translated("a", "b\ufffd", "translated", details).status == "altered"
+    assert translated("a", "b\ufffd", "split", details).reason == reason
+    assert translated("a", "b\ufffd", "truncated", details).status == "truncated"
+    assert translated("a\ufffd", "b\ufffd", "translated", details).status == "translated", "as in the source"
+    assert translated("a", "b", "translated", details).reason == ""
 
 
 def test_a_result_does_not_keep_the_model_in_memory(quick_run: Path) -> None:

@@ -4,6 +4,7 @@ Every line is tried in up to three ways (see protected.py), until one keeps all 
 that can copy does; with numbers in place of kept words; and with numbers that the search must write.
 """
 
+import bisect
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
@@ -151,19 +152,20 @@ def _with_kept(parts: Parts, located: Located) -> Parts:
     changes = sorted(
         [*located.found, *((start, end, None) for start, end in located.surplus)], key=lambda each: each[0]
     )
+    starts = [change[0] for change in changes]
     result: list[str | Mark | Kept] = []
     start = 0  # of the part, in the text
     for part in parts:
         if isinstance(part, Mark):
             result.append(lost.get(part.number, part) if part.kind == "single" else part)
         elif isinstance(part, str):
-            place = start
-            for first, last, kept in changes:
-                if start <= first and last <= start + len(part):
+            place, end = start, start + len(part)
+            for first, last, kept in changes[bisect.bisect_left(starts, start) : bisect.bisect_right(starts, end)]:
+                if last <= end:
                     result += [part[place - start : first - start], *([kept] if kept else [])]
                     place = last
             result.append(part[place - start :])
-            start += len(part)
+            start = end
     return _spaced([part for part in result if part != ""], {*located.lost})
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -210,7 +211,8 @@ def _placed(
     depth: int = 1,
 ) -> list[str | Mark]:
     """The stretch of the target from `start` to `end` with these elements in it."""
-    stretches = [(*_widened(_stretch(element, start, end, links), whole), element) for element in elements]
+    region = _region(start, end, links)
+    stretches = [(*_widened(_stretch(element, region, links), whole), element) for element in elements]
     stretches.sort(key=lambda stretch: stretch[:2])
     parts: list[str | Mark] = []
     place = start
@@ -252,14 +254,29 @@ def _span_around(place: int, whole: Sequence[Span]) -> Span | None:
     return whole[number] if number >= 0 and place < whole[number][1] else None
 
 
-def _stretch(element: _Element, start: int, end: int, links: TokenLinks) -> Span:
-    """Where an element goes, within a stretch of the target."""
+class _Region(NamedTuple):
+    """A stretch of the target that elements are placed in."""
+
+    start: int
+    end: int
+    tokens: range
+    sources: list[int]  # tokens of the source that are linked to these, in order
+
+
+def _region(start: int, end: int, links: TokenLinks) -> _Region:
     tokens = _inside(links.target, start, end)
+    sources = {links.source_of[token] for token in tokens} - {-1}
+    return _Region(start, end, tokens, sorted(sources))
+
+
+def _stretch(element: _Element, region: _Region, links: TokenLinks) -> Span:
+    """Where an element goes, within a stretch of the target."""
+    tokens = region.tokens
     own = _touched(links.source, (element.start, element.end)) if element.start < element.end else range(0)
     linked = [token for source in own for token in links.targets_of[source] if token in tokens]
     linked = [number for number in linked if links.is_word[number]] or linked
     if element.closing is None or not linked:
-        place = _place_of_single(element.start, tokens, links, start, end)
+        place = _place_of_single(element.start, region, links)
         return place, place
     first, last = _best_run({*linked}, links)
     if len(own) == len(links.source):  # all of the text
@@ -288,18 +305,22 @@ def _best_run(own: Set[int], links: TokenLinks) -> tuple[int, int]:
     return first, last
 
 
-def _place_of_single(place: int, tokens: range, links: TokenLinks, start: int, end: int) -> int:
+def _place_of_single(place: int, region: _Region, links: TokenLinks) -> int:
     """Where a mark goes that covers no words: with the word it touches at its left, else with the next one.
 
     If neither has a translation in this stretch, with the nearest word before it that has one.
     """
     after = bisect.bisect_right(links.source, place, key=lambda token: token[1])  # the first token that ends later
     if after == len(links.source) > 0:
-        return end
+        return region.end
     touches = after > 0 and links.source[after - 1][1] == place
-    nearest = [after - 1] if touches else []
-    for number in [*nearest, after, *range(after - 1, -1, -1)] if after else ():
-        linked = [token for token in links.targets_of[number] if token in tokens]
-        if linked:
-            return links.target[linked[0]][0] if number == after else links.target[linked[-1]][1]
-    return start
+    nearest = bisect.bisect_left(region.sources, after)  # the first that is linked from there on
+    before = region.sources[nearest - 1 : nearest] if nearest else []
+    is_linked = region.sources[nearest : nearest + 1] == [after]
+    if not after or not (before or is_linked):
+        return region.start
+    if is_linked and not (touches and before == [after - 1]):
+        targets = links.targets_of[after]
+        return links.target[targets[bisect.bisect_left(targets, region.tokens.start)]][0]
+    targets = links.targets_of[before[0]]
+    return links.target[targets[bisect.bisect_left(targets, region.tokens.stop) - 1]][1]

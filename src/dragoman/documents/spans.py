@@ -205,11 +205,10 @@ def _number(
 
 def _without_line_ends(parts: Parts) -> Iterator[str | Mark | Kept]:
     """The parts as they are written: the mark of a break stands for the end of the line after it."""
-    before = None
+    is_after_single = False
     for part in parts:
-        is_after_mark = isinstance(part, str) and isinstance(before, Mark) and before.kind == "single"
-        yield part.removeprefix("\n") if is_after_mark else part
-        before = part
+        yield part.removeprefix("\n") if is_after_single and isinstance(part, str) else part
+        is_after_single = isinstance(part, Mark) and part.kind == "single"
 
 
 def line_starts(source: str) -> list[int]:
