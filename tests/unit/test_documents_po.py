@@ -445,6 +445,43 @@ def test_strings_on_one_line_are_joined() -> None:
     assert texts(b'msgid "a" "b"  \n "c"\nmsgstr "" ""\n') == ["abc"]
 
 
+@pytest.mark.parametrize(
+    ("source", "seen", "translation", "written"),
+    [
+        ("&File", "File", "Datei", "&Datei"),
+        ("_Save", "Save", "Speichern", "_Speichern"),
+        ("Save &As...", "Save As...", "Speichern unter...", "&Speichern unter..."),
+        ("E&xit", "Exit", "Beenden", "&Beenden"),
+        ("Pre_ferences", "Preferences", "Einstellungen", "_Einstellungen"),
+        ("&Open %s", "Open %s", "%s öffnen", "%s &öffnen"),
+        ("&Open %(name)s", "Open %(name)s", "%(name)s öffnen", "%(name)s &öffnen"),
+        ("&Open {name}", "Open {name}", "{name} öffnen", "{name} &öffnen"),
+        # none of these is the mark of an access key
+        ("R&D", "R&D", "F&E", "F&E"),
+        ("Tea & coffee", "Tea & coffee", "Tee & Kaffee", "Tee & Kaffee"),
+        ("Tea &amp; coffee", "Tea &amp; coffee", "Tee", "Tee"),
+        ("file_name", "file_name", "dateiname", "dateiname"),
+        ("&Save && &quit", "&Save && &quit", "Sichern", "Sichern"),
+        ("_Open file_name", "_Open file_name", "Öffnen", "Öffnen"),
+        ("See the _id of the table you made", "See the _id of the table you made", "Siehe", "Siehe"),
+    ],
+)
+def test_access_keys_are_marked_in_the_translation(source: str, seen: str, translation: str, written: str) -> None:
+    content = f'msgid "{source}"\nmsgstr ""\n'.encode()
+    document = po.parse(content, Options())
+    assert [segment.text for segment in document.segments] == [seen]
+    rendered = document.render([(translation,)]).decode()
+    assert f'msgid "{source}"\nmsgstr "{written}"\n' in rendered
+
+
+def test_previous_messages_of_what_was_translated_are_removed() -> None:
+    """The new translation is not of the old message, so a reviewer has nothing to compare, as after msgattrib."""
+    for options in (Options(), Options(fuzzy=True)):
+        assert b"#| msgid" not in translate(CATALOGUE, options)
+        document = po.parse(CATALOGUE, options)
+        assert b"#| msgid" in document.render([None] * len(document.segments))
+
+
 def test_newlines_at_both_ends_are_those_of_the_source() -> None:
     content = b'msgid "\\n  Hello \\n\\n"\nmsgstr ""\n'
     assert texts(content) == ["Hello"]

@@ -1,7 +1,8 @@
 """PO and POT files of gettext: a translation for each entry that has none, or a fuzzy one. Knows nothing of models.
 
 The file is read as lines, and only those of a changed entry, and of the header where it lacks something, are written
-anew. So comments, order, wrapping and obsolete entries stay byte for byte.
+anew. So comments, order, wrapping and obsolete entries stay byte for byte. The previous message of a changed entry
+(`#| msgid`) is removed: what is written is a translation of the current one, whether or not it is marked as fuzzy.
 """
 
 import re
@@ -30,6 +31,9 @@ _ESCAPE = re.compile(r"((?:\\[0-7]{1,3}|\\x[0-9a-fA-F]{1,2})+)|\\(.)")
 _BYTE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3}))")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _ESCAPED |= {each: each for each in "\\\"'?"}
+LONGEST_LABEL = 6  # words of a text that may have an access key
+_ACCELERATOR = re.compile(r"(?<!\S)([A-Z][a-z]*)?([&_])(?!\w+;)(?(1)[a-z]|[^\W\d_])")
+_FIRST_LETTER = re.compile(r"(?<![\w%$#@(){<.*+-])[^\W\d_]")
 _TO_ESCAPE = {ord(text): f"\\{letter}" for letter, text in _ESCAPED.items() if text not in "'?"}
 _TO_ESCAPE |= {code: f"\\{code:03o}" for code in (*range(32), 127) if code not in _TO_ESCAPE}
 
@@ -98,7 +102,8 @@ class PoDocument:
             if entry.value("msgid").strip():  # that of the header is empty
                 self._add(entry)
         self.segments: Sequence[Segment] = tuple(
-            Segment((source.value.strip(),), f"line {source.start + 1}") for source in self._sources
+            Segment((_without_accelerator(source.value.strip())[0],), f"line {source.start + 1}")
+            for source in self._sources
         )
 
     def _add(self, entry: _Entry) -> None:
@@ -118,7 +123,7 @@ class PoDocument:
 
     def render(self, translations: Sequence[Parts | None]) -> bytes:
         texts = [
-            _with_space_of(source.value, text_of(parts or ()))
+            _with_space_of(source.value, _with_accelerator_of(source.value, text_of(parts or ())))
             for source, parts in zip(self._sources, translations, strict=True)
         ]
         edits: list[_Edit] = []
@@ -366,6 +371,23 @@ def _with_fields(header: str, wanted: Mapping[str, str]) -> str:
         place = next((place for place, line in enumerate(lines) if line.partition(":")[0].strip() == key), len(lines))
         lines[place : place + 1] = [f"{key}: {value}"]
     return "\n".join(lines) + "\n"
+
+
+def _without_accelerator(text: str) -> tuple[str, str]:
+    """A label without the mark before its access key, `&File`, `Save _As`, `E&xit`; and the mark, if there is one.
+
+    It has one such character, and is short: in `R&D`, `file_name` and `&amp;` they mean something else.
+    """
+    found = _ACCELERATOR.search(text)
+    if found is None or len(text.split()) > LONGEST_LABEL or text.count("&") + text.count("_") > 1:
+        return text, ""
+    return text.replace(found[2], ""), found[2]
+
+
+def _with_accelerator_of(source: str, text: str) -> str:
+    """A translation with the mark of its source before its first letter, but not within a placeholder."""
+    mark = _without_accelerator(source.strip())[1]
+    return _FIRST_LETTER.sub(lambda match: mark + match[0], text, count=1) if mark else text
 
 
 def _with_space_of(source: str, text: str) -> str:
