@@ -84,7 +84,7 @@ def test_chapters_are_read_in_the_order_of_the_spine() -> None:
         ("Roses\u00a0grew there.", "OEBPS/text/two.html"),
         ("A page", "OEBPS/text/chapter 1.xhtml"),
         ("The house", "OEBPS/text/chapter 1.xhtml"),
-        ("It was very old. And dark.", "OEBPS/text/chapter 1.xhtml"),
+        ("It was very old.\nAnd dark.", "OEBPS/text/chapter 1.xhtml"),
         ("A page", "OEBPS/nav.xhtml"),
         ("The garden", "OEBPS/nav.xhtml"),
         ("The Old House", "contents"),

@@ -140,21 +140,6 @@ def test_a_format_is_recognised_by_its_suffix(name: str, expected: str | None) -
     assert recognise(Path(name)) == expected
 
 
-@pytest.mark.parametrize(
-    ("head", "expected"),
-    [
-        (b"WEBVTT\n", "vtt"),
-        (b"\xef\xbb\xbf \n<!DOCTYPE html>", "html"),
-        (b"PK" + b"\0" * 28 + b"mimetypeapplication/epub+zipPK", "epub"),
-        (b"PK" + b"\0" * 28 + b"mimetypeapplication/x-otherPK", None),
-        (b"text", None),
-    ],
-)
-def test_a_name_without_a_known_suffix_is_recognised_by_its_content(head: bytes, expected: str | None) -> None:
-    assert recognise(Path("download"), head) == expected
-    assert recognise(Path("download.txt"), head) == "text"
-
-
 def test_every_suffix_has_a_format() -> None:
     assert set(SUFFIXES.values()) == set(FORMATS)
 

@@ -227,12 +227,12 @@ def test_many_marks_take_linear_time(kind: str, source_of: int) -> None:
     links = replace(links, source_of=[source_of] * count)
     width = 4 if kind == "around words" else 0
     marks = [
-        (5 * number + (width if way == "close" else 0), Mark(number, way))
+        (5 * number + (width if way == "close" else 0), Mark(number, way))  # type: ignore[arg-type]
         for number in range(count)
         for way in (("single",) if kind == "single" else ("open", "close"))
     ]
     start = time.process_time()
-    parts = project(marks, "wort " * count, links)  # type: ignore[arg-type]
+    parts = project(marks, "wort " * count, links)
     assert time.process_time() - start < 3
     assert len([part for part in parts if isinstance(part, Mark)]) == len(marks)
 

@@ -103,7 +103,7 @@ class Alignment:
     def word_weights(self) -> Array:
         """[target word, source word]: the sum over the pieces of the source word, the mean over those of the other."""
         from_J, from_I = (
-            _members(pieces.spans, word_spans(text))
+            members(pieces.spans, word_spans(text))
             for text, pieces in ((self.target, self.target_spans), (self.source, self.source_spans))
         )
         count_J1 = np.maximum(from_J.sum(axis=1, keepdims=True), 1.0)
@@ -125,7 +125,7 @@ def diagonal(source: str, target: str) -> Alignment:
     return Alignment(source, target, sources, targets, weights)
 
 
-def _members(pieces: Sequence[Span], words: Sequence[Span]) -> Array:
+def members(pieces: Sequence[Span], words: Sequence[Span]) -> Array:
     """[word, piece]: 1 where they overlap."""
     if not words or not pieces:
         return np.zeros((len(words), len(pieces)))

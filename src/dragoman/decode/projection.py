@@ -13,9 +13,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from dragoman.decode.alignment import Alignment
+from dragoman.decode.alignment import Alignment, members
 from dragoman.documents.document import Kept, Mark, Parts, merge_text, text_of
 
 Span = tuple[int, int]
@@ -74,14 +73,18 @@ def link(source: str, target: str, aligned: Iterable[tuple[int, int, Alignment]]
         own_I = _touched(sources, (source_start, source_start + len(alignment.source)))
         own_J = _touched(targets, (target_start, target_start + len(alignment.target)))
         weight_JI = (
-            _members(alignment.target_spans.spans, target_start, targets[own_J.start : own_J.stop])
+            members(alignment.target_spans.spans, _shifted(targets[own_J.start : own_J.stop], -target_start))
             @ alignment.weights
-            @ _members(alignment.source_spans.spans, source_start, sources[own_I.start : own_I.stop]).T
+            @ members(alignment.source_spans.spans, _shifted(sources[own_I.start : own_I.stop], -source_start)).T
         )
         for token in np.flatnonzero(weight_JI.max(axis=1, initial=0.0) > 0.0).tolist():
             source_of[own_J.start + token] = own_I.start + int(weight_JI[token].argmax())
     words = ([text[start].isalnum() for start, _ in spans] for text, spans in ((target, targets), (source, sources)))
     return TokenLinks(sources, targets, source_of, *words)
+
+
+def _shifted(spans: Sequence[Span], by: int) -> list[Span]:
+    return [(start + by, end + by) for start, end in spans]
 
 
 def _touched(tokens: Sequence[Span], stretch: Span) -> range:
@@ -95,14 +98,6 @@ def _inside(tokens: Sequence[Span], start: int, end: int) -> range:
     """The tokens that lie within a stretch of text."""
     first = bisect.bisect_left(tokens, start, key=lambda token: token[0])
     return range(first, max(first, bisect.bisect_right(tokens, end, key=lambda token: token[1])))
-
-
-def _members(pieces: Sequence[Span], start: int, tokens: Sequence[Span]) -> "npt.NDArray[np.float64]":
-    """[token, piece]: 1 where they overlap; pieces are counted from `start`."""
-    piece_P2 = np.array(pieces, dtype=np.int64).reshape(-1, 2) + start
-    token_T2 = np.array(tokens, dtype=np.int64).reshape(-1, 2)
-    overlap_TP = np.minimum(piece_P2[:, 1], token_T2[:, None, 1]) - np.maximum(piece_P2[:, 0], token_T2[:, None, 0])
-    return (overlap_TP > 0).astype(np.float64)
 
 
 def project(marks: Sequence[tuple[int, Mark]], target: str, links: TokenLinks, whole: Sequence[Span] = ()) -> Parts:

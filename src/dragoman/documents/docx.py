@@ -13,18 +13,16 @@ from lxml import etree
 from dragoman.documents.archives import Archive
 from dragoman.documents.document import Document, Options
 from dragoman.documents.package import (
-    Format,
-    Member,
     Package,
-    XmlPart,
     append,
     content_types,
-    describe,
     find_main,
     grouped,
     local_name,
     order_pairs,
     own_text,
+    read_format,
+    xml_member,
     xml_text,
 )
 from dragoman.documents.runs import Fixed, Item, Nested, Text
@@ -53,12 +51,8 @@ def parse(content: bytes, options: Options, name: str = "document.docx") -> Docu
         raise DataError(f"{name}: holds no Word document; check that it is the file you mean")
     others = [path for ending in _OTHERS for path, kind in types.items() if kind.endswith(ending)]
     parts = [main, *(path for path in others if path in archive)]
-    return Package(archive, [_member(archive, path, "" if path == main else path, name) for path in parts])
-
-
-def _member(archive: Archive, path: str, label: str, name: str) -> Member:
-    label = label.rpartition("/")[2].removesuffix(".xml")
-    return Member(path, XmlPart(archive.read(path), f"{name}: {path}", _Word), label)
+    labels = {path: "" if path == main else path.rpartition("/")[2].removesuffix(".xml") for path in parts}
+    return Package(archive, [xml_member(archive, path, label, name, _Word) for path, label in labels.items()])
 
 
 def _name(node: etree._Element) -> str:
@@ -111,7 +105,7 @@ def _content(element: etree._Element) -> etree._Element:
 
 def _read_run(run: etree._Element) -> Iterator[Item]:
     properties = next((child for child in run if _name(child) == "rPr"), None)
-    style = _format(properties)
+    style = read_format(properties, lambda key: key.rpartition("}")[2] in _UNSEEN)
     hidden = properties is not None and any(_name(each) == "vanish" and _is_on(each) for each in properties)
     for child in run:
         name = _name(child)
@@ -137,14 +131,6 @@ def _base_text(ruby: etree._Element) -> str:
 def _is_on(element: etree._Element) -> bool:
     values = [value for key, value in element.attrib.items() if etree.QName(key).localname == "val"]
     return not values or values[0] not in ("0", "false", "off")
-
-
-def _format(properties: etree._Element | None) -> Format:
-    if properties is None:
-        return Format((), None)
-    look = describe(properties, lambda key: key.rpartition("}")[2] in _UNSEEN)
-    assert isinstance(look, tuple)
-    return Format(look if look[1:] != ((), ()) else (), properties)
 
 
 # Fields: a run with fldChar begin, the instruction, perhaps separate and the result, and end. They may be nested.

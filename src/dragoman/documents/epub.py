@@ -10,7 +10,7 @@ from lxml import etree
 
 from dragoman.documents.archives import Archive
 from dragoman.documents.document import Document, Options, Parts
-from dragoman.documents.package import Member, Package, XmlPart, own_text, parse_part, resolve, serialize, xml_text
+from dragoman.documents.package import Member, Package, own_text, parse_part, resolve, serialize, xml_member, xml_text
 from dragoman.documents.runs import Item, Nested, Text
 from dragoman.errors import DataError
 
@@ -27,12 +27,12 @@ def parse(content: bytes, options: Options, name: str = "book.epub") -> Document
     package = _package_path(archive, name)
     chapters, contents = _files(archive, package, name)
     _check_protection(archive, {package, *chapters, *contents}, name)
-    members = [Member(package, XmlPart(archive.read(package), f"{name}: {package}", _Titles), "title")]
+    members = [xml_member(archive, package, "title", name, _Titles)]
     for path in chapters:
         chapter = html.parse(archive.read(path), options, f"{name}: {path}", xhtml=True)
         members.append(Member(path, chapter, path))
     for path in contents:
-        members.append(Member(path, XmlPart(archive.read(path), f"{name}: {path}", _Labels), "contents"))
+        members.append(xml_member(archive, path, "contents", name, _Labels))
     return _Book(archive, members, package, options.target_language)
 
 

@@ -36,30 +36,21 @@ SUFFIXES = {
 ARCHIVES = ("docx", "odt", "pptx", "epub")
 LARGEST_ARCHIVE = 512 << 20  # bytes, mostly of pictures; archives.py limits what is unpacked
 _OPTIONAL = ("lxml",)
-_TYPES = {b"application/epub+zip": "epub", b"application/vnd.oasis.opendocument.text": "odt"}
 
 
-def recognise(path: Path, content_head: bytes = b"") -> str | None:
-    """The format by the suffix of a name, else by the first bytes; None if neither says it."""
-    known = SUFFIXES.get(path.suffix.lower())
-    if known is not None:
-        return known
-    if content_head.startswith(b"PK") and content_head[30:38] == b"mimetype":  # an archive that names its type
-        return next((name for type, name in _TYPES.items() if content_head[38:].startswith(type)), None)
-    head = content_head.removeprefix(b"\xef\xbb\xbf").lstrip()[:64].lower()
-    if head.startswith(b"webvtt"):
-        return "vtt"
-    return "html" if head.startswith((b"<!doctype html", b"<html")) else None
+def recognise(path: Path) -> str | None:
+    """The format by the suffix of a name; None if that does not say it."""
+    return SUFFIXES.get(path.suffix.lower())
 
 
 def parse_document(path: Path, options: Options, format: str | None = None) -> Document:
     """Read a file in its format, or in the one given."""
-    content = _read(path, LARGEST_ARCHIVE if (format or recognise(path)) in ARCHIVES else LARGEST)
-    format = format or recognise(path, content[:512])
+    format = format or recognise(path)
     if format is None:
         raise ConfigError(f"{path}: unknown format {path.suffix or 'without a suffix'}; known: {', '.join(SUFFIXES)}")
     if format not in FORMATS:
         raise ConfigError(f"{path}: unknown format {format}; {suggestion(format, FORMATS)}")
+    content = _read(path, LARGEST_ARCHIVE if format in ARCHIVES else LARGEST)
     try:
         module = importlib.import_module(FORMATS[format])
     except ImportError as error:

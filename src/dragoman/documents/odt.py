@@ -13,14 +13,13 @@ from dragoman.documents.archives import Archive
 from dragoman.documents.document import Document, Options
 from dragoman.documents.package import (
     Format,
-    Member,
     Package,
-    XmlPart,
     append,
     grouped,
     local_name,
     order_pairs,
     parse_part,
+    xml_member,
     xml_text,
 )
 from dragoman.documents.runs import Fixed, Item, Nested, Text
@@ -43,7 +42,10 @@ def parse(content: bytes, options: Options, name: str = "document.odt") -> Docum
         raise DataError(f"{name}: is not an OpenDocument file; check that it is the file you mean")
     _check_password(archive, name)
     labels = {"content.xml": "", "styles.xml": "header or footer"}
-    return Package(archive, [_member(archive, path, label, name) for path, label in labels.items() if path in archive])
+    members = [
+        xml_member(archive, path, label, name, _OpenDocument) for path, label in labels.items() if path in archive
+    ]
+    return Package(archive, members)
 
 
 def _check_password(archive: Archive, name: str) -> None:
@@ -52,10 +54,6 @@ def _check_password(archive: Archive, name: str) -> None:
         root = parse_part(archive.read(path), f"{name}: {path}").getroot()
         if next(root.iter("{*}encryption-data", "{*}keyinfo"), None) is not None:
             raise DataError(f"{name}: is encrypted; remove the password")
-
-
-def _member(archive: Archive, path: str, label: str, name: str) -> Member:
-    return Member(path, XmlPart(archive.read(path), f"{name}: {path}", _OpenDocument), label)
 
 
 def _name(node: etree._Element) -> str:

@@ -12,11 +12,10 @@ from lxml import etree
 from dragoman.documents.archives import Archive
 from dragoman.documents.document import Document, Parts, Segment, merge_text
 from dragoman.documents.runs import Fixed, Item, Nested, Paragraph, Text
-from dragoman.documents.safe_xml import parse_xml
+from dragoman.documents.safe_xml import parse_xml, valid_text
 from dragoman.errors import DataError
 
 MAX_TAGS = 4_000_000  # of a part, ends counted too; an element takes far more memory than its tag
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BREAKS = re.compile("[\t\n\r]")
 _PAIR = re.compile("(.*?)(-?)(start|end)", re.IGNORECASE)  # bookmarkStart and bookmarkEnd, bookmark-start and -end
 _IDENTITY = ("id", "change-id", "name")  # attributes that a start and its end share, the first that is there
@@ -58,6 +57,11 @@ class Package:
             if any(parts is not None and merge_text(parts) != segment.parts for parts, segment in pairs):
                 changes[member.path] = member.document.render(own)
         return changes
+
+
+def xml_member(archive: Archive, path: str, label: str, name: str, markup: "type[Markup]") -> Member:
+    """A part whose paragraphs are segments; `name` is the archive's."""
+    return Member(path, XmlPart(archive.read(path), f"{name}: {path}", markup), label)
 
 
 class Markup(Protocol):
@@ -134,11 +138,19 @@ def local_name(node: Any, namespaces: Collection[str]) -> str:
     return name if namespace[1:] in namespaces else ""
 
 
-def describe(element: etree._Element, ignored: Callable[[str], bool]) -> Hashable:
+def read_format(properties: etree._Element | None, ignored: Callable[[str], bool]) -> Format:
+    """The style that a run's properties describe; none if they say nothing that is not ignored."""
+    if properties is None:
+        return Format((), None)
+    tag, *said = describe(properties, ignored)
+    return Format((tag, *said) if said != [(), ()] else (), properties)
+
+
+def describe(element: etree._Element, ignored: Callable[[str], bool]) -> tuple[Hashable, ...]:
     """What an element says, as a value that can be compared; without the attributes and children to ignore."""
     attributes = sorted((key, value) for key, value in element.attrib.items() if not ignored(str(key)))
     children = [describe(child, ignored) for child in element if isinstance(child.tag, str) and not ignored(child.tag)]
-    return element.tag, tuple(attributes), tuple(children)
+    return str(element.tag), tuple(attributes), tuple(children)
 
 
 def own_text(element: etree._Element) -> str:
@@ -148,7 +160,7 @@ def own_text(element: etree._Element) -> str:
 
 def xml_text(text: str) -> str:
     """A translation as XML can hold it: on one line, and without control characters."""
-    return _NOT_XML.sub("", _BREAKS.sub(" ", text))
+    return valid_text(_BREAKS.sub(" ", text))
 
 
 def append(parent: etree._Element, child: etree._Element) -> etree._Element:

@@ -14,18 +14,17 @@ from dragoman.documents.archives import Archive
 from dragoman.documents.document import Document, Options
 from dragoman.documents.package import (
     Format,
-    Member,
     Package,
-    XmlPart,
     append,
     content_types,
-    describe,
     find_main,
     grouped,
     local_name,
     own_text,
     parse_part,
+    read_format,
     relationships,
+    xml_member,
     xml_text,
 )
 from dragoman.documents.runs import Fixed, Item, Nested, Text
@@ -55,7 +54,7 @@ def parse(content: bytes, options: Options, name: str = "slides.pptx") -> Docume
             label = _WITH_SLIDE.get(kind.rpartition("/")[2])
             if label is not None and path in archive:
                 labels.setdefault(path, f"{label} {number}")
-    return Package(archive, [_member(archive, path, label, name) for path, label in labels.items()])
+    return Package(archive, [xml_member(archive, path, label, name, _PowerPoint) for path, label in labels.items()])
 
 
 def _in_order(archive: Archive, main: str, name: str) -> Iterator[str]:
@@ -65,10 +64,6 @@ def _in_order(archive: Archive, main: str, name: str) -> Iterator[str]:
         for key, value in slide.attrib.items():
             if etree.QName(key).localname == "id" and value in targets:
                 yield targets[str(value)][1]
-
-
-def _member(archive: Archive, path: str, label: str, name: str) -> Member:
-    return Member(path, XmlPart(archive.read(path), f"{name}: {path}", _PowerPoint), label)
 
 
 def _name(node: etree._Element) -> str:
@@ -110,22 +105,14 @@ def _read(paragraph: etree._Element) -> Iterator[Item]:
         name = _name(child)
         text = "".join(own_text(each) for each in child if _name(each) == "t")
         if name == "r":
-            style = _format(child)
+            properties = next((each for each in child if _name(each) == "rPr"), None)
+            style = read_format(properties, lambda key: key in _UNSEEN)
             for place, piece in enumerate(text.split("\t")):  # a tab is a character here
                 if place:
                     yield Fixed("\t", style, is_space=True)
                 yield Text(piece, style)
         elif name not in ("pPr", "endParaRPr"):
             yield Fixed(child, text=text if name == "fld" else "", is_break=name == "br")
-
-
-def _format(run: etree._Element) -> Format:
-    properties = next((child for child in run if _name(child) == "rPr"), None)
-    if properties is None:
-        return Format((), None)
-    look = describe(properties, lambda key: key in _UNSEEN)
-    assert isinstance(look, tuple)
-    return Format(look if look[1:] != ((), ()) else (), properties)
 
 
 def _append_run(paragraph: etree._Element, style: Format | None, text: str) -> None:

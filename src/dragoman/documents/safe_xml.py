@@ -1,8 +1,17 @@
 """XML from strangers: no entities, no external references, bounded depth. Keeps comments and white space."""
 
+import re
+
 from lxml import etree
 
 from dragoman.errors import DataError
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def valid_text(text: str) -> str:
+    """Text without what XML cannot say at all, such as a null character."""
+    return _NOT_XML.sub("", text)
 
 
 def parse_xml(content: bytes, name: str) -> etree._ElementTree:

@@ -297,12 +297,12 @@ class Decoded(NamedTuple):
         return text.encode(self.encoding)
 
 
-_BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
 def decode(content: bytes, name: str, encoding: str = "utf-8") -> Decoded:
     """Text as its byte order mark says, else in `encoding`."""
-    encoding = next((each for mark, each in _BYTE_ORDER_MARKS.items() if content.startswith(mark)), encoding)
+    encoding = next((each for mark, each in BYTE_ORDER_MARKS.items() if content.startswith(mark)), encoding)
     try:
         return Decoded(content.decode(encoding), encoding)
     except UnicodeDecodeError as error:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dragoman.documents.document import Document, Mark, Options, Parts, Segment
+from dragoman.documents.html import read_text
 from dragoman.documents.spans import (
     Copy,
     Piece,
@@ -118,7 +119,7 @@ _SKIPPED = re.compile(rf"[ \t]+|{_TAG.pattern}")
 
 
 def _slot(source: str, lines: list[_Line], is_vtt: bool, place: str) -> Slot | None:
-    read = _read_vtt if is_vtt else collapse_space
+    read = read_text if is_vtt else collapse_space
     pieces: list[Piece] = []
     dash = _dash(source, lines[0])
     for before, line in zip([None, *lines], lines, strict=False):
@@ -154,10 +155,6 @@ def _markup(match: re.Match[str]) -> Piece:
     if name is None:
         return Piece("single", *match.span())
     return Piece("close" if match[0].startswith("</") else "open", *match.span(), name[1].lower())
-
-
-def _read_vtt(source: str) -> str:
-    return collapse_space(html.unescape(source) if "&" in source else source)
 
 
 # Translations

@@ -4,7 +4,6 @@ lxml says what the elements mean, but not where they are, and writes a file in i
 lxml first, which refuses what is not well-formed. Its tags are then found again in the text, in the same order.
 """
 
-import codecs
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +11,8 @@ from typing import NamedTuple
 
 from lxml import etree
 
-from dragoman.documents.safe_xml import parse_xml
+from dragoman.documents.safe_xml import parse_xml, valid_text
+from dragoman.documents.spans import BYTE_ORDER_MARKS
 from dragoman.errors import DataError
 
 XML = "{http://www.w3.org/XML/1998/namespace}"
@@ -27,12 +27,6 @@ _TAG = re.compile(
 )
 _NAME = re.compile(r"<([^\s/>]+)")
 _NAMESPACE = re.compile(r"""\s+xmlns(?::[^\s=]+)?\s*=\s*(?:"[^"]*"|'[^']*')""")
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
 
 
 class Span(NamedTuple):
@@ -120,7 +114,7 @@ class XmlText:
     def write(self, text: str, as_cdata: bool = False) -> str:
         """Text as this file would write it."""
         if as_cdata and self._can_encode(text):
-            text = _NOT_XML.sub("", text).replace("\r", "").replace("]]>", "]]]]><![CDATA[>")
+            text = valid_text(text).replace("\r", "").replace("]]>", "]]]]><![CDATA[>")
             return f"<![CDATA[{text}]]>".replace("\n", self._newline)
         return escape(text).replace("\n", self._newline)
 
@@ -159,7 +153,7 @@ class XmlText:
 
 def escape(text: str) -> str:
     """Text as XML. What XML cannot say at all, such as a null character, is left out."""
-    text = _NOT_XML.sub("", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = valid_text(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("\r", "&#13;")
 
 
@@ -187,7 +181,7 @@ def _escape_attribute(value: str) -> str:
 
 def _encoding(content: bytes, declared: str) -> tuple[bytes, str]:
     """The byte order mark and the codec."""
-    for mark, codec in _BYTE_ORDER_MARKS:
+    for mark, codec in BYTE_ORDER_MARKS.items():
         if content.startswith(mark):
             return mark, codec
     if content.startswith(b"<\0"):
