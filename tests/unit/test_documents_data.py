@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dragoman.decode.protection import Protector
 from dragoman.documents import json_values, tables
 from dragoman.documents.document import Document, Kept, Options
 from dragoman.documents.values import is_text
@@ -68,6 +69,24 @@ def test_all_values_with_text_are_segments() -> None:
     assert [segment.place for segment in document.segments][:3] == [
         "line 2, title", "line 4, items.0.title", "line 4, items.0.tags.0",
     ]  # fmt: skip
+
+
+def test_placeholders_are_those_of_text() -> None:
+    """As in decode/protection.py, so that a placeholder is one whatever it is found in."""
+    texts = [
+        "See %s",
+        "Costs %.2f euros",
+        "At v{version} and %(name)s",
+        "Hi {{ you }}",
+        "Use $NAME",
+        "Off by 50% of it",
+    ]
+    kept = [["%s"], ["%.2f"], ["v{version}", "%(name)s"], ["{{ you }}"], ["$NAME"], []]
+    found = parts_of(parse_json(json.dumps(texts)))
+    assert [[part.text for part in parts if isinstance(part, Kept)] for parts in found] == kept
+    for text, own in zip(texts, kept, strict=True):
+        line = Protector(("placeholders",)).protect(text)
+        assert (line.spellings if line else []) == own
 
 
 def test_only_values_change() -> None:

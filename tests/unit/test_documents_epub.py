@@ -91,7 +91,7 @@ def test_chapters_are_read_in_the_order_of_the_spine() -> None:
         ("The garden", "contents"),
     ]
     assert segments[6].parts == (
-        "It was ", Mark(1, "open"), "very", Mark(1, "close"), " old.", Mark(2, "single"), " And dark."
+        "It was ", Mark(1, "open"), "very", Mark(1, "close"), " old.", Mark(2, "single"), "\nAnd dark."
     )  # fmt: skip
 
 

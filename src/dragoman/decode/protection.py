@@ -10,25 +10,11 @@ from collections.abc import Mapping, Sequence
 from dragoman.config import PROTECTED
 from dragoman.decode.protected import Protected
 from dragoman.documents.document import Kept, Mark, Parts
+from dragoman.documents.placeholders import PLACEHOLDERS, end_of_placeholder, matching_braces
 
-# Letters that touch a placeholder and are no word of their own belong to it: v{version}, %dMB, {n}th, backup_$DATE
-_BEFORE, _AFTER = r"(?:(?<!\w)(?:[A-Za-z]{1,3}|\w*_))?", r"(?:_\w*|[A-Za-z]{1,3}(?!\w))?"
-_PERCENT = r"(?<![\d%])%"  # "50% of" is none
-_CONVERSION = r"(?:\d{1,2}\$)?[-+#0']*+(?:\*|\d*+)(?:\.(?:\*|\d++))?(?:hh|ll|[hlLqjzt])?"
-_PLACEHOLDERS = (
-    r"\$[A-Za-z_]\w*(?:\$(?!\w))?",  # $NAME $NAME$; "$100" is none
-    rf"{_PERCENT}\([^()\n]{{1,60}}\)[-+#0-9.]*[a-zA-Z]",  # %(name)s
-    rf"{_PERCENT}<\w{{1,60}}>[-+#0-9.]*[a-zA-Z]",  # %<name>s
-    rf"{_PERCENT}[A-Za-z][\w.-]{{1,60}}%(?!\w)",  # %name%
-    rf"{_PERCENT}{_CONVERSION}[diouxXeEfFgGcrsSapbn@](?![a-zA-Z])",  # %s %1$s %.2f; "50 % of" is none
-    rf"{_PERCENT}{_CONVERSION}[dsu](?<!\d\s%.)(?![a-z]{{4}})",  # %dMB %dx%d; "10 %discount" is none
-    rf"{_PERCENT}L?[1-9](?![\d.,]*\d)%?",  # %1 %1%
-    r"%%",
-)
 _IN_ADDRESS = r"""[^\s<>"'“”«»()。，、！？；：（）「」『』【】《》]"""
 PATTERNS = {
-    # the end of what begins with a brace is found by counting: {name} {{name}} ${name} %{name}
-    "placeholders": rf"(?P<brace>{_BEFORE}[$%#@]?\{{)|{_BEFORE}(?:{'|'.join(_PLACEHOLDERS)}){_AFTER}",
+    "placeholders": PLACEHOLDERS,
     "addresses": r"(?i:(?:https?|ftp|file)://|(?<![\w.-])www\.(?=[\w-]+\.[a-z]))"
     rf"(?:{_IN_ADDRESS}|\([^\s()<>]*\))+(?<=[\w/&=#+~)-])"
     r"|(?:(?<!\w)mailto:)?(?<![\w+-])(?<![\w+-]\.)[\w+-]{1,64}(?:\.[\w+-]{1,64})*@[\w-]{1,64}(?:\.[\w-]{1,64})+",
@@ -37,12 +23,8 @@ PATTERNS = {
     "numbers": r"(?<!\w)\d+(?:[.,:/’'-]\d+)*",
 }
 MARKED = r"<keep>(?P<inner>(?:[^<]|<(?!/?keep>))+)</keep>"
-LONGEST_IN_BRACES = 100  # characters; more is prose or code, unless it is an ICU message with cases
-_CASES = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|selectordinal|select)\s*,")
-_REST_OF_WORD = re.compile(_AFTER)
 # Every span contains one of these. They are rare, and quickly found.
 _HINTS = re.compile(r"[{<$%@]|://|(?i:www\.)")
-_BRACE = re.compile(r"[{}]")
 _TAG = re.compile(r"<(?:!--|(?P<closes>/?)(?P<name>[A-Za-z][\w:.-]*))")
 
 
@@ -58,13 +40,13 @@ class Protector:
         """The line in parts; None if there is nothing to keep."""
         if not self._has_numbers and _HINTS.search(line) is None:
             return None
-        building, braces = _Building(), _matching_braces(line)
+        building, braces = _Building(), matching_braces(line)
         done = place = 0  # what is in the parts; what has been searched
         while match := self._pattern.search(line, place):
             start, place = match.span()
             groups = match.groupdict()
             if groups.get("brace"):
-                end = _end_of_placeholder(line, place - 1, braces)
+                end = end_of_placeholder(line, place - 1, braces)
                 if end is None:
                     continue
                 place = end
@@ -78,26 +60,6 @@ class Protector:
             done = place
         building.add_text(line[done:])
         return building.result()
-
-
-def _matching_braces(line: str) -> dict[int, int]:
-    """Where each brace that opens is closed, the outer ones too."""
-    found, opened = dict[int, int](), list[int]()
-    for match in _BRACE.finditer(line):
-        if match.group() == "{":
-            opened.append(match.start())
-        elif opened:
-            found[opened.pop()] = match.end()
-    return found
-
-
-def _end_of_placeholder(line: str, brace: int, braces: Mapping[int, int]) -> int | None:
-    """Where a placeholder that begins with this brace ends; None if it is none."""
-    end = braces.get(brace)
-    if end is None or (end - brace > LONGEST_IN_BRACES and _CASES.match(line, brace) is None):
-        return None
-    rest = _REST_OF_WORD.match(line, end)
-    return rest.end() if rest else end
 
 
 class _Building:

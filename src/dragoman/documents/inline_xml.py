@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from lxml import etree
 
 from dragoman.documents.document import Kept, Mark, Parts, Segment, text_of
+from dragoman.documents.placeholders import find_placeholders
 from dragoman.documents.xml_text import XML, XmlText
 from dragoman.errors import DataError
 
@@ -46,11 +47,7 @@ Markup: TypeAlias = "tuple[str | Flow, ...]"  # as the file writes it, with the 
 _INDENTED = re.compile(r"[ \t\r]*\n[ \t\r\n]*")
 _ICU = re.compile(r"\{[^{}]*,\s*(?:plural|select)")
 _TAG_CODE = re.compile(r"<\s*(/?)\s*([A-Za-z][\w:.-]*)[^<>]*?(/?)\s*>", re.DOTALL)
-_PLACEHOLDER = re.compile(
-    r"%(?:\d+\$|\([^()]*\))?[-+ #0']*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|ll|[hljztLq])?[@A-Za-z]"  # %s %1$d %(name)s
-    r"|%L?\d{1,2}|%[A-Za-z_]\w*%"  # %1 of Qt, %name%
-    r"|\$?\{\{?[^{}\\]+\}?\}|\$[A-Za-z_]\w*|@[A-Za-z_]\w*"  # {0} {{name}} ${name} $name @name
-)
+_NAME_AFTER_AT = re.compile(r"@[A-Za-z_]\w*")  # in code a placeholder, in text a person
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +147,9 @@ def describe_code(code: str, equivalent: str | None = None) -> Code:
     if equivalent is not None:
         is_markup = "<" in equivalent or _ICU.search(equivalent) is not None
         return Code(text="" if is_markup else equivalent.strip())
-    return Code(text=code.strip() if _PLACEHOLDER.fullmatch(code.strip()) else "")
+    code = code.strip()
+    is_placeholder = [*find_placeholders(code)] == [(0, len(code))] or _NAME_AFTER_AT.fullmatch(code) is not None
+    return Code(text=code if is_placeholder else "")
 
 
 @dataclass

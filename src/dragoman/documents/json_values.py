@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dragoman.documents.document import Document, Kept, Options, Parts, Segment, text_of
+from dragoman.documents.placeholders import find_placeholders
 from dragoman.documents.spans import Copy, Slot, SpanDocument, decode, has_letters, line_starts, without_surrogates
 from dragoman.documents.values import is_text
 from dragoman.errors import DataError
@@ -25,7 +26,6 @@ _SPACES = " \t\r\n"
 _CLOSING = ("", "}", "]", ",", ":")
 _ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
 _UNIT = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)|[^\\]+")
-_PLACEHOLDER = re.compile(r"\{\{[^{}]*\}\}|\$?\{[\w.-]*\}|%\(\w+\)[sd]|%(?:\d+\$)?[sd@](?!\w)")
 _SHOWN = 8  # keys in a message, and steps of a path in one
 
 
@@ -205,9 +205,9 @@ def _trim(source: str, start: int, end: int) -> tuple[int, int]:
 def _parts(text: str) -> Parts:
     parts: list[str | Kept] = []
     place = 0
-    for number, match in enumerate(_PLACEHOLDER.finditer(text), start=1):
-        parts += [text[place : match.start()], Kept(number, match[0])]
-        place = match.end()
+    for number, (start, end) in enumerate(find_placeholders(text), start=1):
+        parts += [text[place:start], Kept(number, text[start:end])]
+        place = end
     return tuple(part for part in [*parts, text[place:]] if part)
 
 
