@@ -4,7 +4,6 @@ A format is a function `parse(content: bytes, options: Options) -> Document`. A 
 Rendering it with the parts of its own segments gives the same bytes where the format allows, else the same tree.
 """
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -79,7 +78,14 @@ def text_of(parts: Parts) -> str:
 def merge_text(parts: Iterable[str | Mark | Kept]) -> Parts:
     """The same parts with neighbouring text joined, and without empty text."""
     merged: list[str | Mark | Kept] = []
-    for is_text, group in itertools.groupby(parts, key=lambda part: isinstance(part, str)):
-        members = list(group)
-        merged += ["".join(part for part in members if isinstance(part, str))] if is_text else members
-    return tuple(part for part in merged if part != "")
+    texts: list[str] = []  # since the last part that is none; joined once, for there may be very many
+    for part in parts:
+        if isinstance(part, str):
+            if part:
+                texts.append(part)
+            continue
+        if texts:
+            merged.append("".join(texts))
+            texts = []
+        merged.append(part)
+    return (*merged, "".join(texts)) if texts else tuple(merged)

@@ -193,10 +193,14 @@ class _Finder:
         index = 0
         while index < len(self.tokens):
             token = self.tokens[index]
+            if token.kind == "text":
+                self._pieces.append(_piece(token))
+                index += 1
+                continue
             if token.kind == "open" and (_is_kept(token) or token.name in UNTOUCHED):
                 index = self._skip(index)
                 continue
-            if token.kind == "open":
+            if token.attributes:
                 self._add_attributes(token)
             if token.name in BLOCKS:
                 self._end_segment()

@@ -6,7 +6,7 @@ HTML blocks are read as HTML. A translation is written on one line, in the plain
 
 import bisect
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +15,18 @@ from dragoman.documents import html as html_document
 from dragoman.documents.document import Document, Mark, Options, Parts, Segment
 from dragoman.documents.markdown_blocks import Block, read_blocks
 from dragoman.documents.markdown_inline import find_inlines, read_text
-from dragoman.documents.spans import BREAK, Copy, Piece, Slot, SpanDocument, decode, find_segment, line_starts, one_line
+from dragoman.documents.spans import (
+    BREAK,
+    Copy,
+    Piece,
+    Run,
+    Slot,
+    SpanDocument,
+    decode,
+    find_segment,
+    line_starts,
+    one_line,
+)
 
 
 def parse(content: bytes, options: Options, name: str = "page.md") -> Document:
@@ -53,35 +64,52 @@ def _slots(source: str, block: Block, labels: Container[str], lines: list[int]) 
     run = find_segment(text, pieces, read_text, entities=True)
     if run is None:
         return
-    starts = line_starts(text)
+    written = _Written(source, block, text, pieces, run, labels, lines)
+    segment = Segment(run.parts, _place(lines, written.in_source(run.start, line_starts(text))))
+    yield Slot(block.lines[0][0], block.lines[-1][1], segment, written.write)
 
-    def in_source(place: int) -> int:
+
+class _Written(NamedTuple):
+    """A block in its source. What a translation needs of it is found out when there is one."""
+
+    source: str
+    block: Block
+    text: str
+    pieces: list[Piece]
+    run: Run
+    labels: Container[str]
+    lines: list[int]
+
+    def in_source(self, place: int, starts: list[int]) -> int:
+        """A position in the text as one in the source, given where the lines of the text begin."""
         line = bisect.bisect_right(starts, place) - 1
-        return block.lines[line][0] + place - starts[line]
+        return self.block.lines[line][0] + place - starts[line]
 
-    def token(piece: Piece) -> _Token:
-        meant, written = text[piece.start : piece.end], source[in_source(piece.start) : in_source(piece.end)]
-        if piece.kind == "text":
-            return _Token("text", read_text(meant), meant, written)
-        if piece.name == BREAK and "\n" in meant:
+    def write(self, parts: Parts, copy: Copy) -> str:
+        starts = line_starts(self.text)
+        opened = {piece.name: piece.end for piece in self.pieces if piece.kind == "open"}
+        markup = {piece.start: self._token(piece, opened, starts) for piece in self.pieces if piece.kind != "text"}
+        writer = _Writer(
+            _kind(self.source, self.block, self.lines),
+            {mark: markup[start] for mark, (start, _) in self.run.markup.items()},
+            [self._token(piece, opened, starts) for piece in _cut(self.pieces, 0, self.run.start)],
+            [self._token(piece, opened, starts) for piece in _cut(self.pieces, self.run.end, len(self.text))],
+            self.labels,
+        )
+        return writer.write(parts)
+
+    def _token(self, piece: Piece, opened: Mapping[str, int], starts: list[int]) -> "_Token":
+        meant = self.text[piece.start : piece.end]
+        if piece.kind == "text" or (piece.name == BREAK and "\n" in meant):
+            written = self.source[self.in_source(piece.start, starts) : self.in_source(piece.end, starts)]
+            if piece.kind == "text":
+                return _Token("text", read_text(meant), meant, written)
             meant = _BREAKS[meant.startswith(" ")]
             return _Token("single", meant, meant, written)
         if meant in ("]", "][]"):  # the label is the text, which changes
-            meant = f"][{text[opened[piece.name] : piece.start]}]"
+            meant = f"][{self.text[opened[piece.name] : piece.start]}]"
         meant = meant.replace("\n", " ")
         return _Token(piece.kind, meant, meant, meant)
-
-    opened = {piece.name: piece.end for piece in pieces if piece.kind == "open"}
-    markup = {piece.start: token(piece) for piece in pieces if piece.kind != "text"}
-    writer = _Writer(
-        _kind(source, block, lines),
-        {mark: markup[start] for mark, (start, _) in run.markup.items()},
-        [token(piece) for piece in _cut(pieces, 0, run.start)],
-        [token(piece) for piece in _cut(pieces, run.end, len(text))],
-        labels,
-    )
-    segment = Segment(run.parts, _place(lines, in_source(run.start)))
-    yield Slot(in_source(0), in_source(len(text)), segment, writer)
 
 
 def _kind(source: str, block: Block, lines: list[int]) -> str:
@@ -122,7 +150,7 @@ class _Writer:
     after: list[_Token]
     labels: Container[str]
 
-    def __call__(self, parts: Parts, copy: Copy) -> str:
+    def write(self, parts: Parts) -> str:
         """The first spelling that reads back: plain, escaped, escaped with tags for emphasis."""
         tokens = _move_space(
             [

@@ -194,7 +194,7 @@ def _number(
             spaced = False
             continue
         mark = Mark(number, "single" if partner is None else "open" if partner > index else "close")
-        depth += {"open": 1, "close": -1, "single": 0}[mark.kind]
+        depth += 0 if partner is None else 1 if partner > index else -1
         ends_line = piece.name == BREAK and not depth
         broken = broken or (piece.name == BREAK and not spaced and not ends_line)
         spaced = spaced and mark.kind != "single"
@@ -213,7 +213,7 @@ def _without_line_ends(parts: Parts) -> Iterator[str | Mark | Kept]:
 
 def line_starts(source: str) -> list[int]:
     """Where each line begins; `bisect_right` of a position in it is the number of its line."""
-    return [0, *(match.end() for match in re.finditer("\n", source))]
+    return [0, *(match.end() for match in re.finditer("\n", source))] if "\n" in source else [0]
 
 
 def split_lines(source: str, begin: int = 0) -> list[tuple[int, int]]:
