@@ -1,16 +1,19 @@
 """Terms of a glossary in the translations of real text: how many appear, and what that costs in BLEU.
 
-    python -m benchmarks.glossary --data FOLDER [--model en-de] [--lines 300] [--json]
+    python -m benchmarks.glossary --data FOLDER [--model en-de] [--lines 300] [--unlikely] [--json]
 
 Terms are pairs of words that go together in training text (by the Dice coefficient, each the other's best), for which
 the reference of a test sentence has the target where the source has the source. So the target is known to be right, in
 the form that the reference has. Three ways to translate: without the glossary, with it, and by the usual trick of
-putting a number into the source and the term in its place into the output.
+putting a number into the source and the term in its place into the output. `--unlikely` gives nouns another noun as
+their target, in the reference too: terms that a model would never choose. `remaining` is the percentage of words that
+terms should replace, those aligned to their sources in the translation without the glossary, that are still there.
 """
 
 import argparse
 import bz2
 import json
+import random
 import re
 import sys
 import time
@@ -76,6 +79,30 @@ def examples(data: Path, name: str, known: dict[str, str], most: int) -> list[Ex
     return found[:: max(1, len(found) // most)][:most]
 
 
+def unlikely(found: Sequence[Example], known: dict[str, str]) -> list[Example]:
+    """The same with other nouns as targets."""
+    chance, nouns = random.Random(1), sorted(target for target in known.values() if target[0].isupper())
+    changed = []
+    for source, reference, terms in found:
+        own = [(one, two, chance.choice(nouns)) for one, two in terms if two[0].isupper()][:2]
+        for _, two, other in own:
+            reference = re.sub(rf"(?<!\w){two}(?!\w)", other, reference)
+        if own:
+            changed.append(Example(source, reference, [(one, other) for one, _, other in own]))
+    return changed
+
+
+def replaced_words(translator: dragoman.Translator, each: Example, translation: str) -> list[str]:
+    """Words of a translation that are aligned to terms it lacks, and occur once."""
+    source, target = each.source.split(), translation.split()
+    found = set()
+    for one, two in each.terms:
+        for i, j in translator.align(each.source, translation) if two not in words(translation) else []:
+            if re.fullmatch(rf"\W*{one}\w{{0,2}}\W*", source[i], re.IGNORECASE):
+                found |= {word for word in words(target[j]) if word[0].isupper() and translation.count(word) == 1}
+    return sorted(found - {two for _, two in each.terms})
+
+
 def with_placeholders(translator: dragoman.Translator, each: Example) -> str:
     """Numbers in place of terms, and the terms in their place again: what users do without a glossary."""
     text = each.source
@@ -86,6 +113,12 @@ def with_placeholders(translator: dragoman.Translator, each: Example) -> str:
     for number, (_, target) in zip(numbers, each.terms, strict=True):
         translation = translation.replace(number, target)
     return translation
+
+
+def remaining(texts: Sequence[str], replaced: Sequence[Sequence[str]]) -> float:
+    """The share of replaced words that are still there."""
+    left = [word in words(text) for text, own in zip(texts, replaced, strict=True) for word in own]
+    return sum(left) / max(1, len(left))
 
 
 def measure(translator: dragoman.Translator, found: Sequence[Example]) -> dict[str, dict[str, float]]:
@@ -102,7 +135,8 @@ def measure(translator: dragoman.Translator, found: Sequence[Example]) -> dict[s
     def with_numbers() -> list[str]:
         return [with_placeholders(translator, each) for each in found]
 
-    results = {}
+    results: dict[str, dict[str, float]] = {}
+    replaced = [replaced_words(translator, each, text) for each, text in zip(found, without(), strict=True)]
     references = [[each.reference for each in found]]
     for way, translate in (("none", without), ("glossary", with_glossary), ("placeholders", with_numbers)):
         start = time.perf_counter()
@@ -115,6 +149,7 @@ def measure(translator: dragoman.Translator, found: Sequence[Example]) -> dict[s
             "bleu": sacrebleu.corpus_bleu(texts, references).score,
             "chrf": sacrebleu.corpus_chrf(texts, references).score,
             "seconds": seconds,
+            "remaining": 100 * remaining(texts, replaced),
         }
     return results
 
@@ -124,6 +159,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="a folder of corpora")
     parser.add_argument("--model", default="en-de")
     parser.add_argument("--lines", type=int, default=300, help="of each test set")
+    parser.add_argument("--unlikely", action="store_true", help="terms that the model would never choose")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     tests = {name: read(options.data / name, "test", 10_000) for name in SETS}
@@ -135,6 +171,7 @@ def main() -> None:
     sets: dict[str, dict[str, dict[str, float]]] = {}
     for name in SETS:
         found = examples(options.data, name, known, options.lines)
+        found = unlikely(found, known) if options.unlikely else found
         sets[name] = measure(translator, found)
         terms = sum(len(each.terms) for each in found)
         print(f"{name}: {len(found)} lines, {terms} terms: {json.dumps(sets[name])}", file=sys.stderr)

@@ -693,11 +693,11 @@ def test_several_workers_start_with_the_largest_shards(job: Job) -> None:
 def test_every_shard_samples_with_its_own_seed(job: Job) -> None:
     write_three(job)
     seeds: list[set[int]] = []
-    for settings in ({"sampling": True}, {"sampling": True, "seed": 2}, {}):
+    for settings in ({"sampling": True}, {"sampling": True, "seed": 2}, {"mbr": 4, "seed": 3}, {}):
         echo = Echo()
         translate(replace(job, output=job.output / str(len(seeds)), settings=settings), echo)
         seeds.append(echo.seeds)
-    assert [len(each) for each in seeds] == [3, 3, 1]
+    assert [len(each) for each in seeds] == [3, 3, 3, 1]
     assert echo.starts == [0, 3, 0, 3, 0, 3], "records are counted within their shard"
     assert not seeds[0] & seeds[1]
     (job.input / "0.txt").write_text("first\n")

@@ -4,6 +4,7 @@ import itertools
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from dragoman.decode.constraints import (
     Choice,
     Constrained,
     Ids,
+    OneSentence,
     Prefix,
     Rule,
     Spelling,
@@ -201,6 +203,32 @@ def test_banned_words_do_not_appear(tokenizer: Tokenizer) -> None:
     assert written > 5, "the control: the words can be written"
 
 
+def test_banned_words_do_not_appear_after_quotes_and_brackets(tokenizer: Tokenizer) -> None:
+    rule = Banned(Spelling(tokenizer), ["Haus"])
+    for text in ("das „Haus“", "das (Haus)", "ein-Haus", "das „ Haus"):
+        assert not allowed(tuple(tokenizer.encode(text)), [rule]), text
+    for text in ("das „Hau“", "das xHaus", "das (xHaus)", "das ßHaus"):
+        assert allowed(tuple(tokenizer.encode(text)), [rule]), text
+
+
+def test_words_that_begin_with_a_banned_one_can_be_banned_too(tokenizer: Tokenizer) -> None:
+    spelling = Spelling(tokenizer)
+    rule, whole = Banned(spelling, ["Hau"], longer=True), Banned(spelling, ["Hau"])
+    for text in ("ein Haus", "das Hausboot", "das (Haus)", "ein Hau"):
+        assert not allowed(tuple(tokenizer.encode(text)), [rule]), text
+    for text in ("das alte", "die Häuser", "Beispiel", "ein xHaus"):
+        assert allowed(tuple(tokenizer.encode(text)), [rule]), text
+    assert allowed(tuple(tokenizer.encode("ein Haus")), [whole]) == (tokenizer.kind != "char"), "the control"
+
+
+def test_no_word_follows_the_end_of_one_sentence(tokenizer: Tokenizer) -> None:
+    rule = OneSentence(Spelling(tokenizer))
+    for text in ("zum Beispiel.", "das 3.5 Haus", "das Haus.“", "das Haus...", "", "."):
+        assert allowed(tuple(tokenizer.encode(text)), [rule]), text
+    for text in ("das Haus. Haus", "das Haus.“ Haus", "das? ein", "das Haus.- Haus"):
+        assert not allowed(tuple(tokenizer.encode(text)), [rule]), text
+
+
 def test_a_vocabulary_without_bytes_says_what_it_cannot_spell() -> None:
     config = Config.build("tiny", None, ["text.vocab_size=60", "text.byte_fallback=false", "text.model=char"])
     translator = make_translator(Tokenizer.train(TEXTS, config.text))
@@ -248,6 +276,34 @@ def test_constraints_run_in_the_cpu_engine_as_in_the_plain_one() -> None:
     begun = [own.translate(texts, prefix=["Das Geb", "", "Mir"]) for own in engines]
     assert [each.text for each in begun[0]] == [each.text for each in begun[1]]
     assert engines[0].choice_for(engines[0].options(banned=["x"])).engine == "cpu"
+
+
+def test_a_banned_word_does_not_appear_after_a_quote(german: Translator) -> None:
+    for text in ('He said: "House".', "The building (house) is old."):
+        assert "Haus" in re.findall(r"\w+", german.translate(text).text), "the control"
+        assert "Haus" not in re.findall(r"\w+", german.translate(text, banned=["Haus"]).text)
+
+
+def test_what_is_no_text_is_refused_everywhere(german: Translator) -> None:
+    message = r"^text: is int; give a list of strings$"
+    for options in ({}, {"prefix": "a"}):
+        with pytest.raises(ConfigError, match=message):
+            german.translate(5, **options)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=r"^prefix: is int; give a list of strings$"):
+        german.translate("a", prefix=5)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=r"^text: is int; give a string$"):
+        list(german.stream_text(5))  # type: ignore[arg-type]
+
+
+def test_only_a_shortlist_that_was_asked_for_is_refused() -> None:
+    translator = dragoman.load("en-de", "cpu", engine="plain")
+    plain = translator.config
+    message = r"^shortlist: runs in the CPU engine only, this is the plain engine"
+    translator.config = replace(plain, decode=replace(plain.decode, shortlist=True, beam=1))
+    assert translator.options().shortlist
+    assert translator.translate("I love dogs.", prefix="Wir").text.startswith("Wir"), "the model's own gives way"
+    with pytest.raises(ConfigError, match=message):
+        translator.options(shortlist=True)
 
 
 def test_wrong_constraints_are_refused(german: Translator) -> None:

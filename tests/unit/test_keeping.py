@@ -1,6 +1,8 @@
 """Spans that come out of a translation unchanged, each exactly once: by rule, and with the bundled model."""
 
+import itertools
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,9 +16,9 @@ import dragoman
 from dragoman import Translator
 from dragoman.config import PROTECTED
 from dragoman.decode.alignment import Alignment, diagonal
-from dragoman.decode.keeping import Align, Restored, restore_kept, restored_line, unchanged_line
+from dragoman.decode.keeping import Align, Restored, _with_kept, restore_kept, restored_line, unchanged_line
 from dragoman.decode.projection import find_emptied
-from dragoman.decode.protected import Protected
+from dragoman.decode.protected import Located, Place, Protected
 from dragoman.decode.protection import Protector
 from dragoman.decode.scoring import PairError
 from dragoman.decode.terms import Term
@@ -66,9 +68,11 @@ class Fake:
 
     def __init__(self, *rules: Callable[[str], str], align: Align = align_by_order) -> None:
         self._rules, self._align, self.asked = rules, align, list[tuple[list[str], list[str]]]()
+        self.places = list[list[int]]()
 
-    def __call__(self, texts: list[str], terms: list[Term]) -> list[Translation]:
+    def __call__(self, texts: list[str], terms: list[Term], places: list[int]) -> list[Translation]:
         self.asked.append((texts, [term.targets[0] for term in terms]))
+        self.places.append(places)
         rule = self._rules[len(self.asked)]
         return [translation_of(text, rule(text)) for text in texts]
 
@@ -191,7 +195,7 @@ def test_a_number_that_appears_twice_does_not_stay() -> None:
 def test_an_attempt_that_fails_leaves_the_one_before_it() -> None:
     line, asked = protected("see {a}"), []
 
-    def fail(texts: list[str], terms: list[Term]) -> list[Translation]:
+    def fail(texts: list[str], terms: list[Term], places: list[int]) -> list[Translation]:
         asked.append(texts)
         return [Translation(text, "", "failed", reason="out of memory") for text in texts]
 
@@ -213,6 +217,24 @@ def test_failed_and_empty_lines_are_left_alone() -> None:
     failed = Translation(line.text, "", "failed", reason="why")
     result = restored_line("see {a} <b>x</b>", line, Restored(failed, line.parts, []))
     assert (result.source, result.text, result.status, result.reason) == ("see {a} <b>x</b>", "", "failed", "why")
+
+
+def test_lines_translated_again_are_named() -> None:
+    fake = Fake(lambda text: text.replace("{b}", ""), same, same)
+    fake.restore([protected("see {a}"), protected("see {b}"), protected("or {b}")])
+    assert fake.places == [[1, 2]]
+
+
+def test_time_is_proportional_to_the_number_of_kept_words_and_tags() -> None:
+    count = 20_000
+    words = [Kept(number, f"k{number}") for number in range(count)]
+    found = [Place(7 * number, 7 * number + 6, kept) for number, kept in enumerate(words)]
+    pairs = [("w12345 ", Mark(count + number, "single")) for number in range(count)]
+    start = time.perf_counter()
+    parts = _with_kept(tuple(itertools.chain.from_iterable(pairs)), Located(found, [], [], []))
+    assert time.perf_counter() - start < 10, "two minutes if every part looks at every word"
+    expected = [(kept, " ", mark) for kept, (_, mark) in zip(words, pairs, strict=True)]
+    assert parts == tuple(itertools.chain.from_iterable(expected))
 
 
 def test_marks_survive_a_translation_of_nothing() -> None:
@@ -438,6 +460,29 @@ def test_a_piece_searched_again_may_have_fewer_samples(german: Translator, monke
     assert searched, "the control: samples this wild lose something"
     assert [other.text for other in result.alternatives] == [result.text]
     assert result.text.count("{name}") == result.text.count("%s") == 1
+
+
+def test_a_line_translated_again_keeps_its_number(german: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sample must not depend on which other lines are translated again."""
+    jobs, keys = german._jobs, list[list[int]]()
+
+    def record(*arguments: Any) -> Any:
+        keys.append([job.key for job in jobs(*arguments)])
+        return jobs(*arguments)
+
+    monkeypatch.setattr(german, "_jobs", record)
+    texts = ["No.", "Yes.", "{a} or {b}"]
+    options: dict[str, Any] = {"sampling": True, "seed": 3, "max_extra": 2}
+    result = german.translate(texts, **options)
+    assert keys[:2] == [[0, 1, 2], [2]]
+    assert german.translate(["", "", texts[2]], **options)[2].text == result[2].text
+    keys.clear()
+    german.translate(texts, prefix=["", "", ""], **options)
+    assert keys[:2] == [[0, 1, 2], [2]]
+    keys.clear()
+    windows: list[list[Parts]] = [[("No.",), ("{a}",)], [(texts[2],)]]
+    list(german.stream_parts(windows, options=german.options(**options)))
+    assert keys[:3] == [[0], [2], [2]]
 
 
 def test_a_prefix_and_placeholders_work_together(german: Translator) -> None:

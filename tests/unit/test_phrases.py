@@ -2,21 +2,28 @@
 
 import itertools
 import random
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import dragoman
 from dragoman import ConfigError, DataError, Translator
 from dragoman.config import DecodeConfig
+from dragoman.decode import replacing
+from dragoman.decode.alignment import Alignment
 from dragoman.decode.batches import Job, Special, search_phrases
-from dragoman.decode.constraints import Ids, no_repeated_ngram
+from dragoman.decode.constraints import Choice, Ids, at_least, no_repeated_ngram
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.phrases import Form, Phrase, Phrases, Progress, search_with_phrases
+from dragoman.decode.replacing import aligned_stems, replaced_stems
 from dragoman.decode.search import Hypothesis, length_penalty
 from dragoman.decode.terms import Glossary, Term, glossary_of, read_glossary
+from dragoman.text.offsets import PieceSpans, word_spans
 from tests.searching import SPECIAL, random_model
 
 LIMIT = 3
@@ -104,6 +111,27 @@ def test_a_narrow_search_finds_phrases_in_every_batch() -> None:
             assert each.finished
         lacking += any(not count(free[0].ids, one) for one in job.phrases)
     assert lacking >= 6, "the control: without phrases most do not appear"
+
+
+@torch.inference_mode()
+def test_wishes_give_way_where_they_leave_nothing() -> None:
+    engine = Engine(random_model(7), "cpu")
+    special = Special(SPECIAL["start"], SPECIAL["end"], SPECIAL["forbidden"])
+
+    def found(*jobs: Job) -> list[list[Ids]]:
+        results = search_phrases(engine.start, jobs, DecodeConfig(batch_size=8), special, "cpu", threads=1)
+        return [[each.ids for each in own] for own in results]
+
+    def never(ids: Ids) -> Choice:
+        return Choice(never=[7, 8])
+
+    job = Job([5, 6, 3], 12, 0, [], Phrases([phrase((7, 8))]))
+    (free,) = found(job)
+    longer = len(free[0]) + 2
+    assert found(job._replace(rules=[never])) == [[]], "the control: as a rule it leaves nothing"
+    given_way, kept = found(job._replace(wishes=[never]), job._replace(wishes=[at_least(longer, SPECIAL["end"])]))
+    assert given_way == free
+    assert len(kept[0]) >= longer
 
 
 def test_impossible_phrases_give_no_hypothesis() -> None:
@@ -200,6 +228,14 @@ def test_a_target_counts_as_a_word_and_may_begin_a_sentence() -> None:
         ("a|\tb\n", ":1: a term is empty; write `source TAB target`"),
         ("a\tb\tsometimes\n", ":1: the case rule is 'sometimes'; write any or exact, or leave it out"),
         ("a\t" + "|".join("b" * 40) + "\n", ":1: 40 alternatives; write at most 32"),
+        (
+            "a\tb\nc\td\nA\tB\tany\n",
+            ":3: 'A' has another translation in line 1; delete one, or write both in one, separated by |",
+        ),
+        (
+            "a|c\tb\n\n# x\nb|c\td\n",
+            ":4: 'c' has another translation in line 1; delete one, or write both in one, separated by |",
+        ),
         ("# nothing\n", ": has no terms; write `source TAB target` on each line"),
         ("a\tb\0\n", ":1: NUL at byte 4; fix the line"),
     ],
@@ -212,6 +248,21 @@ def test_a_bad_glossary_is_refused_with_its_line(tmp_path: Path, lines: str, mes
     assert str(caught.value) == f"{path}{message}"
 
 
+def test_terms_that_agree_or_overlap_do_not_conflict(tmp_path: Path) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text("heart\tHerz\nheart\tHerz\nheart attack\tInfarkt\nUS\tUSA\nus\tuns\n")
+    glossary = read_glossary(path)
+    found = [[term.targets[0] for term in glossary.terms_in(text)] for text in ("a heart attack", "a heart", "US")]
+    assert found == [["Infarkt"], ["Herz"], ["USA"]]
+    with pytest.raises(DataError, match=r"^glossary: entry 2: 'heart' has another translation in entry 1; delete one"):
+        glossary_of([("heart", "Herz"), ("heart", "Kern")])
+
+
+def test_a_case_rule_may_have_capitals() -> None:
+    assert found_in("give us time", ("US", "USA", "Any")) == ["USA"]
+    assert found_in("Apple", ("apple", "Apfel", " EXACT ")) == []
+
+
 def test_a_large_glossary_is_searched_quickly() -> None:
     glossary = glossary_of([(f"word{number}", f"Wort{number}") for number in range(50_000)])
     assert len(glossary) == 50_000
@@ -219,12 +270,73 @@ def test_a_large_glossary_is_searched_quickly() -> None:
     assert [term.targets for term in glossary.terms_in(text)] == [("Wort7",), ("Wort49999",)]
 
 
-# In the bundled model
+# The words that terms replace
 
 
 @pytest.fixture(scope="module")
 def german() -> Translator:
     return dragoman.load("en-de", "cpu")
+
+
+def in_order(source: str, target: str, *links: tuple[int, int]) -> Alignment:
+    """As a model would align two texts: words in the same place, but for `links` of target and source words."""
+    sources, targets = (PieceSpans([], word_spans(text)) for text in (source, target))
+    weight_JI = np.zeros((len(targets.spans), len(sources.spans)))
+    places = {number: min(number, len(sources.spans) - 1) for number in range(len(targets.spans))} | dict(links)
+    weight_JI[list(places), list(places.values())] = 1.0
+    return Alignment(source, target, sources, targets, weight_JI)
+
+
+def test_a_term_replaces_the_word_that_has_the_same_source() -> None:
+    terms, other = [Term(("report",), ("Gutachten",))], Term(("house",), ("Berichtshaus",))
+
+    def stems(source: str, target: str, *links: tuple[int, int], prefix: str = "") -> list[str]:
+        needed = [prefix, *(target for term in terms for target in term.targets)]
+        return aligned_stems(in_order(source, target, *links), terms, needed)
+
+    assert stems("the old reports", "der alte „Bericht“.") == ["Beri"]
+    assert stems("the report and the report", "der Bericht und der Bericht") == ["Beri"]
+    assert stems("the old thing", "der alte Bericht") == [], "not its source"
+    assert stems("the report is here", "der Bericht ist Berichterstattung") == [], "needed elsewhere"
+    assert stems("the report", "der Bericht", prefix="Berichte") == [], "needed in the prefix"
+    assert stems("the report", "der Gutachter") == [], "the term begins so itself"
+    assert stems("the report", "報告 報告書です") == [], "no words with case"
+    assert stems("a report", "im Rat") == ["Rat"]
+    shared = in_order("the report", "Bericht")
+    assert aligned_stems(replace(shared, weights=np.array([[0.3, 0.7]])), terms, []) == ["Beri"]
+    assert aligned_stems(replace(shared, weights=np.array([[0.7, 0.3]])), terms, []) == [], "it has another source"
+    assert aligned_stems(replace(shared, weights=np.array([[0.0, 0.1]])), terms, []) == [], "too little attention"
+    terms.append(other)
+    assert stems("the report", "der Bericht") == [], "needed in another term"
+    assert stems("", "") == []
+
+
+def test_a_term_takes_the_place_of_a_word(german: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, terms = "The committee approved the report.", [("committee", "Gremium"), ("report", "Gutachten")]
+    result = german.translate(text, glossary=terms)
+    assert {"Gremium", "Gutachten"} <= {*re.findall(r"\w+", result.text)}
+    assert "Bericht" not in result.text
+    assert "Ausschuss" not in result.text
+    free, own = "Der Ausschuss hat den Bericht angenommen.", [Term((one,), (two,)) for one, two in terms]
+    assert replaced_stems(german, text, free, own) == ["Aussc", "Beri"]
+    assert replaced_stems(german, text, free, own, "Im Bericht hat") == ["Aussc"]
+    kept = german.translate(text, glossary=terms, prefix="Im Bericht hat")
+    assert kept.text.startswith("Im Bericht hat")
+    assert kept.status == "translated"
+    monkeypatch.setattr(replacing, "aligned_stems", lambda *_: [])
+    assert "Bericht" in german.translate(text, glossary=terms).text, "the control"
+
+
+def test_a_term_that_fits_nowhere_does_not_come_after_the_sentence(
+    german: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, terms = "My watch was stolen last night.", [("night", "Aufsichtsbehörden")]
+    assert german.translate(text, glossary=terms).text.count(".") == 1
+    monkeypatch.setattr(replacing, "_has_inner_end", lambda text: True)
+    assert german.translate(text, glossary=terms).text.count(".") == 2, "the control"
+
+
+# In the bundled model
 
 
 PAIRS = [

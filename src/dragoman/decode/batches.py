@@ -32,6 +32,7 @@ class Job(NamedTuple):
     key: int  # of its random numbers
     rules: Sequence[Rule] = ()  # that its translation keeps
     phrases: Phrases | None = None  # that appear in its translation
+    wishes: Sequence[Rule] = ()  # rules of a search for phrases that give way if they leave no hypothesis
 
 
 class Special(NamedTuple):
@@ -82,7 +83,19 @@ def search_phrases(
     start: Start, jobs: Sequence[Job], options: DecodeConfig, special: Special, device: str, threads: int
 ) -> list[list[Hypothesis]]:
     """Hypotheses in which the phrases of each job appear; none if there is no such hypothesis, or memory for it."""
+    strict = [job._replace(rules=[*job.rules, *job.wishes]) for job in jobs]
+    results = _search_phrases(start, strict, options, special, device, threads)
+    left = [number for number, job in enumerate(jobs) if job.wishes and not results[number]]
+    if left:
+        again = _search_phrases(start, [jobs[number] for number in left], options, special, device, threads)
+        for number, hypotheses in zip(left, again, strict=True):
+            results[number] = hypotheses
+    return results
 
+
+def _search_phrases(
+    start: Start, jobs: Sequence[Job], options: DecodeConfig, special: Special, device: str, threads: int
+) -> list[list[Hypothesis]]:
     def found(numbers: Sequence[int]) -> list[list[Hypothesis]]:
         batch = [jobs[number] for number in numbers]
         decoding = start([job.source for job in batch])

@@ -186,7 +186,7 @@ class ShardTranslator:
 
     def _options_of(self, name: str) -> "DecodeConfig":
         """Each shard samples with its own seed, because its records are counted from 0."""
-        if not self._options.sampling:
+        if not self._options.sampling and not self._options.mbr:
             return self._options
         digest = hashlib.sha256(f"{self._options.seed}:{name}".encode()).digest()
         return replace(self._options, seed=int.from_bytes(digest[:7]))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Ids: TypeAlias = tuple[int, ...]
+SENTENCE_ENDS = frozenset(".!?…")
+_MARK = SPACE_MARK.encode()
 
 
 class Choice(NamedTuple):
@@ -68,7 +70,7 @@ class Spelling:
         self._of = {index: spelled for spelled, index in self.id_of.items()}
         self._of |= {index: bytes([value]) for value, index in enumerate(table.byte_ids)}
         self._sorted = sorted((spelled, index) for index, spelled in self._of.items())
-        self._longest = max(map(len, self._of.values()))
+        self.longest = max(map(len, self._of.values()))
         self.byte_ids = table.byte_ids
         self.continues_word = frozenset(
             index for index, spelled in self._of.items() if _is_word_character(spelled.decode(errors="replace")[:1])
@@ -78,10 +80,11 @@ class Spelling:
             for index, spelled in self._of.items()
             if not _is_word_character(spelled.decode(errors="replace")[-1:])
         )
+        self.begins_word = frozenset(index for index, spelled in self._of.items() if spelled.startswith(_MARK))
         self.past_a_word = [(spelled, index) for spelled, index in self._sorted if _goes_past_a_word(spelled)]
 
     def text(self, ids: Ids) -> bytes:
-        return b"".join(self._of.get(index, b"") for index in ids)
+        return b"".join(map(self._of.get, ids, itertools.repeat(b"")))  # without a loop in Python: ids may be many
 
     def of(self, text: str) -> bytes:
         """A text at the beginning of a line, or a word after a space. A space at its end counts."""
@@ -91,14 +94,18 @@ class Spelling:
     def beginnings(self, text: bytes) -> "list[tuple[int, int]]":
         """The pieces that a text may begin with, by id, and how many bytes they take; those that end it may go on."""
         found = []
-        for size in range(1, min(self._longest, len(text) - 1) + 1):
+        for size in range(1, min(self.longest, len(text) - 1) + 1):
             if text[:size] in self.id_of:
                 found.append((self.id_of[text[:size]], size))
         if self.byte_ids and len(text) > 1:
             found.append((self.byte_ids[text[0]], 1))
+        return [*found, *((index, len(text)) for index in self.beginning_with(text))]
+
+    def beginning_with(self, text: bytes) -> list[int]:
+        """The pieces that spell at least this text."""
         start = bisect.bisect_left(self._sorted, (text, -1))
-        whole = itertools.takewhile(lambda entry: entry[0].startswith(text), self._sorted[start:])
-        return [*found, *((index, len(text)) for _, index in whole)]
+        rest = itertools.islice(self._sorted, start, None)
+        return [index for _, index in itertools.takewhile(lambda entry: entry[0].startswith(text), rest)]
 
 
 class Prefix:
@@ -110,7 +117,7 @@ class Prefix:
         self._continues: list[list[int]] = [[] for _ in range(size)]  # by the bytes written: the pieces that fit next
         ends = [False] * size + [True]
         for place in reversed(range(size)):
-            fitting = spelling.beginnings(self._text[place:])
+            fitting = spelling.beginnings(self._text[place : place + spelling.longest + 1])
             self._continues[place] = [index for index, taken in fitting if ends[place + taken]]
             ends[place] = bool(self._continues[place])
         self.is_possible = ends[0]
@@ -123,29 +130,57 @@ class Prefix:
 
 
 class Banned:
-    """Some words do not appear, however the vocabulary spells them, nor as the first piece of a longer word."""
+    """Some words do not appear, however the vocabulary spells them, nor as the first piece of a longer word.
 
-    def __init__(self, spelling: Spelling, words: Sequence[str]) -> None:
-        self._spelling = spelling
+    With `longer`, no word that begins with one of them appears.
+    """
+
+    def __init__(self, spelling: Spelling, words: Sequence[str], *, longer: bool = False) -> None:
+        self._spelling, self._longer = spelling, longer
         self._words = [spelling.of(word) for word in words]
+        self._ending: dict[bytes, list[int]] = {}  # by what is missing of a word: the ids that write it
 
     def __call__(self, ids: Ids) -> Choice:
-        text, never = self._spelling.text(ids), []
+        text, never = self._spelling.text(ids), list[int]()
         for word in self._words:
             for size in range(len(word)):
-                rest = word[size:]
-                if not text.endswith(word[:size]):
-                    continue
-                if rest in self._spelling.id_of:
-                    never.append(self._spelling.id_of[rest])
-                if len(rest) == 1 and self._spelling.byte_ids:
-                    never.append(self._spelling.byte_ids[rest[0]])
-                never += [index for spelled, index in self._spelling.past_a_word if _ends_word(spelled, rest)]
+                if text.endswith(word[:size]):
+                    never += self._ids_that_end(word[size:])
+            unmarked = word.removeprefix(_MARK)  # no space precedes a word after a quote or a bracket
+            for size in range(len(unmarked)):
+                if text.endswith(unmarked[:size]) and _ends_between_words(text[: len(text) - size]):
+                    never += self._ids_that_end(unmarked[size:])
         return Choice(never=never)
+
+    def _ids_that_end(self, rest: bytes) -> list[int]:
+        if rest not in self._ending:
+            spelling = self._spelling
+            found = [spelling.id_of[rest]] if rest in spelling.id_of else []
+            found += [spelling.byte_ids[rest[0]]] if len(rest) == 1 and spelling.byte_ids else []
+            found += [index for spelled, index in spelling.past_a_word if _ends_word(spelled, rest)]
+            found += spelling.beginning_with(rest) if self._longer else []
+            self._ending[rest] = found
+        return self._ending[rest]
+
+
+class OneSentence:
+    """No word follows a full stop."""
+
+    def __init__(self, spelling: Spelling) -> None:
+        self._spelling = spelling
+
+    def __call__(self, ids: Ids) -> Choice:
+        written = reversed(self._spelling.text(ids).decode(errors="replace"))
+        gap = itertools.takewhile(lambda character: not _is_word_character(character), written)
+        return Choice(never=self._spelling.begins_word) if SENTENCE_ENDS & {*gap} else FREE
 
 
 def _is_word_character(character: str) -> bool:
     return character.isalnum() or character == "\ufffd"  # part of a letter
+
+
+def _ends_between_words(text: bytes) -> bool:
+    return not _is_word_character(text[-4:].decode(errors="replace")[-1:])  # no letter has more bytes
 
 
 def _goes_past_a_word(spelled: bytes) -> bool:

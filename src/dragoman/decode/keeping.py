@@ -16,7 +16,8 @@ from dragoman.decode.terms import Term
 from dragoman.decode.translation import Alternative, Translation
 from dragoman.documents.document import Kept, Mark, Parts
 
-Translate = Callable[[list[str], list[Term]], list[Translation]]  # the terms that a text has must appear
+# texts, terms that must appear where a text has them, and which of the lines the texts are of
+Translate = Callable[[list[str], list[Term], list[int]], list[Translation]]
 Align = Callable[[list[str], list[str]], list[Alignment]]
 OPENING = "([{„“‚‘«‹¿¡\"'"  # no space follows these
 
@@ -68,7 +69,7 @@ def _attempts(lines: Sequence[Protected], translations: Sequence[Translation], t
         texts = [lines[number].text_with_stand_ins for number in left]
         stand_ins = {stand_in for number in left for stand_in in lines[number].stand_ins}
         terms = stand_in_terms(sorted(stand_ins)) if is_forced else []
-        found = translate(texts, terms) if left else []
+        found = translate(texts, terms, left) if left else []
         for number, text, translation in zip(left, texts, found, strict=True):
             attempt = _Attempt(lines[number], translation, text, lines[number].stand_ins)
             attempts[number] = attempt if attempt.has_text else attempts[number]

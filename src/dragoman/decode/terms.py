@@ -26,6 +26,7 @@ ENDINGS = {
     "": ("s", "es", "'s", "’s"),
     "de": ("e", "n", "en", "er", "ern", "em", "es", "s", "ens", "ns"),
 }
+ALL_ENDINGS = tuple(sorted({ending for own in ENDINGS.values() for ending in own}))
 LONGEST_UNSPACED = 32  # letters of a term in a language without spaces
 _WORD, _WORD_OR_MARK = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
 
@@ -56,6 +57,11 @@ class Term:
 
     def is_kept(self, text: str) -> bool:
         return self.count_in(text) == 1 if self.once else self.count_in(text) > 0
+
+    def places_in(self, source: str) -> list[tuple[int, int]]:
+        """Where the sources stand in a text, inflected as in any language."""
+        patterns = (_source_pattern(own, self.case, ALL_ENDINGS) for own in self.sources)
+        return [match.span() for pattern in patterns for match in pattern.finditer(source)]
 
 
 TermsIn = Callable[[str], list[Term]]  # those that a source text asks for
@@ -124,11 +130,14 @@ class _Entry:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        words = r"\s+".join(re.escape(word) for word in self.source.split())
-        endings = f"(?:{'|'.join(map(re.escape, self.endings))})?" if _has_case(self.source[-1]) else ""
-        return re.compile(
-            _bounded(words + endings, self.source), re.IGNORECASE if self.term.case == "any" else re.NOFLAG
-        )
+        return _source_pattern(self.source, self.term.case, self.endings)
+
+
+def _source_pattern(source: str, case: Case, endings: Sequence[str]) -> re.Pattern[str]:
+    """Whole words, the last of which may be inflected."""
+    words = r"\s+".join(re.escape(word) for word in source.split())
+    ending = f"(?:{'|'.join(map(re.escape, endings))})?" if _has_case(source[-1]) else ""
+    return re.compile(_bounded(words + ending, source), re.IGNORECASE if case == "any" else re.NOFLAG)
 
 
 GlossaryLike = Glossary | str | os.PathLike[str] | Mapping[str, str] | Iterable[Sequence[str]]
@@ -147,16 +156,17 @@ def _has_case(letter: str) -> bool:
 
 def read_glossary(path: str | os.PathLike[str], language: str = "") -> Glossary:
     """Read a file of terms; raise DataError, with its line, for one that is wrong."""
-    terms: list[Term] = []
+    terms: dict[int, Term] = {}
     for number, line in enumerate(read_lines(Path(path)), start=1):
         where = f"{os.fspath(path)}:{number}"
         if line.problem:
             raise DataError(f"{where}: {line.problem}; fix the line")
         if line.text.strip() and not line.text.startswith("#"):
-            terms.append(_term(line.text.split("\t"), where))
+            terms[number] = _term(line.text.split("\t"), where)
     if not terms:
         raise DataError(f"{os.fspath(path)}: has no terms; write `source TAB target` on each line")
-    return Glossary(terms, language)
+    _refuse_conflicts(terms, f"{os.fspath(path)}:", "line")
+    return Glossary(terms.values(), language)
 
 
 def glossary_of(pairs: Mapping[str, str] | Iterable[Sequence[str]], language: str = "") -> Glossary:
@@ -172,16 +182,32 @@ def glossary_of(pairs: Mapping[str, str] | Iterable[Sequence[str]], language: st
         problems = [line.problem for line in map(text_line, pair) if line.problem]
         if problems:
             raise DataError(f"glossary: entry {number}: {problems[0]}; fix the text")
-    return Glossary([_term(list(pair), f"glossary: entry {number}") for number, pair in enumerate(pairs, 1)], language)
+    terms = {number: _term(list(pair), f"glossary: entry {number}") for number, pair in enumerate(pairs, 1)}
+    _refuse_conflicts(terms, "glossary: entry ", "entry")
+    return Glossary(terms.values(), language)
+
+
+def _refuse_conflicts(terms: Mapping[int, Term], where: str, unit: str) -> None:
+    """Raise for a source with two translations: one of them would never apply. `terms` are by their numbers."""
+    first: dict[tuple[str, Case], int] = {}
+    for number, term in terms.items():
+        for source in term.sources:
+            before = first.setdefault((source if term.case == "exact" else source.casefold(), term.case), number)
+            if {*terms[before].targets} != {*term.targets}:
+                raise DataError(
+                    f"{where}{number}: {source!r} has another translation in {unit} {before}; "
+                    "delete one, or write both in one, separated by |"
+                )
 
 
 def _term(fields: Sequence[str], where: str) -> Term:
     if len(fields) < 2:
         raise DataError(f"{where}: has no target term; write `source TAB target`")
     sources, targets = (_alternatives(field, where) for field in fields[:2])
-    case = fields[2].strip() if len(fields) > 2 else ""
+    given = fields[2].strip() if len(fields) > 2 else ""
+    case = given.lower()
     if case and case not in get_args(Case):
-        raise DataError(f"{where}: the case rule is {case!r}; write any or exact, or leave it out")
+        raise DataError(f"{where}: the case rule is {given!r}; write any or exact, or leave it out")
     is_exact = case == "exact" or (not case and sources[0] != sources[0].lower())
     return Term(sources, targets, "exact" if is_exact else "any")
 

@@ -43,6 +43,7 @@ from dragoman.decode.phrases import Phrases
 from dragoman.decode.pieces import Cutter, Piece, Window, join
 from dragoman.decode.protected import Protected
 from dragoman.decode.protection import Protector, protect_parts, without_own
+from dragoman.decode.replacing import rules_for_terms
 from dragoman.decode.rescoring import rescored, search_options
 from dragoman.decode.scoring import PairError, encoded_pairs, score_pairs
 from dragoman.decode.search import Decoding, Hypothesis, stream_prefixes
@@ -74,7 +75,7 @@ BATCH_SIZES = {"plain": 64, "cuda": 512, "cpu": 32}  # sentences, unless given
 _ENGINES = threading.Lock()  # held while an engine is created
 
 
-TranslateAgain = Callable[[list[str], TermsIn], list[Translation]]
+TranslateAgain = Callable[[list[str], TermsIn, list[int]], list[Translation]]  # of some lines, by their places
 
 
 class Translator:
@@ -251,7 +252,7 @@ class Translator:
         chosen, terms = self.options(**options), None if glossary is None else self.glossary(glossary)
         _refuse_sampling(terms, chosen)
         if prefix is not None:
-            texts, prefixes = ([each] if isinstance(each, str) else list(each) for each in (text, prefix))
+            texts, prefixes = ([each] if isinstance(each, str) else each for each in (text, prefix))
             given = _texts("text", texts), _texts("prefix", prefixes)
             found = self.translate_with_prefixes(*given, chosen, attention, terms)
             return found[0] if isinstance(text, str) else found
@@ -290,18 +291,21 @@ class Translator:
         if any(prefixes):
             self._require_spelling("prefix")
 
-        def translate(texts: Sequence[str], terms_in: TermsIn, prefixes: Sequence[str]) -> list[Translation]:
+        def translate(
+            texts: Sequence[str], terms_in: TermsIn, places: Sequence[int], prefixes: Sequence[str], start: int = 0
+        ) -> list[Translation]:
             with self.inference(options.threads):
                 window = self._prepare(texts, options)
-                outcomes = self._search(self._jobs(window.pieces, options, 0, prefixes), window.pieces, options)
+                jobs = self._jobs(window.pieces, options, [start + place for place in places], prefixes)
+                outcomes = self._search(jobs, window.pieces, options)
                 return self._assemble_all(window, outcomes, attention, options, terms_in, prefixes)
 
         lines = _protected(texts, Protector(options.protect)) if options.protect else {}
         shown = [lines[number].text if number in lines else text for number, text in enumerate(texts)]
-        results = translate(shown, terms_in, prefixes)
+        results = translate(shown, terms_in, range(len(shown)), prefixes)
         for number, line in lines.items():  # one by one: each has its own prefix
             own = [line.with_stand_ins(prefixes[number])]
-            again = functools.partial(translate, prefixes=own)
+            again = functools.partial(translate, prefixes=own, start=number)
             (restored,) = self._restore([line], [results[number]], again, terms_in)
             results[number] = restored_line(texts[number], line, restored)
         return results
@@ -426,6 +430,8 @@ class Translator:
         with terms of the glossary or with something to keep comes as a whole, and so does one that is sampled or chosen
         among several.
         """
+        if not isinstance(text, str):
+            raise ConfigError(f"text: is {type(text).__name__}; give a string")
         chosen, terms = self.options(**options), None if glossary is None else self.glossary(glossary)
         for number, line in enumerate(text.split("\n")):
             if number:
@@ -445,7 +451,7 @@ class Translator:
             yield result.text
             return result
         outcomes: list[Outcome] = []
-        jobs = zip(window.pieces, self._jobs(window.pieces, options, 0), strict=True)
+        jobs = zip(window.pieces, self._jobs(window.pieces, options, [0]), strict=True)
         yield from stream_joined((piece.glue, self._stream_job(job, options, outcomes)) for piece, job in jobs)
         (result,) = self._assemble_all(window, outcomes, False, options)
         return result
@@ -484,18 +490,19 @@ class Translator:
 
         The lines of a text are translated one by one.
         """
-        options = self._sized(options or self.config.decode)
+        options, start = self._sized(options or self.config.decode), 0
         for texts in windows:
             divided = [paragraphs.divide(parts) for parts in texts]
             lines = [line for own in divided for _, line in own]
             progress = paragraphs.Proportional(advance, len(lines), len(texts))
-            results = iter(self._translate_parts(lines, options, glossary, progress.advance))
+            results = iter(self._translate_parts(lines, options, glossary, progress.advance, start))
+            start += len(lines)
             for parts, own in zip(texts, divided, strict=True):
                 yield paragraphs.join(parts, own, results)
             progress.finish()
 
     def _translate_parts(
-        self, texts: Sequence[Parts], options: DecodeConfig, glossary: Glossary | None, advance: Advance
+        self, texts: Sequence[Parts], options: DecodeConfig, glossary: Glossary | None, advance: Advance, start: int
     ) -> list[tuple[Translation, Parts | None]]:
         terms_in = no_terms if glossary is None else glossary.terms_in
         protector = Protector(options.protect) if options.protect else None
@@ -506,8 +513,9 @@ class Translator:
         ]
         advance(len(lines) - len(worded))
         own = [lines[number] for number in worded]
-        first = self._translate_window([line.text for line in own], options, False, 0, advance, terms_in)
-        found = self._restore(own, first, self._again(options, attention=False), terms_in)
+        numbers = [start + number for number in worded]
+        first = self._translate_window([line.text for line in own], options, False, numbers, advance, terms_in)
+        found = self._restore(own, first, self._again(options, False, numbers), terms_in)
         for number, (translation, own_parts, _) in zip(worded, found, strict=True):
             is_failed = translation.status == "failed"
             parts = None if is_failed else without_own(own_parts, lines[number].originals)
@@ -610,16 +618,18 @@ class Translator:
         terms_in: TermsIn = no_terms,
     ) -> list[Translation]:
         """Translate one window of lines, and keep in each what is to be kept; `start`: how many lines came before."""
+        numbers = range(start, start + len(lines))
         if not options.protect:
-            return self._translate_window(lines, options, attention, start, advance, terms_in)
+            return self._translate_window(lines, options, attention, numbers, advance, terms_in)
         found = _protected(lines, Protector(options.protect))
         texts = [found[number].text if number in found else line for number, line in enumerate(lines)]
         worded = {number: line for number, line in found.items() if line.has_words}
         for number in found.keys() - worded.keys():
             texts[number] = ""  # nothing to translate
-        results = self._translate_window(texts, options, attention, start, advance, terms_in)
+        results = self._translate_window(texts, options, attention, numbers, advance, terms_in)
         first = [results[number] for number in worded]
-        restored = iter(self._restore(list(worded.values()), first, self._again(options, attention), terms_in))
+        again = self._again(options, attention, [numbers[number] for number in worded])
+        restored = iter(self._restore(list(worded.values()), first, again, terms_in))
         for number, line in found.items():
             source = _text_of(lines[number])
             if number in worded:
@@ -633,14 +643,18 @@ class Translator:
     ) -> list[Restored]:
         """Put back what each line keeps. `again` translates texts in which the terms they ask for must appear."""
 
-        def translate(texts: list[str], terms: list[Term]) -> list[Translation]:
+        def translate(texts: list[str], terms: list[Term], places: list[int]) -> list[Translation]:
             stand_ins = Glossary(terms)
-            return again(texts, (lambda text: [*terms_in(text), *stand_ins.terms_in(text)]) if terms else terms_in)
+            asked = (lambda text: [*terms_in(text), *stand_ins.terms_in(text)]) if terms else terms_in
+            return again(texts, asked, places)
 
         return restore_kept(lines, translations, translate, self._align_if_possible)
 
-    def _again(self, options: DecodeConfig, attention: bool) -> TranslateAgain:
-        return lambda texts, terms_in: self._translate_window(texts, options, attention, terms_in=terms_in)
+    def _again(self, options: DecodeConfig, attention: bool, numbers: Sequence[int]) -> TranslateAgain:
+        """Translates some lines once more. `numbers` of all lines within the job: samples depend on them."""
+        return lambda texts, terms_in, places: self._translate_window(
+            texts, options, attention, [numbers[place] for place in places], terms_in=terms_in
+        )
 
     def _align_if_possible(self, sources: list[str], targets: list[str]) -> "list[Alignment]":
         """In order, where a model does not look back at the source or cannot take a pair."""
@@ -659,11 +673,11 @@ class Translator:
         lines: Sequence[str | Line],
         options: DecodeConfig,
         attention: bool,
-        start: int = 0,
+        numbers: Sequence[int],
         advance: Advance = no_progress,
         terms_in: TermsIn = no_terms,
     ) -> list[Translation]:
-        """Translate one window of lines; `start` is the number of its first line within the job."""
+        """Translate one window of lines; `numbers`: of the lines within the job."""
         without_torch = self.choice_for(options).engine == "cpu" and not attention
         with nullcontext() if without_torch else self.inference(options.threads):
             if self._uses_cuda(options):
@@ -672,7 +686,7 @@ class Translator:
                     return self._translate_on_cuda(engine, lines, options, attention, advance, terms_in)
             window = self._prepare(lines, options)
             advance(len(window.results))
-            outcomes = self._search(self._jobs(window.pieces, options, start), window.pieces, options, advance)
+            outcomes = self._search(self._jobs(window.pieces, options, numbers), window.pieces, options, advance)
             return self._assemble_all(window, outcomes, attention, options, terms_in)
 
     def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> Window:
@@ -740,12 +754,12 @@ class Translator:
         return [results[number] for number in range(len(window.texts))]
 
     def _jobs(
-        self, pieces: Sequence[Piece], options: DecodeConfig, start: int, prefixes: Sequence[str] = ()
+        self, pieces: Sequence[Piece], options: DecodeConfig, numbers: Sequence[int], prefixes: Sequence[str] = ()
     ) -> list[Job]:
-        """What to search for each piece. `prefixes`: of the lines; none, or one for each."""
+        """What to search for each piece. `numbers` of the lines within the job; `prefixes`: none, or one for each."""
         rules = rules_of(options, self.tokenizers.target.vocabulary.eos, lambda: self._spelling)
         jobs = [
-            Job(piece.ids, self.limit(len(piece.ids), options), start + piece.line + (piece.number << 40), rules)
+            Job(piece.ids, self.limit(len(piece.ids), options), numbers[piece.line] + (piece.number << 40), rules)
             for piece in pieces
         ]
         if prefixes:
@@ -784,12 +798,14 @@ class Translator:
         numbers = list(missing)
         pieces = [window.pieces[number] for number in numbers]
         jobs = []
-        for number, job in zip(numbers, self._jobs(pieces, options, 0, prefixes), strict=True):
-            phrases = [self._speller.phrase(term) for term in missing[number]]
-            possible = [phrase for phrase in phrases if phrase is not None]
-            room = sum(len(phrase.forms[0].ids) for phrase in possible)
+        for number, job in zip(numbers, self._jobs(pieces, options, range(len(window.texts)), prefixes), strict=True):
+            phrases = {term: self._speller.phrase(term) for term in missing[number]}
+            possible = {term: phrase for term, phrase in phrases.items() if phrase is not None}
+            room = sum(len(phrase.forms[0].ids) for phrase in possible.values())
             limit = min(job.limit + room, (self.config.model.longest or sys.maxsize) - 1)
-            jobs.append(job._replace(limit=limit, phrases=Phrases(possible)))
+            piece, begins = window.pieces[number], prefixes[window.pieces[number].line] if prefixes else ""
+            wishes = rules_for_terms(self, self._spelling, piece.text, outcomes[number], [*possible], begins)
+            jobs.append(job._replace(limit=limit, phrases=Phrases([*possible.values()]), wishes=wishes))
         for number, found in zip(numbers, self._run_with_phrases(jobs, options), strict=True):
             if found:
                 outcomes[number] = found
