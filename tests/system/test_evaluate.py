@@ -93,6 +93,7 @@ def test_all_metrics_and_comparisons_as_json(place: Path) -> None:
     assert [one["line"] for one in written] == [12, *range(1, 12)]
 
 
+@pytest.mark.slow
 def test_text_output_shows_scores_comparison_and_worst_lines(place: Path) -> None:
     text = run(
         place,

@@ -124,6 +124,7 @@ def test_json_has_the_hash_of_the_weights(place: Path, quick_run: Path) -> None:
     assert record["made_by"]["model"] == str(quick_run)
 
 
+@pytest.mark.slow
 def test_tokenize_applies_to_every_score(place: Path) -> None:
     (place / "reference").write_text("ab cd ef gh ij kl\nmn op qr st uv\n")
     (place / "ours").write_text("ab cd ef gx ij kl\nmn op qr sx uv\n")

@@ -135,6 +135,7 @@ def assert_same_beam(peer: Peer, texts: Sequence[str], share: float) -> None:
         assert mine == pytest.approx(other, abs=2e-3) if is_same else mine > other - 2e-3
 
 
+@pytest.mark.slow
 def test_ten_sentences_have_the_same_tokens(peer: Peer) -> None:
     texts = english(10)
     assert_same_greedy(peer, texts)

@@ -403,7 +403,10 @@ HOSTILE_MANIFESTS: dict[str, tuple[Callable[[Path], None], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if number % 3 == 0 else pytest.mark.slow) for number, kind in enumerate(HOSTILE)],
+)
 def test_a_hostile_model_directory_is_refused(server: Server, model: Path, kind: str) -> None:
     spoil, name, message = HOSTILE[kind]
     spoil(model)

@@ -228,6 +228,7 @@ def hostile_pages(run: Path, folder: Path) -> dict[str, str]:
     return {"inspector": whole_page(TEXT, payload(data)), "report": run_page_of(run, folder, TEXT, SHORT)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["inspector", "report"])
 def test_a_script_in_text_runs_only_without_both_escaping_and_policy(
     browser: Any, quick_run: Path, tmp_path: Path, kind: str

@@ -218,6 +218,7 @@ def test_changed_or_damaged_work_starts_over(change: str, note: str, quick_run: 
     assert mine.output.read_bytes() == expected
 
 
+@pytest.mark.slow
 def test_other_command_with_the_same_output_keeps_resumable_work(quick_run: Path, source: Path) -> None:
     """Text given as arguments goes to the same file and leaves the resumable work alone."""
     expected, killed = uninterrupted(quick_run, source), job(quick_run, source)

@@ -201,6 +201,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 def test_markup_in_samples_stays_text(tmp_path: Path) -> None:
     lines = HOSTILE * 40
     paths = {}

@@ -144,6 +144,7 @@ def test_full_disk_while_writing_the_log_is_a_disk_error(tmp_path: Path) -> None
 # 7: the temporary directory is full
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full", "missing", "a file", "read-only"])
 def test_saving_needs_no_temporary_directory(runs: Runs, tmp_path: Path, kind: str) -> None:
     place = {"read-only": Path("/proc")}.get(kind, tmp_path / "temporary")  # there root can make no file either
@@ -220,6 +221,7 @@ def test_every_flipped_bit_of_a_small_file_is_detected(run: Path) -> None:
                 read_checkpoint(newest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "name"), [SHOWN[0], *(pytest.param(*shown, marks=pytest.mark.slow) for shown in SHOWN[1:])]
 )

@@ -154,6 +154,7 @@ def test_non_atomic_checkpoints_are_detected(runs: Runs, before_a_save: tuple[Pa
         check_state_after_kill(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_kill_9_while_a_checkpoint_is_replaced(
     runs: Runs, whole: tuple[dict[str, Any], int], tmp_path: Path, number: int
@@ -404,6 +405,7 @@ def test_every_pair_is_seen_once_if_batch_tokens_change_within_an_epoch(runs: Ru
         check_every_pair_once(recorded(forgetful))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_tokens", [24, pytest.param(48, marks=pytest.mark.slow)])
 def test_every_pair_is_seen_once_if_a_process_joins_within_an_epoch(
     runs: Runs, stopped_mid_epoch: Path, batch_tokens: int

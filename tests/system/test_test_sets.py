@@ -102,6 +102,7 @@ def test_skipped_pairs_are_reported(tmp_path: Path) -> None:
     assert told == [f"test sets-one: 1 pair left out, blank on a side: {tmp_path}/sets/one.src:2"]
 
 
+@pytest.mark.slow
 def test_generated_test_pairs_are_scored_on_request(tmp_path: Path) -> None:
     train(quick_config("train.max_steps=4", "train.save_every=4", "data.generated_test=true"), tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())

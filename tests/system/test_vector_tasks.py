@@ -409,6 +409,7 @@ def test_numbers_too_large_for_the_model_are_refused(forecaster: Path, files: Pa
     )
 
 
+@pytest.mark.slow
 def test_a_summary_finds_the_files_of_a_recipe(files: Path, tmp_path: Path) -> None:
     data = {name: path.replace(str(files), "$DRAGOMAN_DATA") for name, path in pairs(files, "txt").items()}
     train(config(data, TRANSCRIBER, "train.max_steps=2", "train.save_every=2"), tmp_path / "run", data_folder=files)

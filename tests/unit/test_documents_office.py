@@ -891,6 +891,7 @@ def test_open_document_with_a_password_is_refused() -> None:
     assert message == "a.file: is encrypted; remove the password"
 
 
+@pytest.mark.slow
 def test_damage_anywhere_is_one_line_or_a_document(every: list[tuple[ModuleType, bytes]]) -> None:
     chance = random.Random(5)
     for module, content in every:

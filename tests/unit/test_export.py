@@ -297,6 +297,7 @@ def test_marian_tokenizer_gives_our_ids(tmp_path: Path) -> None:
 # The check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", EXPORTS)
 def test_export_with_other_tokens_is_removed(
     to: str, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -456,7 +457,9 @@ def size(directory: Path) -> int:
     return sum(path.stat().st_size for path in written(directory))
 
 
-@pytest.mark.parametrize("to", EXPORTS)
+@pytest.mark.parametrize(
+    "to", [pytest.param(to, marks=() if to == "ctranslate2" else pytest.mark.slow) for to in EXPORTS]
+)
 def test_command_reports_size_and_check(to: str, plain: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()  # an empty directory may exist
     done = invoke("--model", str(plain), "--to", to, str(tmp_path / "out"))

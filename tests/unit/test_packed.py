@@ -116,6 +116,7 @@ def test_attention_passes_gradcheck(store: Store, dropout: float) -> None:
     assert torch.autograd.gradcheck(attention, inputs)
 
 
+@pytest.mark.slow
 def test_attention_dropout_is_applied_and_preserves_the_mean(store: Store) -> None:
     (whole, inputs), (dropped, _) = (packed_attention(store, dropout) for dropout in (0.0, 0.5))
     other, _ = packed_attention(store, 0.5, seed=1)

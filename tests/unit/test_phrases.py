@@ -263,6 +263,7 @@ def test_a_case_rule_may_have_capitals() -> None:
     assert found_in("Apple", ("apple", "Apfel", " EXACT ")) == []
 
 
+@pytest.mark.slow
 def test_a_large_glossary_is_searched_quickly() -> None:
     glossary = glossary_of([(f"word{number}", f"Wort{number}") for number in range(50_000)])
     assert len(glossary) == 50_000

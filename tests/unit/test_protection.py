@@ -210,7 +210,7 @@ def seconds(unit: str, length: int) -> float:
     return time.process_time() - start
 
 
-@pytest.mark.parametrize("unit", [*HOSTILE, *MORE_HOSTILE])
+@pytest.mark.parametrize("unit", [*HOSTILE, *(pytest.param(unit, marks=pytest.mark.slow) for unit in MORE_HOSTILE)])
 def test_hostile_lines_take_linear_time(unit: str) -> None:
     """A quadratic scan takes minutes for most of these, a linear one well below a second."""
     assert seconds(unit, 200_000) < 20

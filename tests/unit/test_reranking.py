@@ -110,7 +110,7 @@ def test_mbr_chooses_the_sample_that_agrees_most(translator: Translator) -> None
 
 def test_mbr_of_a_line_of_several_sentences_and_token_scores(translator: Translator) -> None:
     (found,) = translator.translate(["a b. c d. e"], mbr=4, split="sentences", token_scores=True)
-    assert found.status == "translated"
+    assert found.status in ("translated", "altered")  # random bytes may be half a character
     assert sum(found.token_scores) == pytest.approx(found.score, abs=1e-9)
     assert len(found.token_scores) == len(found.tokens)
 

@@ -341,6 +341,7 @@ def test_narrow_sampling_is_greedy(options: DecodeConfig) -> None:
     assert run_sample(SENTENCES, LIMITS, DecodeConfig(sampling=True)) != [[path] for path in paths]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -79,6 +79,7 @@ def test_parts_are_together_what_translate_returns(german: Translator) -> None:
     assert len(list(german.stream_text(TEXT, beam=1))) > len(list(german.stream_text(TEXT, beam=4)))
 
 
+@pytest.mark.slow
 def test_lines_follow_each_other_and_what_is_kept_comes_whole(german: Translator) -> None:
     lines = ["Hello {name}.", "", "I bought a car.", "I love dogs."]
     terms = [("car", "Kraftfahrzeug")]

@@ -232,6 +232,7 @@ def test_training_lines_are_sampled_from_the_whole_text_deterministically() -> N
     assert only_a.pieces(only_a.encode("ab")) == ["▁", "a", "<0x62>"]
 
 
+@pytest.mark.slow
 def test_rare_characters_of_a_large_alphabet_do_not_fill_the_vocabulary() -> None:
     alphabet = "".join(map(chr, range(0x4E00, 0x4E00 + 400)))
     lines = ["horse " * 400] * 2_000 + [alphabet]

@@ -175,7 +175,11 @@ def repeated(rows: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("variant", [VARIANTS[0], VARIANTS[6], VARIANTS[-1]], ids=[IDS[0], IDS[6], IDS[-1]])
+@pytest.mark.parametrize(
+    "variant",
+    [VARIANTS[0], *(pytest.param(variant, marks=pytest.mark.slow) for variant in (VARIANTS[6], VARIANTS[-1]))],
+    ids=[IDS[0], IDS[6], IDS[-1]],
+)
 def test_a_masked_head_contributes_nothing(variant: dict[str, Any], need_weights: bool) -> None:
     model = small_model(**variant)
     heads = [None, *every_head(model)]

@@ -162,6 +162,7 @@ def start(run: Path, *settings: str) -> tuple[Any, list[str]]:
     return load_bundle(run), [note for note in notes.notes if "have vectors" in note]
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_vectors(tmp_path: Path) -> None:
     path = letters(tmp_path / "vectors")
     bundle, [note] = start(tmp_path / "run", f"train.source_vectors={path}")
