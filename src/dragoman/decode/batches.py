@@ -60,11 +60,11 @@ def search_in_batches(
     by_length = sorted(range(len(jobs)), key=lambda number: len(jobs[number].source))
     for first in range(0, len(jobs), options.batch_size):
         numbers = by_length[first : first + options.batch_size]
-        outcomes = _search_batch(start, [jobs[number] for number in numbers], options, special, device)
+        outcomes = search_batch(start, [jobs[number] for number in numbers], options, special, device)
         yield from zip(numbers, outcomes, strict=True)
 
 
-def _search_batch(
+def search_batch(
     start: Start, batch: Sequence[Job], options: DecodeConfig, special: Special, device: str
 ) -> list[Outcome]:
     """What was found for each job, or why nothing was; if out of memory, retry in halves."""
@@ -104,14 +104,14 @@ def _search_phrases(
         phrases = [job.phrases or Phrases(()) for job in batch]
         return search_with_phrases(decoding, [job.limit for job in batch], options, phrases, **special._asdict())
 
-    def search_batch(numbers: Sequence[int]) -> list[list[Hypothesis]]:
+    def search_some(numbers: Sequence[int]) -> list[list[Hypothesis]]:
         return in_halves(found, numbers, lambda number: list[Hypothesis](), device)
 
     # the number of hypotheses grows with the phrases, and all sentences of a batch have as many
     order = sorted(range(len(jobs)), key=lambda number: (len(jobs[number].phrases or ()), len(jobs[number].source)))
     size = max(1, options.batch_size // 4)
     batches = [order[first : first + size] for first in range(0, len(order), size)]
-    results = itertools.chain.from_iterable(map_in_threads(search_batch, batches, threads))
+    results = itertools.chain.from_iterable(map_in_threads(search_some, batches, threads))
     by_number = dict(zip(order, results, strict=True))
     return [by_number[number] for number in range(len(jobs))]
 
@@ -182,7 +182,7 @@ class _Searches:
         """Search what did not fit, when no other search takes memory."""
         if self._unfit:
             batch = [self._jobs[number] for number in self._unfit]
-            outcomes = _search_batch(self._start, batch, self._options, self._special, "cpu")
+            outcomes = search_batch(self._start, batch, self._options, self._special, "cpu")
             yield from zip(self._unfit, outcomes, strict=True)
 
     def _search(self, numbers: list[int], pending: set[int]) -> Iterator[tuple[int, list[Hypothesis]]]:

@@ -83,6 +83,8 @@ class Hypothesis(NamedTuple):
 
 # Given how many sentences are left, add new ones at the end of the decoding; return their maximum lengths.
 Join: TypeAlias = Callable[[int], Sequence[int]]
+# Given the numbers of the sentences, after every step: which are given up; None if none is and none waits to join.
+Traffic: TypeAlias = Callable[[Array], Array | None]
 Found: TypeAlias = tuple[int, list[Hypothesis]]  # the number of a sentence, and its hypotheses, best first
 
 
@@ -116,6 +118,7 @@ def search_with_joins(
     max_lengths: Sequence[int],
     options: DecodeConfig,
     join: Join | None,
+    traffic: Traffic | None = None,
     *,
     start: int,
     end: int,
@@ -123,7 +126,8 @@ def search_with_joins(
 ) -> Iterator[Found]:
     """Run greedy or beam search, and yield each sentence when it is done.
 
-    `join` is called after every step in which a sentence is done. Sentences that it adds are numbered after the others.
+    `join` is called after every step in which a sentence is done, or `traffic` asks for it. Sentences that it adds are
+    numbered after the others. A sentence that `traffic` gives up is done with what it has.
     """
     if options.diversity_groups > 1:
         from dragoman.decode.diverse import diverse_beam_search
@@ -132,10 +136,10 @@ def search_with_joins(
         yield from diverse_beam_search(decoding, max_lengths, options, start, end, forbidden)
         return
     if options.beam > 1:
-        yield from _beam_search(decoding, max_lengths, options, join, None, start, end, forbidden)
+        yield from _beam_search(decoding, max_lengths, options, join, None, start, end, forbidden, traffic)
         return
     choose = _most_probable(decoding, forbidden)
-    for number, path in _single_paths(decoding, max_lengths, choose, options, join, start, end):
+    for number, path in _single_paths(decoding, max_lengths, choose, options, join, start, end, traffic):
         yield number, [path]
 
 
@@ -234,8 +238,9 @@ def _beam_search(
     start: int,
     end: int,
     forbidden: Sequence[int],
+    traffic: Traffic | None = None,
 ) -> Iterator[Found]:
-    for found in _beam_steps(decoding, max_lengths, options, join, watch, start, end, forbidden):
+    for found in _beam_steps(decoding, max_lengths, options, join, watch, start, end, forbidden, traffic):
         yield from found
 
 
@@ -248,6 +253,7 @@ def _beam_steps(
     start: int,
     end: int,
     forbidden: Sequence[int],
+    traffic: Traffic | None = None,
 ) -> Iterator[list[Found]]:
     """After every step, yield the sentences that are done with it."""
     live = begin(max_lengths, 1, start)
@@ -276,6 +282,8 @@ def _beam_steps(
             for length in grown.length_B.tolist()
         ]
         done_B = (live.limit_B < grown.length_B) | (grown.score_BW[:, 0] / penalty_B <= live.worst_B)
+        given_up_B = None if traffic is None else traffic(live.sentence_B)
+        done_B = done_B if given_up_B is None else done_B | given_up_B
         found: list[Found] = []
         for row in np.flatnonzero(done_B).tolist():
             rest = unfinished(live, row, candidates.parent_BC[row, ends_BC[row]], options)
@@ -289,7 +297,7 @@ def _beam_steps(
         if parent_BW.shape[1] != width or (parent_BW[~done_B] != np.arange(width)).any():
             decoding.reorder(parent_BW)
         live = grown
-        if done_B.any():
+        if done_B.any() or given_up_B is not None:
             live, new = _keep(decoding, grown, ~done_B, join, joined, start)
             joined += new
 
@@ -423,6 +431,7 @@ def _single_paths(
     join: Join | None,
     start: int,
     end: int,
+    traffic: Traffic | None = None,
 ) -> Iterator[tuple[int, Hypothesis]]:
     live = begin(max_lengths, 1, start)
     joined = len(max_lengths)
@@ -432,6 +441,8 @@ def _single_paths(
         possible_N = value_N1[:, 0] > NEVER
         ended_N = possible_N & (id_N1[:, 0] == end)
         done_N = ended_N | ~possible_N | (live.limit_B <= live.length_B)
+        given_up_N = None if traffic is None else traffic(live.sentence_B)
+        done_N = done_N if given_up_N is None else done_N | given_up_N
         for row in np.flatnonzero(done_N).tolist():
             score = live.score_BW[row, 0] + (value_N1[row, 0] if ended_N[row] else 0.0)
             yield int(live.sentence_B[row]), live_hypothesis(live, row, 0, score, bool(ended_N[row]), options)
@@ -446,7 +457,7 @@ def _single_paths(
             totals_BWT=np.concatenate([live.totals_BWT, score_N1[..., np.newaxis]], axis=2),
             id_BW=id_N1,
         )
-        if done_N.any():
+        if done_N.any() or given_up_N is not None:
             live, new = _keep(decoding, live, ~done_N, join, joined, start)
             joined += new
 

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     import torch
 
     from dragoman.decode.alignment import Alignment, Link
+    from dragoman.decode.continuous import ContinuousSearch, Kind
+    from dragoman.decode.continuous import Engine as ContinuousEngine
     from dragoman.decode.engines.cpu import CpuEngine
     from dragoman.decode.engines.cuda import CudaSearch
     from dragoman.decode.engines.plain import Engine
@@ -113,6 +115,7 @@ class Translator:
         self._name = ""
         self._cuda: CudaSearch | None = None
         self._cpu: CpuEngine | None = None
+        self._continuous: ContinuousSearch | None = None
         if self.choice.engine != "cpu":
             _ = self.engine  # at once, so that it is here that what it cannot run is refused
 
@@ -680,7 +683,7 @@ class Translator:
         """Translate one window of lines; `numbers`: of the lines within the job."""
         without_torch = self.choice_for(options).engine == "cpu" and not attention
         with nullcontext() if without_torch else self.inference(options.threads):
-            if self._uses_cuda(options):
+            if self._uses_cuda(options) and self._continuous is None:
                 engine = self._cuda_search()
                 with engine.exclusive(), without_garbage_collection(len(lines)):
                     return self._translate_on_cuda(engine, lines, options, attention, advance, terms_in)
@@ -847,8 +850,29 @@ class Translator:
         limit = min(job.limit + rule.most_ids, room)
         return job._replace(limit=limit, rules=[*job.rules, rule])
 
+    def search_continuously(self, threads: int) -> "ContinuousSearch":
+        """From now on, search sentences of all callers together, on so many threads. The results are the same."""
+        from dragoman.decode.continuous import ContinuousSearch
+
+        self._continuous = ContinuousSearch(self._engine_of, threads)
+        return self._continuous
+
+    def _engine_of(self, kind: "Kind") -> "ContinuousEngine":
+        from dragoman.decode.continuous import Engine
+
+        options, special = kind.options, self._special()
+        if self.choice_for(options).engine != "cpu":
+            context = functools.partial(self.inference, options.threads)
+            return Engine(self.engine.start, special, options.batch_size, self.device, False, context)
+        shortlist = self._bundle.shortlist if options.shortlist else None
+        start = functools.partial(self._cpu_engine().start, shortlist=shortlist)
+        can_join = shortlist is None and options.diversity_groups == 1
+        return Engine(start, special, options.batch_size, "cpu", can_join, nullcontext)
+
     def _run(self, jobs: list[Job], options: DecodeConfig) -> Outcomes:
         special, options = self._special(), self._search_options(options)
+        if self._continuous is not None:
+            return self._continuous.search(jobs, options)
         if self.choice_for(options).engine != "cpu":
             return search_in_batches(self.engine.start, jobs, options, special, self.device)
         threads = max(1, min(self._threads(options), len(jobs)))

@@ -1,0 +1,235 @@
+"""Searches sentences of many callers together: each joins a search that is running, and leaves it when it is done.
+
+A caller waits for its own sentences only. Equal options are searched together; who has waited longest comes first.
+Nothing that others ask for changes a result. Knows nothing of text or of who is calling.
+"""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import NamedTuple
+
+import numpy as np
+
+from dragoman.config import DecodeConfig
+from dragoman.decode.batches import Job, JoinableDecoding, Outcome, Outcomes, Special, out_of_memory, search_batch
+from dragoman.decode.constraints import Constrained
+from dragoman.decode.search import Array, Decoding, Hypothesis, search_with_joins
+from dragoman.machine import is_out_of_memory
+
+PATIENCE = 0.02  # seconds; so long a sentence waits for others to be encoded with it
+TOKENS = 4_096  # of the sources of one search, at most
+
+
+class GivenUp(Exception):
+    """Nobody waits for the result any more."""
+
+
+class Ticket:
+    """A request, which any thread may give up. It is over then, or when its time is."""
+
+    def __init__(self, seconds: float = math.inf) -> None:
+        self.deadline = time.monotonic() + seconds
+        self._is_given_up = False
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_given_up or time.monotonic() > self.deadline
+
+
+_UNLIMITED = Ticket()
+_TICKET: ContextVar[Ticket] = ContextVar("ticket", default=_UNLIMITED)
+
+
+@contextmanager
+def serving(ticket: Ticket) -> Iterator[None]:
+    """What this thread searches in the block belongs to the ticket."""
+    token = _TICKET.set(ticket)
+    try:
+        yield
+    finally:
+        _TICKET.reset(token)
+
+
+def current_ticket() -> Ticket:
+    return _TICKET.get()
+
+
+class Kind(NamedTuple):
+    """What sentences must have in common to be searched together."""
+
+    options: DecodeConfig
+    is_constrained: bool
+
+
+class Engine(NamedTuple):
+    """How to search sentences of one kind."""
+
+    start: Callable[[list[list[int]]], Decoding]
+    special: Special
+    size: int  # sentences, at most
+    device: str
+    can_join: bool
+    context: Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(eq=False)
+class _Sentence:
+    job: Job
+    number: int  # among those of its caller
+    ticket: Ticket
+    answers: "SimpleQueue[tuple[int, Outcome | Exception]]"
+    since: float = field(default_factory=time.monotonic)
+
+    def answer(self, outcome: Outcome | Exception) -> None:
+        self.answers.put((self.number, outcome))
+
+
+class ContinuousSearch:
+    """Threads that search whatever is waiting. `engine_of` says how to search a kind of sentences."""
+
+    def __init__(self, engine_of: Callable[[Kind], Engine], threads: int) -> None:
+        self._engine_of = engine_of
+        self._waiting: dict[Kind, deque[_Sentence]] = {}
+        self._changed = threading.Condition()
+        self._idle = 0  # threads that have nothing to do
+        self.running = 0  # sentences
+        self._threads = [threading.Thread(target=self._work, daemon=True, name=f"search-{n}") for n in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Sentences that no search has taken yet."""
+        with self._changed:
+            return sum(map(len, self._waiting.values()))
+
+    def search(self, jobs: Sequence[Job], options: DecodeConfig) -> Outcomes:
+        """Yield the outcome of each job when it is done; raise GivenUp when the thread's ticket is over."""
+        ticket, answers = current_ticket(), SimpleQueue[tuple[int, Outcome | Exception]]()
+        with self._changed:
+            for number, job in enumerate(jobs):
+                kind = Kind(options, bool(job.rules))
+                self._waiting.setdefault(kind, deque()).append(_Sentence(job, number, ticket, answers))
+            self._changed.notify_all()
+        for _ in jobs:
+            number, outcome = answers.get()  # a search answers for a ticket that is over, too
+            if ticket.is_over:
+                raise GivenUp
+            if isinstance(outcome, Exception):
+                raise outcome
+            yield number, outcome
+
+    def _work(self) -> None:
+        while True:
+            kind, sentences = self._next()
+            if sentences:
+                self._search(kind, sentences)
+
+    def _next(self) -> tuple[Kind, list[_Sentence]]:
+        """The sentences that have waited longest, and others of their kind."""
+        with self._changed:
+            self._idle += 1
+            while not self._waiting:
+                self._changed.wait()
+            self._idle -= 1
+            kind = min(self._waiting, key=lambda kind: self._waiting[kind][0].since)
+        return kind, self._take(kind, self._engine_of(kind).size, TOKENS)
+
+    def _take(self, kind: Kind, most: int, tokens: int) -> list[_Sentence]:
+        """At most so many sentences and tokens, but at least one if there is one."""
+        taken: list[_Sentence] = []
+        with self._changed:
+            queue = self._waiting.get(kind, deque())
+            while queue and len(taken) < most:
+                if queue[0].ticket.is_over:
+                    queue.popleft().answer("given up")
+                    continue
+                tokens -= len(queue[0].job.source)
+                if taken and tokens < 0:
+                    break
+                taken.append(queue.popleft())
+            if not queue:
+                self._waiting.pop(kind, None)
+            self.running += len(taken)
+        return taken
+
+    def _search(self, kind: Kind, sentences: list[_Sentence], *, alone: bool = False) -> None:
+        engine = self._engine_of(kind)
+        pending = set(range(len(sentences)))
+        search = self._joining if engine.can_join and not alone else self._together
+        try:
+            with engine.context():
+                for place, outcome in search(engine, kind, sentences, pending):
+                    pending.remove(place)
+                    self._done(sentences[place], outcome)
+        except Exception as error:  # of one sentence, which must not take the others with it
+            rest = [sentences[place] for place in sorted(pending)]
+            if len(rest) > 1:
+                for sentence in rest:
+                    self._search(kind, [sentence], alone=True)
+            elif rest:
+                (sentence,) = rest
+                self._done(sentence, out_of_memory(sentence.job.source) if is_out_of_memory(error) else error)
+
+    def _done(self, sentence: _Sentence, outcome: Outcome | Exception) -> None:
+        with self._changed:
+            self.running -= 1
+        sentence.answer(outcome)
+
+    def _together(
+        self, engine: Engine, kind: Kind, sentences: list[_Sentence], pending: set[int]
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Sentences that start together, without others."""
+        jobs = [sentence.job for sentence in sentences]
+        yield from enumerate(search_batch(engine.start, jobs, kind.options, engine.special, engine.device))
+
+    def _joining(
+        self, engine: Engine, kind: Kind, sentences: list[_Sentence], pending: set[int]
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Sentences, and others that join; these are added to both arguments."""
+        decoding: JoinableDecoding = engine.start([sentence.job.source for sentence in sentences])  # type: ignore[assignment]
+        constrained = Constrained(decoding, [sentence.job.rules for sentence in sentences])
+        searched: Decoding = constrained if kind.is_constrained else decoding
+
+        def join(others: int) -> list[int]:
+            tokens = TOKENS - sum(len(sentences[place].job.source) for place in pending)
+            new = self._take(kind, engine.size - others, tokens) if self._may_join(kind, others, tokens) else []
+            pending.update(range(len(sentences), len(sentences) + len(new)))
+            sentences.extend(new)
+            if new:
+                decoding.join([sentence.job.source for sentence in new])
+                constrained.join([sentence.job.rules for sentence in new] if kind.is_constrained else [])
+            return [sentence.job.limit for sentence in new]
+
+        def traffic(sentence_B: Array) -> Array | None:
+            left = [sentences[place].ticket.is_over for place in sentence_B.tolist()]
+            tokens = TOKENS - sum(len(sentences[place].job.source) for place in pending)
+            if any(left) or (len(left) < engine.size and self._may_join(kind, len(left), tokens)):
+                return np.array(left)
+            return None
+
+        limits = [sentence.job.limit for sentence in sentences]
+        yield from search_with_joins(searched, limits, kind.options, join, traffic, **engine.special._asdict())
+
+    def _may_join(self, kind: Kind, others: int, tokens: int) -> bool:
+        """Whether enough are waiting to be worth it, and nobody of another kind has waited longer."""
+        queue = self._waiting.get(kind)
+        if not queue or self._idle or tokens <= 0:  # an idle thread is about to take them
+            return False
+        with self._changed:
+            if not queue:
+                return False
+            first, count = queue[0].since, len(queue)
+            if any(other[0].since < first for other in self._waiting.values() if other is not queue):
+                return False
+        return not others or 4 * count >= others or time.monotonic() - first > PATIENCE
