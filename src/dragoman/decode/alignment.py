@@ -114,6 +114,12 @@ class Alignment:
         """Between words, in order."""
         return links(self.word_weights)
 
+    @property
+    def linked_spans(self) -> list[tuple[Span, Span]]:
+        """The same as places in the texts: from where to where."""
+        sources, targets = word_spans(self.source), word_spans(self.target)
+        return [(sources[source], targets[target]) for source, target in self.links]
+
 
 def diagonal(source: str, target: str) -> Alignment:
     """Words that stand equally far in both texts attend to each other: where a model says nothing."""

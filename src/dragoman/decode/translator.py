@@ -125,7 +125,7 @@ class Translator:
             *([languages] if (languages := _languages(self.config.data)) else []),
             self.device,
             self.choice.precision,
-            f"{sum(parameter_counts(self.config.model).values()):,} parameters",
+            f"{self.parameters:,} parameters",
         ]
         return f"Translator({', '.join(parts)})"
 
@@ -154,6 +154,10 @@ class Translator:
         translator = cls(bundle, device, precision, threads, engine, ensemble=others, reverse=reverse)
         translator._name = os.fspath(model)
         return translator
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter_counts(self.config.model).values())
 
     @property
     def calibration(self) -> Calibration | None:
@@ -651,7 +655,7 @@ class Translator:
             asked = (lambda text: [*terms_in(text), *stand_ins.terms_in(text)]) if terms else terms_in
             return again(texts, asked, places)
 
-        return restore_kept(lines, translations, translate, self._align_if_possible)
+        return restore_kept(lines, translations, translate, self.align_if_possible)
 
     def _again(self, options: DecodeConfig, attention: bool, numbers: Sequence[int]) -> TranslateAgain:
         """Translates some lines once more. `numbers` of all lines within the job: samples depend on them."""
@@ -659,7 +663,7 @@ class Translator:
             texts, options, attention, [numbers[place] for place in places], terms_in=terms_in
         )
 
-    def _align_if_possible(self, sources: list[str], targets: list[str]) -> "list[Alignment]":
+    def align_if_possible(self, sources: list[str], targets: list[str]) -> "list[Alignment]":
         """In order, where a model does not look back at the source or cannot take a pair."""
         from dragoman.decode.alignment import diagonal
 
@@ -669,7 +673,7 @@ class Translator:
             if len(sources) == 1:
                 return [diagonal(sources[0], targets[0])]
             pairs = zip(sources, targets, strict=True)
-            return [self._align_if_possible([source], [target])[0] for source, target in pairs]
+            return [self.align_if_possible([source], [target])[0] for source, target in pairs]
 
     def _translate_window(
         self,

@@ -1,0 +1,1 @@
+"""The translation service: `dragoman serve`. FastAPI in front, a worker process for each model behind it."""

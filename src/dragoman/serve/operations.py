@@ -1,0 +1,112 @@
+"""What a worker can be asked for: plain values in, plain values out. Knows nothing of HTTP or of processes."""
+
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dragoman.decode.terms import Glossary
+from dragoman.decode.translation import Translation
+from dragoman.decode.translator import Translator, windows
+from dragoman.documents.document import Options
+from dragoman.documents.formats import parse_document
+from dragoman.errors import ConfigError
+from dragoman.files import write_file
+
+Payload = Mapping[str, Any]
+Record = dict[str, Any]
+
+
+def describe(translator: Translator) -> Record:
+    """What the front needs to know of a model."""
+    source, target = translator.languages
+    options = translator.config.decode
+    return {
+        "source": source,
+        "target": target,
+        "parameters": translator.parameters,
+        "engine": translator.choice_for(options).describe(),
+        "beam": options.beam,
+        "is_calibrated": translator.calibration is not None,
+    }
+
+
+def translate(translator: Translator, payload: Payload) -> Record:
+    options, texts = translator.options(**payload.get("options", {})), list(payload["texts"])
+    attention, glossary = bool(payload.get("attention")), _glossary(translator, payload)
+    if prefixes := payload.get("prefixes"):
+        found = translator.translate_with_prefixes(texts, prefixes, options, attention, glossary)
+    else:
+        found = list(translator.stream([texts], attention=attention, options=options, glossary=glossary))
+    records = [each.to_dict() for each in found]
+    if payload.get("alignment"):
+        for record, links in zip(records, _alignments(translator, found), strict=True):
+            record["alignment"] = links
+    return {"translations": records}
+
+
+def _alignments(translator: Translator, found: list[Translation]) -> list[list[list[int]]]:
+    """For each text: [start, end] of the source and [start, end] of the translation of what belongs together."""
+    aligned = translator.align_if_possible([each.source for each in found], [each.text for each in found])
+    return [[[*source, *target] for source, target in each.linked_spans] for each in aligned]
+
+
+def stream(translator: Translator, payload: Payload) -> Generator[str, None, Record]:
+    """Yield the translation of a text as it becomes certain; return its lines with their statuses."""
+    options, glossary = translator.options(**payload.get("options", {})), _glossary(translator, payload)
+    found: list[Translation] = []
+    for line in str(payload["text"]).split("\n"):
+        if found:
+            yield "\n"
+        found.append((yield from translator.stream_line(line, options, glossary)))
+    return {"translations": [each.to_dict() for each in found]}
+
+
+def score(translator: Translator, payload: Payload) -> Record:
+    return {"scores": translator.score(list(payload["sources"]), list(payload["targets"]))}
+
+
+def align(translator: Translator, payload: Payload) -> Record:
+    links = translator.align(list(payload["sources"]), list(payload["targets"]))
+    return {"alignments": [[list(link) for link in each] for each in links]}
+
+
+def inspect(translator: Translator, payload: Payload) -> Record:
+    """The page of `dragoman inspect` for one sentence."""
+    from dragoman.inspect.page import page
+    from dragoman.inspect.payload import inspect_many
+
+    content = inspect_many(translator, str(payload["model"]), [(str(payload["text"]), None)])
+    return {"page": page("dragoman", content)}
+
+
+def document(translator: Translator, payload: Payload) -> Record:
+    """Translate one file to another."""
+    source, target = translator.languages
+    options, glossary = translator.options(**payload.get("options", {})), _glossary(translator, payload)
+    parsed = parse_document(Path(payload["input"]), Options(source, target), payload["format"])
+    segments = parsed.segments
+    parts = windows((segment.parts for segment in segments), translator.window_size(options))
+    results = list(translator.stream_parts(parts, options=options, glossary=glossary))
+    write_file(Path(payload["output"]), parsed.render([own for _, own in results]))
+    statuses = [translation.status for translation, _ in results]
+    return {"segments": len(segments), "statuses": {status: statuses.count(status) for status in sorted(set(statuses))}}
+
+
+def _glossary(translator: Translator, payload: Payload) -> Glossary | None:
+    terms = payload.get("glossary")
+    return translator.glossary([(source, target) for source, target in terms]) if terms else None
+
+
+OPERATIONS: dict[str, Callable[[Translator, Payload], Record]] = {
+    "translate": translate,
+    "score": score,
+    "align": align,
+    "inspect": inspect,
+    "document": document,
+}
+
+
+def run(translator: Translator, name: str, payload: Payload) -> Record:
+    if name not in OPERATIONS:
+        raise ConfigError(f"{name}: unknown operation")
+    return OPERATIONS[name](translator, payload)

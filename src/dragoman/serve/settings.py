@@ -1,0 +1,118 @@
+"""The settings of the service, from a TOML file and options. Knows nothing of HTTP."""
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dragoman.config import check_fields, require
+from dragoman.errors import ConfigError, suggestion
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """A model to serve."""
+
+    model: str  # a name or a directory
+    source: str = ""  # language codes; empty: as the model's training files are named
+    target: str = ""
+    device: str = "auto"
+    precision: str = "auto"
+    engine: str = "auto"
+    threads: int = 0  # that search; 0: one per core
+
+    def __post_init__(self) -> None:
+        check_fields("models", self)
+
+    @property
+    def name(self) -> str:
+        return Path(self.model).name
+
+
+@dataclass(frozen=True)
+class KeySettings:
+    """Somebody who may use the service."""
+
+    key: str
+    name: str  # what logs and metrics call it
+    requests_per_minute: int = 0  # 0: the service's own limit
+    characters_per_minute: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields("keys", self)
+        require(len(self.key) >= 16, f"keys: the key of {self.name!r} has fewer than 16 characters; make it longer")
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    host: str = "127.0.0.1"
+    port: int = 8000
+    cors: tuple[str, ...] = ()  # origins whose pages may use it, or "*"
+    max_characters: int = 20_000  # of a request
+    max_texts: int = 256  # of a request
+    max_body: int = 2_000_000  # bytes
+    max_file: int = 20_000_000  # bytes of a document
+    max_beam: int = 16
+    queue: int = 128  # requests under way; more are refused with 503
+    seconds: float = 30.0  # that a request may take; a request may ask for less
+    file_seconds: float = 300.0
+    header_seconds: float = 10.0  # that a client may take to send its headers
+    body_seconds: float = 20.0
+    drain_seconds: float = 30.0  # that requests have to finish after SIGTERM
+    requests_per_minute: int = 0  # of a key, or of an address without keys; 0: no limit
+    characters_per_minute: int = 0
+    files: bool = True  # /translate_file
+    suggestions: str = ""  # a file to which /suggest adds lines; empty: refused
+    log_text: bool = False  # write what is translated to the log
+    watch_seconds: float = 2.0  # how often to look for new files of a model
+
+    def __post_init__(self) -> None:
+        check_fields("serve", self)
+        for name in ("max_characters", "max_texts", "max_body", "max_file", "max_beam", "queue"):
+            require(getattr(self, name) > 0, f"serve.{name}: {getattr(self, name)} is not positive; use 1 or more")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name.endswith("seconds"):
+                require(value > 0, f"serve.{each.name}: {value:g} is not positive; give a number of seconds")
+        require(0 <= self.port <= 65535, f"serve.port: {self.port} is out of range; use 0 to 65535")
+
+
+@dataclass(frozen=True)
+class SettingsFile:
+    """What a file says."""
+
+    serve: dict[str, Any]  # of ServeSettings, as far as given
+    models: list[ModelSettings]
+    keys: list[KeySettings]  # none: everybody may use the service
+
+
+def read_settings(path: Path) -> SettingsFile:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give another file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML ({error}); fix it") from None
+    try:
+        models = [
+            ModelSettings(**_known(ModelSettings, entry)) for entry in _tables("models", content.pop("models", []))
+        ]
+        keys = [KeySettings(**_known(KeySettings, entry)) for entry in _tables("keys", content.pop("keys", []))]
+        require(len({key.key for key in keys}) == len(keys), "keys: one is given twice; remove it")
+        return SettingsFile(_known(ServeSettings, content), models, keys)
+    except (ConfigError, TypeError) as error:  # TypeError: a setting is missing
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _tables(name: str, value: object) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise ConfigError(f"{name}: is not a list of tables; write [[{name}]] above each")
+    return value
+
+
+def _known(kind: type, content: dict[str, Any]) -> dict[str, Any]:
+    known = {each.name for each in fields(kind)}
+    for name in content:
+        if name not in known:
+            raise ConfigError(f"{name}: unknown setting; {suggestion(name, known)}")
+    return dict(content)
