@@ -23,6 +23,7 @@ from dragoman.cli import (
     inspect,
     report,
     score,
+    serve,
     shortlist,
     train,
     transcribe,
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.command("train")(train.command)
 app.command("translate")(translate.command)
+app.command("serve")(serve.command)
 app.command("score")(score.command)
 app.command("align")(align.command)
 app.command("evaluate")(evaluate.command)

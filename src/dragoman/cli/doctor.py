@@ -32,6 +32,7 @@ EXTRAS = {
     "documents": Extra("lxml", "translate docx, pptx, odt, epub, XLIFF and TMX files"),
     "parquet": Extra("pyarrow", "translate folders of Parquet"),
     "ray": Extra("ray", "translate --engine ray"),
+    "serve": Extra("fastapi", "serve"),
     "hub": Extra("huggingface_hub", "models by hf://owner/name"),
     "tensorboard": Extra("tensorboard", "training curves in TensorBoard"),
     "wandb": Extra("wandb", "training curves in Weights & Biases"),

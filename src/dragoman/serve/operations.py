@@ -1,9 +1,11 @@
 """What a worker can be asked for: plain values in, plain values out. Knows nothing of HTTP or of processes."""
 
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dragoman.config import DecodeConfig
 from dragoman.decode.terms import Glossary
 from dragoman.decode.translation import Translation
 from dragoman.decode.translator import Translator, windows
@@ -48,6 +50,35 @@ def _alignments(translator: Translator, found: list[Translation]) -> list[list[l
     """For each text: [start, end] of the source and [start, end] of the translation of what belongs together."""
     aligned = translator.align_if_possible([each.source for each in found], [each.text for each in found])
     return [[[*source, *target] for source, target in each.linked_spans] for each in aligned]
+
+
+def paragraphs(translator: Translator, payload: Payload) -> Record:
+    """Translate texts of any number of lines, or HTML: the translation of each, and others if it is one line."""
+    options, texts = translator.options(**payload.get("options", {})), list(payload["texts"])
+    if payload.get("format") == "html":
+        return {
+            "translations": [{"translation": text, "alternatives": []} for text in _html(translator, texts, options)]
+        }
+    lines = [text for text in texts if "\n" not in text]
+    longer = [(text,) for text in texts if "\n" in text]
+    single = iter(list(translator.stream([lines], options=options)) if lines else [])
+    joined = iter(list(translator.stream_parts([longer], options=replace(options, n_best=1))) if longer else [])
+    records = []
+    for text in texts:
+        found = next(joined)[0] if "\n" in text else next(single)
+        others = [other.text for other in found.alternatives[1:]]
+        records.append({"translation": found.text, "alternatives": others})
+    return {"translations": records}
+
+
+def _html(translator: Translator, texts: list[str], options: DecodeConfig) -> list[str]:
+    """Pages or parts of pages. A segment that failed stays as it was."""
+    from dragoman.documents import html
+
+    pages = [html.parse(text.encode(), Options(*translator.languages), "q") for text in texts]
+    segments = [segment.parts for page in pages for segment in page.segments]
+    found = iter(list(translator.stream_parts([segments], options=options)))
+    return [page.render([next(found)[1] for _ in page.segments]).decode() for page in pages]
 
 
 def stream(translator: Translator, payload: Payload) -> Generator[str, None, Record]:
@@ -99,6 +130,7 @@ def _glossary(translator: Translator, payload: Payload) -> Glossary | None:
 
 OPERATIONS: dict[str, Callable[[Translator, Payload], Record]] = {
     "translate": translate,
+    "paragraphs": paragraphs,
     "score": score,
     "align": align,
     "inspect": inspect,

@@ -1,0 +1,134 @@
+"""What every request passes first: its size and time, and what every answer has: headers, a log line, a count.
+
+Plain ASGI, because a framework would read a body before anybody could refuse it.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dragoman.serve.metrics import Metrics
+from dragoman.serve.settings import ServeSettings
+
+log = logging.getLogger("dragoman.serve")
+FILES = ("/translate_file", "/v1/files")  # routes whose bodies may be larger
+SECURITY = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "font-src 'self'; frame-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+class _Refuse(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        self.status, self.message = status, message
+
+
+class Guard:
+    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
+        self._app, self._settings, self._metrics = app, settings, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer(send)
+        start = time.monotonic()
+        try:
+            body = await self._read(scope, receive)
+        except _Refuse as refused:
+            self._metrics.refused.labels("body").inc()
+            await _error(answer.send, refused.status, refused.message)
+        else:
+            await self._app(scope, _replay(body, receive), answer.send)
+        self._note(scope, answer.status, time.monotonic() - start)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+        """The whole body, or refuse it as soon as it is known to be too large or too slow."""
+        headers = dict(scope["headers"])
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            raise _Refuse(400, "Content-Encoding: compressed bodies are not accepted; send it as it is")
+        most = self._settings.max_file if scope["path"] in FILES else self._settings.max_body
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > most:
+            raise _Refuse(413, f"the body has {int(declared):,} bytes, at most {most:,} are accepted; send less")
+        parts, size = list[bytes](), 0
+        try:
+            async with asyncio.timeout(self._settings.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Refuse(400, "the body is incomplete")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > most:
+                        raise _Refuse(413, f"the body has more than {most:,} bytes; send less")
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise _Refuse(408, f"the body took longer than {self._settings.body_seconds:g} s; send it faster") from None
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count and log the answer. Neither has texts, queries or keys."""
+        route = getattr(scope.get("route"), "path", "unknown")
+        self._metrics.requests.labels(route, str(status)).inc()
+        self._metrics.seconds.labels(route).observe(seconds)
+        log.info(
+            "request",
+            extra={
+                "method": scope["method"], "route": route, "status": status, "seconds": round(seconds, 4),
+                "caller": scope.get("state", {}).get("caller"), **scope.get("state", {}).get("noted", {}),
+            },
+        )  # fmt: skip
+
+
+class _Answer:
+    """Adds headers to an answer, and remembers its status."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.status = send, 499  # until there is one: the client hung up
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            given = {name.decode().lower() for name, _ in message["headers"]}
+            added = [(name.encode(), value.encode()) for name, value in SECURITY.items() if name not in given]
+            message = {**message, "headers": [*message["headers"], *added]}
+        await self._send(message)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body as one message; then what the client does next."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return next_message
+
+
+async def _error(send: Send, status: int, message: str) -> None:
+    body = json.dumps({"error": message}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status in (408, 413):  # the rest of the body may still come: not as the next request
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class JsonLines(logging.Formatter):
+    """A log record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        known = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime", "color_message"}
+        extra: dict[str, Any] = {k: v for k, v in record.__dict__.items() if k not in known and v is not None}
+        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)), "level": record.levelname}
+        return json.dumps({**line, "event": record.getMessage(), **extra}, default=str)

@@ -1,0 +1,161 @@
+"""The API under /v1: everything the search can do, one request at a time."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
+
+from dragoman.errors import DragomanError
+from dragoman.serve.pool import ModelWorker
+from dragoman.serve.requests import check_size, identify, note_texts, service_of, spend
+from dragoman.serve.schema import (
+    ERRORS,
+    InspectRequest,
+    ModelRecord,
+    ModelRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    TranslateAnswer,
+    TranslateRequest,
+)
+from dragoman.serve.service import Failure, Service
+
+router = APIRouter(prefix="/v1", tags=["v1"], responses=ERRORS)
+
+
+def _worker(service: Service, given: ModelRequest, text: str) -> ModelWorker:
+    """The model that is meant."""
+    if given.model is not None:
+        worker = service.worker_named(given.model)
+        if worker is None:
+            raise Failure(400, f"model: there is no {given.model!r}; see /v1/models")
+        return worker
+    source = given.source
+    if source == "auto":
+        found = service.detector.detect(text)
+        source = found[0].language if found else None
+    fitting = [
+        worker
+        for worker in service.workers
+        for own_source, own_target in [service.pair_of(worker)]
+        if (source is None or source.lower() == own_source) and (given.target or own_target).lower() == own_target
+    ]
+    if not fitting:
+        pair = f"{source or 'any language'} to {given.target or 'any language'}"
+        raise Failure(400, f"source, target: no model translates {pair}; see /v1/models")
+    if len(fitting) > 1:
+        raise Failure(400, "source, target: several models fit; give both languages, or model")
+    return fitting[0]
+
+
+def _seconds(service: Service, given: ModelRequest) -> float:
+    return min(given.seconds or service.settings.seconds, service.settings.seconds)
+
+
+def _payload(service: Service, given: TranslateRequest, texts: list[str]) -> dict[str, Any]:
+    options = given.options.model_dump(exclude_none=True)
+    for name, count in (("n_best", given.n_best), ("options.beam", options.get("beam", 1))):
+        if count > service.settings.max_beam:
+            raise Failure(400, f"{name}: {count} is more than {service.settings.max_beam}; ask for less")
+    options |= {name: True for name in ("confidence", "token_scores") if getattr(given, name)}
+    if given.n_best > 1:
+        options |= {"n_best": given.n_best, "beam": options.get("beam", max(given.n_best, 4))}
+    prefixes = [given.prefix] if isinstance(given.prefix, str) else given.prefix
+    if prefixes is not None and len(prefixes) != len(texts):
+        raise Failure(400, f"prefix: {len(prefixes)} for {len(texts)} texts; give one for each")
+    if prefixes or given.attention:
+        options.setdefault("split", "long")
+    return {
+        "texts": texts,
+        "options": options,
+        "prefixes": prefixes,
+        "glossary": [(term.source, term.target) for term in given.glossary],
+        "alignment": given.alignment,
+        "attention": given.attention,
+    }
+
+
+@router.post("/translate", response_model=TranslateAnswer, response_model_exclude_unset=True)
+async def translate(request: Request, given: TranslateRequest) -> Any:
+    """Translate a text or several. With `stream`, one text comes in parts."""
+    service, caller = service_of(request), identify(request, given.api_key)
+    texts = [given.text] if isinstance(given.text, str) else given.text
+    if not texts:
+        raise Failure(400, "text: is an empty list; give one text or more")
+    prefixes = [given.prefix] if isinstance(given.prefix, str) else given.prefix or []
+    characters = check_size(service, "text", texts) + check_size(service, "prefix", prefixes)
+    worker, payload = _worker(service, given, texts[0]), _payload(service, given, texts)
+    spend(request, caller, worker, characters)
+    source, target = service.pair_of(worker)
+    about = {"model": worker.settings.name, "source": source, "target": target}
+    if given.stream:
+        if len(texts) > 1 or given.prefix or given.attention or given.n_best > 1:
+            raise Failure(400, "stream: is for one text; leave out prefix, attention and n_best")
+        return StreamingResponse(
+            _events(service, worker, {**payload, "text": texts[0]}, _seconds(service, given), about),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+    result = await service.ask(request, worker, "translate", payload, _seconds(service, given))
+    note_texts(request, texts, result["translations"])
+    return {**about, **result}
+
+
+async def _events(
+    service: Service, worker: ModelWorker, payload: dict[str, Any], seconds: float, about: dict[str, str]
+) -> AsyncIterator[str]:
+    """Server-sent events. When the client hangs up, the iterator is closed, and the worker told."""
+    try:
+        async for message in service.stream(worker, "stream", payload, seconds):
+            name = "part" if "part" in message else "result"
+            content = message["part"] if name == "part" else {**about, **message["result"]}
+            yield f"event: {name}\ndata: {json.dumps(content)}\n\n"
+    except (Failure, DragomanError) as error:
+        yield f"event: error\ndata: {json.dumps({'error': str(error)})}\n\n"
+
+
+@router.post("/score", response_model=ScoreAnswer)
+async def score(request: Request, given: ScoreRequest) -> Any:
+    """How likely the model finds given translations."""
+    service, caller = service_of(request), identify(request, given.api_key)
+    if len(given.sources) != len(given.targets):
+        counts = f"{len(given.sources)} sources and {len(given.targets)} targets"
+        raise Failure(400, f"sources, targets: {counts}; give one target per source")
+    characters = check_size(service, "sources", given.sources) + check_size(service, "targets", given.targets)
+    worker = _worker(service, given, " ".join(given.sources[:1]))
+    spend(request, caller, worker, characters)
+    payload = {"sources": given.sources, "targets": given.targets}
+    return await service.ask(request, worker, "score", payload, _seconds(service, given))
+
+
+@router.post("/inspect", response_class=HTMLResponse)
+async def inspect(request: Request, given: InspectRequest) -> Response:
+    """The page of `dragoman inspect` for one sentence."""
+    service, caller = service_of(request), identify(request, given.api_key)
+    characters = check_size(service, "text", [given.text])
+    worker = _worker(service, given, given.text)
+    spend(request, caller, worker, characters)
+    payload = {"text": given.text, "model": worker.settings.name}
+    result = await service.ask(request, worker, "inspect", payload, _seconds(service, given))
+    return HTMLResponse(result["page"])
+
+
+@router.get("/models")
+async def models(request: Request) -> list[ModelRecord]:
+    """The models and their languages."""
+    service = service_of(request)
+    identify(request, request.query_params.get("api_key"))
+    return [
+        ModelRecord(
+            name=worker.settings.name,
+            source=service.pair_of(worker)[0],
+            target=service.pair_of(worker)[1],
+            parameters=worker.description["parameters"],
+            engine=worker.description["engine"],
+            is_ready=worker.is_ready,
+            is_calibrated=worker.description["is_calibrated"],
+        )
+        for worker in service.workers
+    ]
