@@ -2,8 +2,9 @@
 
     python -m benchmarks.serve_peer FOLDER PORT [--threads 4]
 
-It needs `pip install flask waitress ctranslate2`. FOLDER is what `dragoman export --to ctranslate2` writes. Each request is split into sentences and translated with beam
-search on its own, with all cores; waitress runs four requests at a time, LibreTranslate's default.
+It needs `pip install flask waitress ctranslate2`. FOLDER is what `dragoman export --to ctranslate2` writes. Requests
+are split into sentences and translated one by one by beam search, with all cores; waitress runs four at a
+time, LibreTranslate's default.
 """
 
 import argparse
