@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test test-slow triton node test-kernels test-gpu test-recipes test-mutants check format bench clean
+.PHONY: setup demo serve test test-slow triton node test-kernels test-gpu test-recipes test-mutants check format bench clean
 
 setup: .venv/ready
 
@@ -16,6 +16,9 @@ setup: .venv/ready
 
 demo: setup
 	@$(BIN)/dragoman demo
+
+serve: setup
+	@$(BIN)/dragoman serve
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Install the service without Docker: the steps of the Dockerfile.
+#   deploy/install.sh [PREFIX]      PREFIX is /opt/dragoman unless given; it becomes a virtual environment
+set -eu
+prefix=${1:-/opt/dragoman}
+here=$(cd "$(dirname "$0")/.." && pwd)
+${PYTHON:-python3} -m venv "$prefix"
+"$prefix/bin/python" -m pip install --quiet --disable-pip-version-check \
+  --constraint "$here/constraints.txt" "$here[serve,documents]"
+"$prefix/bin/dragoman" --version
+echo "installed; start it with $prefix/bin/dragoman serve --settings $here/deploy/serve.toml"
