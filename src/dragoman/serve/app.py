@@ -1,5 +1,6 @@
 """The application: its routes, and errors as JSON. Started by server.py."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from dragoman import __version__
 from dragoman.errors import ConfigError, DataError
 from dragoman.serve import libre, v1
 from dragoman.serve.guard import Guard
@@ -28,7 +28,7 @@ TYPES = {
 def create_app(service: Service) -> FastAPI:
     app = FastAPI(
         title="dragoman",
-        version=__version__,
+        version=import_module("dragoman").__version__,  # the package itself imports every layer
         description="Translation: LibreTranslate's API, and everything else under /v1.",
         openapi_url=None,
         docs_url=None,
