@@ -40,10 +40,17 @@ def test_files_agree_with_each_other() -> None:
 def test_installation_serves_and_stops(tmp_path: Path) -> None:
     """With the packages that are here, so that nothing is downloaded."""
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": site.getsitepackages()[0]}
-    install = [DEPLOY / "install.sh", tmp_path / "dragoman", "--no-deps"]
+    install: list[str | Path] = [DEPLOY / "install.sh", tmp_path / "dragoman", "--no-deps"]
     subprocess.run(install, env=environment, check=True, cwd=tmp_path)
     (package,) = (tmp_path / "dragoman").glob("lib/python*/site-packages/dragoman")
-    command = [tmp_path / "dragoman/bin/dragoman", "serve", "--port", "0", "--settings", DEPLOY / "serve.toml"]
+    command: list[str | Path] = [
+        tmp_path / "dragoman/bin/dragoman",
+        "serve",
+        "--port",
+        "0",
+        "--settings",
+        DEPLOY / "serve.toml",
+    ]
     own = {**environment, "PYTHONPATH": f"{package.parent}:{site.getsitepackages()[0]}"}
     with subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as served:
         try:
