@@ -21,11 +21,21 @@ SCRIPTS = (  # in order: each defines what the next ones use
 
 def page(title: str, payload: Mapping[str, Any]) -> str:
     """The whole file."""
-    style, script = (ASSETS / "page.css").read_text(encoding="utf-8"), _script()
-    policy = POLICY.format(script=_hash(script), style=_hash(style))
+    style, script = _style(), _script()
+    script_hash, style_hash = hashes()
+    policy = POLICY.format(script=script_hash, style=style_hash)
     # "</script>" and "<!--" inside a string would end the element that holds it
     data = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return PAGE.format(policy=policy, title=html.escape(title), style=style, script=script, data=data)
+
+
+def hashes() -> tuple[str, str]:
+    """Of the script and of the style sheet: what the policy of a document that embeds the page must allow."""
+    return _hash(_script()), _hash(_style())
+
+
+def _style() -> str:
+    return (ASSETS / "page.css").read_text(encoding="utf-8")
 
 
 def _script() -> str:

@@ -1,5 +1,6 @@
 """The application: its routes, and errors as JSON. Started by server.py."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from dragoman.errors import ConfigError, DataError
+from dragoman.inspect.page import hashes
 from dragoman.serve import libre, v1
-from dragoman.serve.guard import Guard
+from dragoman.serve.guard import SECURITY, Guard
 from dragoman.serve.requests import identify, service_of
 from dragoman.serve.service import Failure, HungUp, Service
 
@@ -79,13 +81,15 @@ def _add_operation(app: FastAPI) -> None:
 def _add_page(app: FastAPI) -> None:
     files = {path.name: path for path in WEB.iterdir() if path.suffix in TYPES}  # no other name is ever opened
 
-    def answer(name: str) -> Response:
+    index_policy = {"Content-Security-Policy": _index_policy()}
+
+    def answer(name: str, headers: Mapping[str, str] = {}) -> Response:
         path = files[name]
-        return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+        return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache", **headers})
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
-        return answer("index.html")
+        return answer("index.html", index_policy)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
@@ -96,6 +100,14 @@ def _add_page(app: FastAPI) -> None:
         if name not in files:
             raise Failure(404, "there is no such file")
         return answer(name)
+
+
+def _index_policy() -> str:
+    """That of every answer, and the inspector: its page is shown in a frame without an origin, which inherits this."""
+    policy = SECURITY["content-security-policy"]
+    for directive, known in zip(("script-src", "style-src"), hashes(), strict=True):
+        policy = policy.replace(f"{directive} 'self'", f"{directive} 'self' '{known}'")
+    return policy
 
 
 def _add_errors(app: FastAPI) -> None:

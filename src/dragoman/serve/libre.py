@@ -15,6 +15,7 @@ from starlette.datastructures import UploadFile
 
 from dragoman.documents.formats import FORMATS, SUFFIXES
 from dragoman.errors import DragomanError
+from dragoman.serve import libre_schema
 from dragoman.serve.languages import Detected, name_of
 from dragoman.serve.pool import ModelWorker
 from dragoman.serve.requests import check_size, identify, note_texts, service_of, spend
@@ -95,7 +96,7 @@ def _count(given: dict[str, Any], name: str) -> int:
     return count
 
 
-@router.post("/translate")
+@router.post("/translate", openapi_extra=libre_schema.TRANSLATE)
 async def translate(request: Request) -> dict[str, Any]:
     """Translate text, or a list of texts."""
     service, given = service_of(request), await parameters(request)
@@ -165,7 +166,7 @@ async def _translated(
     return found
 
 
-@router.post("/detect")
+@router.post("/detect", openapi_extra=libre_schema.DETECT)
 async def detect(request: Request) -> list[dict[str, Any]]:
     """Say which language a text is in."""
     service, given = service_of(request), await parameters(request)
@@ -206,7 +207,7 @@ async def frontend_settings(request: Request) -> dict[str, Any]:
     }
 
 
-@router.post("/suggest")
+@router.post("/suggest", openapi_extra=libre_schema.SUGGEST)
 async def suggest(request: Request) -> JSONResponse:
     """Keep a better translation for later training."""
     service, given = service_of(request), await parameters(request)
@@ -222,7 +223,7 @@ async def suggest(request: Request) -> JSONResponse:
     return JSONResponse({"success": True}, 201)
 
 
-@router.post("/translate_file")
+@router.post("/translate_file", openapi_extra=libre_schema.TRANSLATE_FILE)
 async def translate_file(request: Request) -> dict[str, str]:
     """Translate a document; its address is in the answer."""
     service, given = service_of(request), await parameters(request)

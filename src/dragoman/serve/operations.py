@@ -39,11 +39,15 @@ def translate(translator: Translator, payload: Payload) -> Record:
         found = translator.translate_with_prefixes(texts, prefixes, options, attention, glossary)
     else:
         found = list(translator.stream([texts], attention=attention, options=options, glossary=glossary))
+    return {"translations": _records(translator, found, payload)}
+
+
+def _records(translator: Translator, found: list[Translation], payload: Payload) -> list[Record]:
     records = [each.to_dict() for each in found]
     if payload.get("alignment"):
         for record, links in zip(records, _alignments(translator, found), strict=True):
             record["alignment"] = links
-    return {"translations": records}
+    return records
 
 
 def _alignments(translator: Translator, found: list[Translation]) -> list[list[list[int]]]:
@@ -89,7 +93,7 @@ def stream(translator: Translator, payload: Payload) -> Generator[str, None, Rec
         if found:
             yield "\n"
         found.append((yield from translator.stream_line(line, options, glossary)))
-    return {"translations": [each.to_dict() for each in found]}
+    return {"translations": _records(translator, found, payload)}
 
 
 def score(translator: Translator, payload: Payload) -> Record:
