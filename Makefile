@@ -38,10 +38,12 @@ triton: setup
 test-kernels: triton
 	PYTHONPATH=.venv/triton $(BIN)/python -m pytest -n 2 tests/unit/test_kernels.py tests/unit/test_decoding_kernels.py
 
-# What runs exports outside Python: transformers.js in Node.
+# What tests need of npm: transformers.js runs exports in Node, axe-core checks pages for accessibility.
+NODE_PACKAGES := @huggingface/transformers@4.3.1 axe-core@4.14.0
+
 node: setup
-	@test -d .venv/node/node_modules/@huggingface/transformers \
-	  || npm install --silent --ignore-scripts --no-save --prefix .venv/node @huggingface/transformers@4.3.1
+	@test -d .venv/node/node_modules/@huggingface/transformers -a -d .venv/node/node_modules/axe-core \
+	  || npm install --silent --ignore-scripts --no-save --prefix .venv/node $(NODE_PACKAGES)
 
 # On a machine with CUDA: kernels, the CUDA graph, compiled packed training, bf16 decoding, deterministic resume.
 GPU_TESTS := tests/gpu $(addprefix tests/unit/test_,kernels.py decoding_kernels.py attention.py loss.py packed.py)

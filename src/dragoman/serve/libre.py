@@ -252,7 +252,8 @@ async def translate_file(request: Request) -> dict[str, str]:
         try:
             await service.ask(request, worker, "document", payload, service.settings.file_seconds)
         except DragomanError as error:
-            raise Failure(400, str(error).replace(str(place), file.filename)) from None
+            message = str(error).replace(str(place), place.name).replace(place.name, file.filename)
+            raise Failure(400, message) from None
     return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
 
 

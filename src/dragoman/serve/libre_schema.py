@@ -1,4 +1,4 @@
-"""What LibreTranslate's routes take, for OpenAPI: they read JSON, forms and queries themselves, so FastAPI cannot know."""
+"""What LibreTranslate's routes take, for OpenAPI: they read JSON, forms and queries themselves."""
 
 from typing import Any
 

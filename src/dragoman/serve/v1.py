@@ -113,7 +113,7 @@ async def _events(
             content = message["part"] if name == "part" else {**about, **message["result"]}
             yield f"event: {name}\ndata: {json.dumps(content)}\n\n"
     except (Failure, DragomanError) as error:
-        about_error = {"error": str(error)}  # the status of the answer is long sent
+        about_error: dict[str, Any] = {"error": str(error)}  # the status of the answer is long sent
         if isinstance(error, Failure):
             about_error |= {"status": error.status, "retry_seconds": error.retry_seconds}
         yield f"event: error\ndata: {json.dumps(about_error)}\n\n"

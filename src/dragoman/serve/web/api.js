@@ -92,23 +92,24 @@ export const postForText = (path, body, options = {}) =>
 export const postForStream = (path, body, part, options = {}) =>
   retrying(async () => {
     const response = await send(path, { ...body, stream: true }, options.signal);
-    let text = "";
+    let text = "", result = null;
     for await (const { name, data } of events(response.body)) {
       if (name === "part") part((text += data));
-      else if (name === "result") return data;
+      else if (name === "result") result = data; // and read on, to its end: else the browser keeps the request open
       else if (name === "error") throw new Refused(data.error, data.status, data.retry_seconds);
     }
+    if (result) return result;
     throw new Refused("The connection ended before the translation was complete.", 0);
   }, options);
 
 /** Server-sent events, whose data is JSON. */
 export async function* events(stream) {
-  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  const reader = stream.getReader(), decoder = new TextDecoder();
   let rest = "";
   while (true) {
     const { value, done } = await reader.read();
     if (done) return;
-    const blocks = (rest + value).split("\n\n");
+    const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
     rest = blocks.pop();
     for (const block of blocks) {
       const fields = Object.fromEntries(block.split("\n").map((line) => /^(\w+): ?(.*)$/.exec(line)?.slice(1) ?? []));

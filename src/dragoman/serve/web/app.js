@@ -91,6 +91,7 @@ function typed() {
   at("clear").hidden = !source.value;
   if (!source.value.trim()) return empty();
   if (characters > limit) return fail(`The text has ${(characters - limit).toLocaleString("en")} characters too many.`, false);
+  setBusy(true);
   timer = setTimeout(translate, PAUSE);
 }
 
@@ -101,6 +102,8 @@ function translateNow() {
     translate();
   }
 }
+
+const setBusy = (isBusy) => at("translation").setAttribute("aria-busy", String(isBusy));
 
 /** Give up what is under way. */
 function stop() {
@@ -116,12 +119,11 @@ function stop() {
 
 function empty() {
   show([]);
-  at("translation").setAttribute("aria-busy", "false");
+  setBusy(false);
 }
 
 async function translate() {
   const { signal } = controller, text = source.value, before = translated();
-  at("translation").setAttribute("aria-busy", "true");
   at("confidence").hidden = true;
   try {
     const part = (sofar) => panes.showPart(sofar, before);
@@ -136,13 +138,13 @@ async function translate() {
     if (isAbort(error)) return;
     fail(error.message);
   }
-  at("translation").setAttribute("aria-busy", "false");
+  setBusy(false);
 }
 
 const waiting = (seconds) => (at("state").textContent = seconds ? `The service is busy; trying again in ${seconds} s` : "");
 
 function fail(message, canRetry = true) {
-  at("translation").setAttribute("aria-busy", "false");
+  setBusy(false);
   at("state").textContent = "";
   at("problem-text").textContent = message;
   at("retry").hidden = !canRetry;
@@ -199,7 +201,7 @@ function offerWords(word) {
 async function complete(sentence, option, word) {
   const { number, range } = word.place, line = lines[number], { signal } = controller;
   const text = line.source.slice(...sentence.source);
-  at("translation").setAttribute("aria-busy", "true");
+  setBusy(true);
   try {
     const body = { ...request(), source: actualSource(), text, prefix: option.prefix };
     const answer = await postJson("v1/translate", body, { signal, waiting });
@@ -211,7 +213,7 @@ async function complete(sentence, option, word) {
   } catch (error) {
     if (!isAbort(error)) fail(error.message);
   }
-  at("translation").setAttribute("aria-busy", "false");
+  setBusy(false);
 }
 
 function undo() {
