@@ -166,7 +166,9 @@ def test_text_is_translated_as_it_is_typed(open_page: Open, service: Service) ->
     page.locator("#source").press_sequentially(HOUSE)
     page.locator("#translation .word").first.wait_for()
     assert shown(page) == translation_of(service, HOUSE)
-    assert page.locator("#announcement").text_content() == f"Translation: {shown(page)}"
+    confidence = page.locator("#confidence-text").text_content()
+    assert re.fullmatch(r"\d+ %", confidence)
+    page.locator("#announcement", has_text=f"Translation: {shown(page)} Confidence: {confidence}").wait_for()
     assert page.locator("#copy").is_enabled()
     page.fill("#source", "")
     assert (shown(page), page.locator("#copy").is_enabled()) == ("", False)
@@ -483,9 +485,22 @@ def test_attention_is_shown_in_a_frame_without_an_origin(open_page: Open) -> Non
     page.select_option("#sentence", "I see the dog.")
     page.locator("#attention iframe[title='Attention: I see the dog.']").wait_for()
     page.keyboard.press("Escape")
+    page.locator("iframe").wait_for(state="detached")
     assert page.locator("#attention").is_hidden()
-    assert page.locator("iframe").count() == 0
     assert page.evaluate("document.activeElement.id") == "open-attention"
+
+
+@pytest.mark.slow
+def test_axe_finds_nothing_in_the_drawer_or_its_frame(open_page: Open, axe: str) -> None:
+    page = open_page()
+    translate(page, HOUSE)
+    page.click("#open-attention")
+    page.locator("#attention iframe").wait_for()
+    frame = page.frames[-1]
+    frame.locator("h2", has_text="Attention").first.wait_for()
+    page.wait_for_timeout(300)
+    assert violations(frame, axe) == []
+    assert violations(page, axe) == []
 
 
 # Glossary
@@ -666,9 +681,12 @@ def test_busy_service_within_a_stream_is_asked_again(open_page: Open) -> None:
 
 @pytest.mark.slow
 def test_other_errors_are_shown_and_can_be_retried(open_page: Open) -> None:
-    page = open_page(errors="status of 504", v1__translate=failing(504, 1))
+    page = open_page(errors="status of 504")
+    translate(page, "The dog")
+    page.route("**/v1/translate", failing(504, 1))
     page.fill("#source", HOUSE)
     page.locator("#problem", has_text="refused with 504").wait_for()
+    assert (shown(page), page.locator("#copy").is_enabled()) == ("", False), "not the translation of another text"
     page.click("#retry")
     page.locator(".word", has_text="Haus").wait_for()
     assert page.locator("#problem").is_hidden()
@@ -714,7 +732,8 @@ def test_a_text_over_the_limit_is_not_sent(open_page: Open) -> None:
     page.on("request", lambda request: sent.append(request.url))
     page.fill("#source", "😀" * 20_001)
     assert page.locator("#characters").text_content() == "20,001 / 20,000"
-    assert page.locator("#problem-text").text_content() == "The text has 1 characters too many."
+    message = "The text has more than 20,000 characters. Shorten it, or send it as a file."
+    assert page.locator("#problem-text").text_content() == message
     page.wait_for_timeout(600)
     assert sent == []
     page.click("#clear")

@@ -90,7 +90,10 @@ function typed() {
   at("characters").classList.toggle("bad", characters > limit);
   at("clear").hidden = !source.value;
   if (!source.value.trim()) return empty();
-  if (characters > limit) return fail(`The text has ${(characters - limit).toLocaleString("en")} characters too many.`, false);
+  if (characters > limit) {
+    empty();
+    return fail(`The text has more than ${limit.toLocaleString("en")} characters. Shorten it, or send it as a file.`, false);
+  }
   setBusy(true);
   timer = setTimeout(translate, PAUSE);
 }
@@ -132,10 +135,11 @@ async function translate() {
     undone = [];
     show(answer.translations.map(toLine));
     at("swap").disabled = !canSwap();
-    announce(`Translation: ${translated()}`);
+    announceTranslation();
     history.note({ from: answer.source, to: answer.target, text, translation: translated() });
   } catch (error) {
     if (isAbort(error)) return;
+    show([]); // what was there is the translation of another text
     fail(error.message);
   }
   setBusy(false);
@@ -173,6 +177,11 @@ function showConfidence() {
   at("confidence").title = "The probability that a line needs no review";
 }
 
+function announceTranslation() {
+  const confidence = at("confidence").hidden ? "" : ` Confidence: ${at("confidence-text").textContent}`;
+  announce(`Translation: ${translated()}${confidence}`);
+}
+
 const MEANINGS = {
   failed: "could not be translated",
   truncated: "is cut: its translation has no end",
@@ -207,7 +216,7 @@ async function complete(sentence, option, word) {
     const answer = await postJson("v1/translate", body, { signal, waiting });
     undone.push(lines);
     show(lines.map((each, place) => (place === number ? withSentence(each, sentence, toLine(answer.translations[0])) : each)));
-    announce(`Translation: ${translated()}`);
+    announceTranslation();
     history.note({ from: answer.source, to: answer.target, text: source.value, translation: translated() });
     panes.focusWordAt(number, range[0]);
   } catch (error) {
@@ -218,7 +227,7 @@ async function complete(sentence, option, word) {
 
 function undo() {
   show(undone.pop());
-  announce(`Translation: ${translated()}`);
+  announceTranslation();
   if (at("undo").hidden) at("copy").focus();
 }
 

@@ -9,6 +9,9 @@ const METHODS = ["get", "post", "put", "delete"];
 const resolve = (schema) => (schema?.$ref ? schemas[schema.$ref.split("/").at(-1)] : schema) ?? {};
 const anchor = (method, path) => `${method}${path.replace(/[^\w]+/g, "-")}`;
 
+/** Text in which `code` is set apart. */
+const prose = (text) => text.split("`").map((part, place) => (place % 2 ? make("code", {}, part) : part));
+
 // Schemas
 
 /** In a word or two: `text`, `list of text`, `number or null`. */
@@ -51,7 +54,7 @@ function rows(schema, depth = 0) {
 function row(name, field, isNeeded, depth) {
   const type = make("td", {}, typeOf(field));
   if (isNeeded) type.append(" ", make("span", { className: "needed" }, "required"));
-  return make("tr", { className: depth ? "nested" : "" }, make("th", { scope: "row" }, name), type, make("td", {}, remarks(field)));
+  return make("tr", { className: depth ? "nested" : "" }, make("th", { scope: "row" }, name), type, make("td", {}, ...prose(remarks(field))));
 }
 
 function table(name, body) {
@@ -94,7 +97,7 @@ function curl(method, path, body) {
 function operationOf(path, method, operation) {
   const body = bodyOf(operation), own = body && objectIn(body.schema);
   const name = make("h3", { id: anchor(method, path) }, make("span", { className: `method ${method}` }, method.toUpperCase()), path);
-  const parts = [name, make("p", {}, operation.description ?? operation.summary ?? "")];
+  const parts = [name, make("p", {}, ...prose(operation.description ?? operation.summary ?? ""))];
   const parameters = operation.parameters ?? [];
   if (parameters.length) {
     const fields = parameters.map((each) => row(each.name, { description: each.description, ...each.schema }, each.required, 0));

@@ -26,6 +26,7 @@ export function showPart(text, before) {
 
 export function showLines(lines, language) {
   shown = { lines, language };
+  lighted = null;
   translation.lang = language;
   translation.replaceChildren(...lines.map(paragraph));
   const first = translation.querySelector(".word");
@@ -34,7 +35,7 @@ export function showLines(lines, language) {
 }
 
 function paragraph(line, number) {
-  const element = make("p", { className: "line" });
+  const element = make("p", { className: "line", dir: "auto" });
   let place = 0;
   for (const range of words(line.target, shown.language)) {
     element.append(line.target.slice(place, range[0]), word(line, number, range));
@@ -83,7 +84,11 @@ export function followTyping() {
 
 // Links
 
+let lighted = null;
+
 function light(place, side) {
+  if (place === lighted) return;
+  lighted = place;
   const ranges = place ? linked(shown.lines[place.number], side, place.range) : null;
   for (const [pane, name] of [[mirror, "source"], [translation, "target"]]) {
     for (const element of pane.querySelectorAll("span")) {
@@ -109,12 +114,13 @@ function mirroredAtCaret() {
 
 // The current word: one stop of the Tab key, from which arrow keys go on
 
+const BUTTON = { role: "button", "aria-haspopup": "listbox", "aria-describedby": "word-help" }; // the others read as text
+
 function makeCurrent(element, hasFocus = false) {
   const before = translation.querySelector('[tabindex="0"]');
-  for (const name of ["tabindex", "role", "aria-haspopup"]) before?.removeAttribute(name);
+  for (const name of ["tabindex", ...Object.keys(BUTTON)]) before?.removeAttribute(name);
   element.tabIndex = 0;
-  element.setAttribute("role", "button");
-  element.setAttribute("aria-haspopup", "listbox");
+  for (const [name, value] of Object.entries(BUTTON)) element.setAttribute(name, value);
   if (hasFocus) element.focus();
 }
 

@@ -20,7 +20,7 @@ function header() {
 
 function themeButton() {
   const themes = ["auto", "light", "dark"];
-  const button = make("button", { id: "theme", type: "button", "aria-label": "Colour theme" });
+  const button = make("button", { id: "theme", type: "button", title: "Colour theme" });
   const set = (theme) => {
     document.documentElement.dataset.theme = theme;
     button.textContent = { auto: "◐ Auto", light: "☀ Light", dark: "☾ Dark" }[theme];
