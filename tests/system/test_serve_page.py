@@ -245,7 +245,8 @@ def test_stream_ends_with_the_alignment(service: Service) -> None:
 def test_error_within_a_stream_says_when_to_try_again() -> None:
     class Busy:
         async def stream(self, *_: Any) -> Any:
-            raise Failure(503, "too much to do", 7)
+            for each in ["too much to do"]:
+                raise Failure(503, each, 7)
             yield
 
     events = v1._events(Busy(), None, {}, 1.0, {})  # type: ignore[arg-type]
@@ -416,6 +417,18 @@ def test_a_chosen_word_completes_the_rest(open_page: Open, service: Service) -> 
     page.click("#undo")
     assert shown(page) == before
     assert page.locator("#undo").is_hidden()
+
+
+@pytest.mark.slow
+def test_only_likely_words_are_offered(open_page: Open) -> None:
+    page = open_page()
+    translate(page, "In summer the windows are open, and you can hear music.")
+    word(page, "Musik").click()
+    assert options(page) == ["Musik"], "and none that the model invents"
+    assert page.locator("#alternatives-name").text_content() == "The model knows no other word here."
+    page.keyboard.press("Escape")
+    word(page, "offen").click()
+    assert options(page)[:2] == ["offen", "geöffnet"]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import { isAbort, postJson } from "./api.js";
 import { nextWords, sentenceAt, words } from "./text.js";
 
 const MOST_WORDS = 6, ROUNDS = 3, N_BEST = 5;
+const UNLIKELY = 6.5; // nats below the best translation: beyond, the bundled model invents words
 const popup = at("alternatives"), list = at("alternatives-list"), title = at("alternatives-name");
 let open = null; // { word, options, active, controller, choose }
 
@@ -20,6 +21,7 @@ export async function offer(word, line, languages, request, choose) {
   list.replaceChildren();
   list.lang = languages[1];
   popup.hidden = false;
+  word.setAttribute("aria-expanded", "true");
   place(word);
   list.focus({ preventScroll: true });
   try {
@@ -33,13 +35,15 @@ export async function offer(word, line, languages, request, choose) {
 /** Different next words: what was found is banned in the next round, for a beam mostly differs further on. */
 async function find(text, prefix, language, request, signal) {
   const inPrefix = new Set(words(prefix, language).map((range) => prefix.slice(...range)));
-  let found = [];
+  let found = [], best = null;
   for (let round = 0; round < ROUNDS && found.length < MOST_WORDS; round += 1) {
     const banned = found.map(({ word }) => word).filter((word) => !inPrefix.has(word)); // or nothing could follow
     const options = round ? { banned } : {};
     const answer = await postJson("v1/translate", { ...request, text, prefix, n_best: N_BEST, options }, { signal });
     const [record] = answer.translations;
-    const texts = [record.translation, ...(record.alternatives ?? []).map(({ translation }) => translation)];
+    best ??= record.score;
+    const likely = [record, ...(record.alternatives ?? [])].filter(({ score }) => score > best - UNLIKELY || score === best);
+    const texts = likely.map(({ translation }) => translation);
     const known = new Set(found.map(({ word }) => word));
     const added = nextWords(texts, prefix, language).filter(({ word }) => !known.has(word));
     if (!added.length) break;
@@ -76,8 +80,9 @@ function activate(number) {
 }
 
 function place(word) {
+  popup.style.left = "0"; // or it would be measured beside the edge of the window
   const box = word.getBoundingClientRect(), own = popup.getBoundingClientRect(), margin = 8;
-  const left = Math.max(margin, Math.min(box.left, document.documentElement.clientWidth - own.width - margin));
+  const left = Math.max(margin, Math.min(box.left, document.documentElement.clientWidth - own.width - margin)); // within the window
   popup.style.left = `${left + scrollX}px`;
   popup.style.top = `${box.bottom + 6 + scrollY}px`;
 }
@@ -86,6 +91,7 @@ export function close({ giveBack = false } = {}) {
   if (!open) return;
   open.controller.abort();
   popup.hidden = true;
+  open.word.removeAttribute("aria-expanded");
   list.removeAttribute("aria-activedescendant");
   if (giveBack) open.word.focus();
   open = null;
