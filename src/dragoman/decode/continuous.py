@@ -5,24 +5,36 @@ Nothing that others ask for changes a result. Knows nothing of text or of who is
 """
 
 import math
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
 
 from dragoman.config import DecodeConfig
-from dragoman.decode.batches import Job, JoinableDecoding, Outcome, Outcomes, Special, out_of_memory, search_batch
+from dragoman.decode.batches import (
+    Job,
+    JoinableDecoding,
+    Outcome,
+    Outcomes,
+    Special,
+    Start,
+    out_of_memory,
+    search_batch,
+)
 from dragoman.decode.constraints import Constrained
 from dragoman.decode.search import Array, Decoding, Hypothesis, search_with_joins
 from dragoman.machine import is_out_of_memory
 
+GIVEN_UP = "given up"
+LOOK_SECONDS = 0.25  # how often a caller looks whether its time is over
 PATIENCE = 0.02  # seconds; so long a sentence waits for others to be encoded with it
 TOKENS = 4_096  # of the sources of one search, at most
 
@@ -64,6 +76,18 @@ def current_ticket() -> Ticket:
     return _TICKET.get()
 
 
+def unless_over(start: Start) -> Start:
+    """The same, but GivenUp is raised when the ticket of this thread is over: on whatever thread it is called."""
+    ticket = current_ticket()
+
+    def start_in_time(sources: list[list[int]]) -> Decoding:
+        if ticket.is_over:
+            raise GivenUp
+        return start(sources)
+
+    return start_in_time
+
+
 class Kind(NamedTuple):
     """What sentences must have in common to be searched together."""
 
@@ -74,7 +98,7 @@ class Kind(NamedTuple):
 class Engine(NamedTuple):
     """How to search sentences of one kind."""
 
-    start: Callable[[list[list[int]]], Decoding]
+    start: Start
     special: Special
     size: int  # sentences, at most
     device: str
@@ -82,16 +106,30 @@ class Engine(NamedTuple):
     context: Callable[[], AbstractContextManager[None]]
 
 
+Answer = tuple[int, Outcome | Exception]  # the number of a sentence, and what became of it
+
+
 @dataclass(eq=False)
 class _Sentence:
     job: Job
     number: int  # among those of its caller
     ticket: Ticket
-    answers: "SimpleQueue[tuple[int, Outcome | Exception]]"
+    answers: SimpleQueue[Answer]
     since: float = field(default_factory=time.monotonic)
 
     def answer(self, outcome: Outcome | Exception) -> None:
         self.answers.put((self.number, outcome))
+
+
+def _unless_over(ticket: Ticket, answers: SimpleQueue[Answer]) -> Answer:
+    """The next answer. Sentences that wait are forgotten when it is their turn: nobody needs to wait with them."""
+    while True:
+        with suppress(Empty):
+            answer = answers.get(timeout=LOOK_SECONDS)
+            if not ticket.is_over:
+                return answer
+        if ticket.is_over:
+            raise GivenUp
 
 
 class ContinuousSearch:
@@ -111,39 +149,42 @@ class ContinuousSearch:
     def waiting(self) -> int:
         """Sentences that no search has taken yet."""
         with self._changed:
-            return sum(map(len, self._waiting.values()))
+            return sum(not sentence.ticket.is_over for queue in self._waiting.values() for sentence in queue)
 
     def search(self, jobs: Sequence[Job], options: DecodeConfig) -> Outcomes:
         """Yield the outcome of each job when it is done; raise GivenUp when the thread's ticket is over."""
-        ticket, answers = current_ticket(), SimpleQueue[tuple[int, Outcome | Exception]]()
+        ticket, answers = current_ticket(), SimpleQueue[Answer]()
         with self._changed:
             for number, job in enumerate(jobs):
                 kind = Kind(options, bool(job.rules))
                 self._waiting.setdefault(kind, deque()).append(_Sentence(job, number, ticket, answers))
             self._changed.notify_all()
         for _ in jobs:
-            number, outcome = answers.get()  # a search answers for a ticket that is over, too
-            if ticket.is_over:
-                raise GivenUp
+            number, outcome = _unless_over(ticket, answers)
             if isinstance(outcome, Exception):
                 raise outcome
             yield number, outcome
 
     def _work(self) -> None:
         while True:
-            kind, sentences = self._next()
-            if sentences:
-                self._search(kind, sentences)
+            kind = self._next()
+            try:
+                engine = self._engine_of(kind)
+            except Exception as error:  # these options are not possible; others are
+                for sentence in self._take(kind, sys.maxsize, sys.maxsize):
+                    self._done(sentence, error)
+                continue
+            if sentences := self._take(kind, engine.size, TOKENS):
+                self._search(engine, kind, sentences)
 
-    def _next(self) -> tuple[Kind, list[_Sentence]]:
-        """The sentences that have waited longest, and others of their kind."""
+    def _next(self) -> Kind:
+        """The kind of the sentence that has waited longest."""
         with self._changed:
             self._idle += 1
             while not self._waiting:
                 self._changed.wait()
             self._idle -= 1
-            kind = min(self._waiting, key=lambda kind: self._waiting[kind][0].since)
-        return kind, self._take(kind, self._engine_of(kind).size, TOKENS)
+            return min(self._waiting, key=lambda kind: self._waiting[kind][0].since)
 
     def _take(self, kind: Kind, most: int, tokens: int) -> list[_Sentence]:
         """At most so many sentences and tokens, but at least one if there is one."""
@@ -152,7 +193,7 @@ class ContinuousSearch:
             queue = self._waiting.get(kind, deque())
             while queue and len(taken) < most:
                 if queue[0].ticket.is_over:
-                    queue.popleft().answer("given up")
+                    queue.popleft().answer(GIVEN_UP)
                     continue
                 tokens -= len(queue[0].job.source)
                 if taken and tokens < 0:
@@ -163,8 +204,7 @@ class ContinuousSearch:
             self.running += len(taken)
         return taken
 
-    def _search(self, kind: Kind, sentences: list[_Sentence], *, alone: bool = False) -> None:
-        engine = self._engine_of(kind)
+    def _search(self, engine: Engine, kind: Kind, sentences: list[_Sentence], *, alone: bool = False) -> None:
         pending = set(range(len(sentences)))
         search = self._joining if engine.can_join and not alone else self._together
         try:
@@ -176,7 +216,10 @@ class ContinuousSearch:
             rest = [sentences[place] for place in sorted(pending)]
             if len(rest) > 1:
                 for sentence in rest:
-                    self._search(kind, [sentence], alone=True)
+                    if sentence.ticket.is_over:
+                        self._done(sentence, GIVEN_UP)
+                    else:
+                        self._search(engine, kind, [sentence], alone=True)
             elif rest:
                 (sentence,) = rest
                 self._done(sentence, out_of_memory(sentence.job.source) if is_out_of_memory(error) else error)

@@ -837,9 +837,13 @@ class Translator:
     def _run_with_phrases(self, jobs: list[Job], options: DecodeConfig) -> list[list[Hypothesis]]:
         if not jobs:
             return []
+        from dragoman.decode.continuous import unless_over
+
+        special = self._special()
         if self.choice_for(options).engine != "cpu":
-            return search_phrases(self.engine.start, jobs, options, self._special(), self.device, threads=1)
-        return search_phrases(self._cpu_engine().start, jobs, options, self._special(), "cpu", self._threads(options))
+            return search_phrases(unless_over(self.engine.start), jobs, options, special, self.device, threads=1)
+        start = unless_over(self._cpu_engine().start)
+        return search_phrases(start, jobs, options, special, "cpu", self._threads(options))
 
     def _begin_with(self, job: Job, piece: Piece, prefix: str) -> Job:
         """The first piece of a line begins with its prefix, for which there is room in any case."""
