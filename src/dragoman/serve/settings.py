@@ -1,12 +1,14 @@
 """The settings of the service, from a TOML file and options. Knows nothing of HTTP."""
 
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from dragoman.config import check_fields, require
 from dragoman.errors import ConfigError, suggestion
+
+MOST_SECONDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,18 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         check_fields("models", self)
+        require(bool(self.model), "models.model: is empty; give a name or a directory")
+        require(self.threads >= 0, f"models.threads: {self.threads} is negative; use 0 for one per core")
 
     @property
     def name(self) -> str:
         return Path(self.model).name
+
+
+def _check_limits(section: str, settings: "KeySettings | ServeSettings") -> None:
+    for name in ("requests_per_minute", "characters_per_minute"):
+        value = getattr(settings, name)
+        require(value >= 0, f"{section}.{name}: {value} is negative; use 0 for no limit")
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,8 @@ class KeySettings:
 
     def __post_init__(self) -> None:
         check_fields("keys", self)
+        _check_limits("keys", self)
+        require(bool(self.name), "keys: a name is empty; say who has the key")
         require(len(self.key) >= 16, f"keys: the key of {self.name!r} has fewer than 16 characters; make it longer")
 
 
@@ -56,6 +68,8 @@ class ServeSettings:
     queue: int = 128  # requests under way; more are refused with 503
     seconds: float = 30.0  # that a request may take; a request may ask for less
     file_seconds: float = 300.0
+    keep_seconds: float = 3600.0  # that a translated document can be downloaded
+    max_kept: int = 1_000_000_000  # bytes of all translated documents; the oldest are removed
     header_seconds: float = 10.0  # that a client may take to send its headers
     body_seconds: float = 20.0
     drain_seconds: float = 30.0  # that requests have to finish after SIGTERM
@@ -68,12 +82,16 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         check_fields("serve", self)
-        for name in ("max_characters", "max_texts", "max_body", "max_file", "max_beam", "queue"):
-            require(getattr(self, name) > 0, f"serve.{name}: {getattr(self, name)} is not positive; use 1 or more")
         for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name.endswith("seconds"):
-                require(value > 0, f"serve.{each.name}: {value:g} is not positive; give a number of seconds")
+            name, value = each.name, getattr(self, each.name)
+            if name.startswith("max_") or name == "queue":
+                require(value > 0, f"serve.{name}: {value} is not positive; use 1 or more")
+            if name.endswith("seconds"):
+                is_possible = 0 < value <= MOST_SECONDS  # neither nan nor inf
+                require(
+                    is_possible, f"serve.{name}: {value:g} is out of range; use more than 0, at most {MOST_SECONDS}"
+                )
+        _check_limits("serve", self)
         require(0 <= self.port <= 65535, f"serve.port: {self.port} is out of range; use 0 to 65535")
 
 
@@ -91,16 +109,21 @@ def read_settings(path: Path) -> SettingsFile:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give another file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply; fix it") from None
+    except ValueError as error:  # also of the encoding, and of numbers with thousands of digits
         raise ConfigError(f"{path}: not valid TOML ({error}); fix it") from None
     try:
         models = [
-            ModelSettings(**_known(ModelSettings, entry)) for entry in _tables("models", content.pop("models", []))
+            ModelSettings(**_known(ModelSettings, entry, "models."))
+            for entry in _tables("models", content.pop("models", []))
         ]
-        keys = [KeySettings(**_known(KeySettings, entry)) for entry in _tables("keys", content.pop("keys", []))]
+        keys = [
+            KeySettings(**_known(KeySettings, entry, "keys.")) for entry in _tables("keys", content.pop("keys", []))
+        ]
         require(len({key.key for key in keys}) == len(keys), "keys: one is given twice; remove it")
         return SettingsFile(_known(ServeSettings, content), models, keys)
-    except (ConfigError, TypeError) as error:  # TypeError: a setting is missing
+    except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
@@ -110,9 +133,12 @@ def _tables(name: str, value: object) -> list[dict[str, Any]]:
     return value
 
 
-def _known(kind: type, content: dict[str, Any]) -> dict[str, Any]:
+def _known(kind: type, content: dict[str, Any], section: str = "") -> dict[str, Any]:
     known = {each.name for each in fields(kind)}
     for name in content:
         if name not in known:
-            raise ConfigError(f"{name}: unknown setting; {suggestion(name, known)}")
+            raise ConfigError(f"{section}{name}: unknown setting; {suggestion(name, known)}")
+    for each in fields(kind):
+        if each.default is MISSING and each.name not in content:
+            raise ConfigError(f"{section}{each.name}: is missing; add it")
     return dict(content)
