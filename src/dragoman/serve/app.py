@@ -46,7 +46,7 @@ def create_app(service: Service) -> FastAPI:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(service.settings.cors), allow_methods=["*"], allow_headers=["*"]
         )
-    app.add_middleware(Guard, settings=service.settings, metrics=service.metrics)  # the outermost
+    app.add_middleware(Guard, service=service)  # the outermost
     return app
 
 
@@ -124,20 +124,31 @@ def _add_errors(app: FastAPI) -> None:
         return Response(status_code=499)  # nobody reads it
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        key = error.body.get("api_key") if isinstance(error.body, dict) else None
+        try:
+            identify(request, key if isinstance(key, str) else None)  # strangers learn nothing else
+        except Failure as refused:
+            return failed(refused.status, refused.message)
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith(("list[", "str"))) or "body"
-        return failed(400, f"{field}: {first['msg'].lower()}")
+        if first["type"] == "json_invalid":
+            return failed(400, f"the body: is not valid JSON at character {first['loc'][-1]}")
+        # without the types of a union; the client may have chosen the name, of any length
+        parts = [str(part)[:100] for part in first["loc"][1:] if part != "str" and not str(part).startswith("list[")]
+        return failed(400, f"{'.'.join(parts) or 'the body'}: {first['msg'].lower()}")
 
     @app.exception_handler(ConfigError)
     @app.exception_handler(DataError)
     async def refused(_: Request, error: Exception) -> Response:
-        return failed(400, str(error))
+        message = str(error)
+        return failed(400, "options" + message.removeprefix("decode") if message.startswith("decode.") else message)
 
     @app.exception_handler(HTTPException)
-    async def unknown(_: Request, error: HTTPException) -> Response:
-        return failed(error.status_code, str(error.detail))
-
-    @app.exception_handler(Exception)
-    async def internal(_: Request, error: Exception) -> Response:
-        return failed(500, "internal error; see the log of the service")
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 400:  # of FastAPI, which cannot parse it
+            try:
+                identify(request, None)
+            except Failure as refused:
+                return failed(refused.status, refused.message)
+            return failed(400, "the body: is not valid JSON, or is nested too deeply")
+        return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)

@@ -7,15 +7,16 @@ import asyncio
 import json
 import logging
 import time
+import traceback
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.serve.metrics import Metrics
-from dragoman.serve.settings import ServeSettings
+from dragoman.serve.service import Service
 
 log = logging.getLogger("dragoman.serve")
 FILES = ("/translate_file", "/v1/files")  # routes whose bodies may be larger
+MOST_HELD = 512 << 20  # bytes of all bodies together
 SECURITY = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -33,25 +34,31 @@ class _Refuse(Exception):
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
-        self._app, self._settings, self._metrics = app, settings, metrics
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+        self._settings, self._metrics = service.settings, service.metrics
+        self._held = 0  # bytes of all bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
-        start = time.monotonic()
+        answer, parts, start = _Answer(send, self._service), list[bytes](), time.monotonic()
         try:
-            body = await self._read(scope, receive)
+            body = await self._read(scope, receive, parts)
+            await self._app(scope, _replay(body, receive), answer.send)
         except _Refuse as refused:
             self._metrics.refused.labels("body").inc()
             await _error(answer.send, refused.status, refused.message)
-        else:
-            await self._app(scope, _replay(body, receive), answer.send)
-        self._note(scope, answer.status, time.monotonic() - start)
+        except Exception as error:
+            log.error("internal error", exc_info=error)
+            if not answer.has_begun:
+                await _error(answer.send, 500, "internal error; see the log of the service")
+        finally:
+            self._held -= sum(map(len, parts))
+            self._note(scope, answer.status, time.monotonic() - start)
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+    async def _read(self, scope: Scope, receive: Receive, parts: list[bytes]) -> bytes:
         """The whole body, or refuse it as soon as it is known to be too large or too slow."""
         headers = dict(scope["headers"])
         if headers.get(b"content-encoding", b"identity") != b"identity":
@@ -60,7 +67,7 @@ class Guard:
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > most:
             raise _Refuse(413, f"the body has {int(declared):,} bytes, at most {most:,} are accepted; send less")
-        parts, size = list[bytes](), 0
+        size = 0
         try:
             async with asyncio.timeout(self._settings.body_seconds):
                 while True:
@@ -69,6 +76,9 @@ class Guard:
                         raise _Refuse(400, "the body is incomplete")
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
+                    self._held += len(parts[-1])
+                    if self._held > MOST_HELD:
+                        raise _Refuse(503, "too much to read; try again soon")
                     if size > most:
                         raise _Refuse(413, f"the body has more than {most:,} bytes; send less")
                     if not message.get("more_body"):
@@ -93,14 +103,17 @@ class Guard:
 class _Answer:
     """Adds headers to an answer, and remembers its status."""
 
-    def __init__(self, send: Send) -> None:
-        self._send, self.status = send, 499  # until there is one: the client hung up
+    def __init__(self, send: Send, service: Service) -> None:
+        self._send, self._service = send, service
+        self.status, self.has_begun = 499, False  # until there is one: the client hung up
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.status, self.has_begun = message["status"], True
             given = {name.decode().lower() for name, _ in message["headers"]}
             added = [(name.encode(), value.encode()) for name, value in SECURITY.items() if name not in given]
+            if self._service.is_draining:
+                added.append((b"connection", b"close"))
             message = {**message, "headers": [*message["headers"], *added]}
         await self._send(message)
 
@@ -118,8 +131,10 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 async def _error(send: Send, status: int, message: str) -> None:
     body = json.dumps({"error": message}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status in (408, 413):  # the rest of the body may still come: not as the next request
+    if status in (408, 413, 503):  # the rest of the body may still come: not as the next request
         headers.append((b"connection", b"close"))
+    if status == 503:
+        headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -131,4 +146,7 @@ class JsonLines(logging.Formatter):
         known = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime", "color_message"}
         extra: dict[str, Any] = {k: v for k, v in record.__dict__.items() if k not in known and v is not None}
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)), "level": record.levelname}
+        if record.exc_info and (error := record.exc_info[1]) is not None:  # not its message, which may have texts
+            trace = getattr(error, "trace", None) or traceback.format_tb(error.__traceback__)
+            extra |= {"error": type(error).__name__, "trace": trace}
         return json.dumps({**line, "event": record.getMessage(), **extra}, default=str)

@@ -4,7 +4,6 @@ Parameters come as JSON, as a form or in the query; some clients mix them.
 """
 
 import json
-import secrets
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,12 @@ from dragoman.errors import DragomanError
 from dragoman.serve import libre_schema
 from dragoman.serve.languages import Detected, name_of
 from dragoman.serve.pool import ModelWorker
-from dragoman.serve.requests import check_size, identify, note_texts, service_of, spend
+from dragoman.serve.requests import check_size, identify, note_texts, require_text, service_of, spend
 from dragoman.serve.service import Failure, Service
 
 router = APIRouter(tags=["LibreTranslate"])
 MOST_ALTERNATIVES = 10
+MOST_FIELDS = 1_000  # of a form
 FILE_SUFFIXES = sorted(suffix for suffix, name in SUFFIXES.items() if name in FORMATS)
 
 
@@ -31,10 +31,14 @@ async def parameters(request: Request) -> dict[str, Any]:
     found: dict[str, Any] = dict(request.query_params)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        if (
+            kind.endswith("urlencoded") and (await request.body()).count(b"&") > MOST_FIELDS
+        ):  # empty ones are not counted
+            raise Failure(400, f"the form has more than {MOST_FIELDS:,} fields; send fewer")
         try:
             form = await request.form()
         except Exception as error:  # of the parser: the body is not what its header says
-            raise Failure(400, f"the form cannot be read: {error}") from None
+            raise Failure(400, f"the form cannot be read: {getattr(error, 'detail', error)}") from None
         for name in form:
             values = form.getlist(name)
             found[name] = values[0] if len(values) == 1 else values
@@ -66,6 +70,7 @@ def _string(given: dict[str, Any], name: str, default: str | None = None) -> str
         raise Failure(400, f"Invalid request: missing {name} parameter")
     if not isinstance(value, str):
         raise Failure(400, f"Invalid request: {name} parameter is not a string")
+    require_text(name, value)
     return value
 
 
@@ -162,6 +167,8 @@ async def _translated(
         result = await service.ask(request, worker, "paragraphs", payload, service.settings.seconds)
         note_texts(request, own, result["translations"])
         for number, record in zip(numbers, result["translations"], strict=True):
+            if record["status"] == "failed":
+                raise Failure(400, f"q: {record['reason']}")
             found[number] = (record["translation"], record["alternatives"])
     return found
 
@@ -244,23 +251,22 @@ async def translate_file(request: Request) -> dict[str, str]:
     if worker is None:
         raise Failure(400, f"{source}: is the target too; give two languages")
     spend(request, caller, worker, len(content))
-    name = f"{secrets.token_urlsafe(16)}.{target}{suffix}"
     with tempfile.TemporaryDirectory(prefix="dragoman-") as folder:
-        place = Path(folder) / f"input{suffix}"
+        place, output = Path(folder) / f"input{suffix}", Path(folder) / f"output{suffix}"
         place.write_bytes(content)
-        payload = {"input": str(place), "output": str(service.files / name), "format": SUFFIXES[suffix]}
+        payload = {"input": str(place), "output": str(output), "format": SUFFIXES[suffix]}
         try:
             await service.ask(request, worker, "document", payload, service.settings.file_seconds)
         except DragomanError as error:
-            message = str(error).replace(str(place), place.name).replace(place.name, file.filename)
-            raise Failure(400, message) from None
+            raise Failure(400, str(error).replace(str(place), place.name).replace(place.name, file.filename)) from None
+        name = service.files.add(output, f".{target}{suffix}")
     return {"translatedFileUrl": str(request.url_for("download_file", name=name))}
 
 
 @router.get("/download_file/{name}")
 async def download_file(request: Request, name: str) -> FileResponse:
     """A translated document. Its name cannot be guessed."""
-    path = service_of(request).files / name
-    if "/" in name or name.startswith(".") or not path.is_file():
-        raise Failure(404, "there is no such file")
-    return FileResponse(path, filename=name.partition(".")[2] and f"translated.{name.partition('.')[2]}")
+    path = service_of(request).files.find(name)
+    if path is None:
+        raise Failure(404, "there is no such file; translated documents are kept for a limited time")
+    return FileResponse(path, filename=f"translated.{name.partition('.')[2]}")

@@ -14,6 +14,7 @@ from dragoman.documents.formats import parse_document
 from dragoman.errors import ConfigError
 from dragoman.files import write_file
 
+MOST_SCORED = 1_000  # pieces of a text
 Payload = Mapping[str, Any]
 Record = dict[str, Any]
 
@@ -39,10 +40,10 @@ def translate(translator: Translator, payload: Payload) -> Record:
         found = translator.translate_with_prefixes(texts, prefixes, options, attention, glossary)
     else:
         found = list(translator.stream([texts], attention=attention, options=options, glossary=glossary))
-    return {"translations": _records(translator, found, payload)}
+    return {"translations": _records(translator, payload, found)}
 
 
-def _records(translator: Translator, found: list[Translation], payload: Payload) -> list[Record]:
+def _records(translator: Translator, payload: Payload, found: list[Translation]) -> list[Record]:
     records = [each.to_dict() for each in found]
     if payload.get("alignment"):
         for record, links in zip(records, _alignments(translator, found), strict=True):
@@ -61,7 +62,10 @@ def paragraphs(translator: Translator, payload: Payload) -> Record:
     options, texts = translator.options(**payload.get("options", {})), list(payload["texts"])
     if payload.get("format") == "html":
         return {
-            "translations": [{"translation": text, "alternatives": []} for text in _html(translator, texts, options)]
+            "translations": [
+                {"translation": text, "alternatives": [], "status": "translated", "reason": None}
+                for text in _html(translator, texts, options)
+            ]
         }
     lines = [text for text in texts if "\n" not in text]
     longer = [(text,) for text in texts if "\n" in text]
@@ -71,7 +75,9 @@ def paragraphs(translator: Translator, payload: Payload) -> Record:
     for text in texts:
         found = next(joined)[0] if "\n" in text else next(single)
         others = [other.text for other in found.alternatives[1:]]
-        records.append({"translation": found.text, "alternatives": others})
+        records.append(
+            {"translation": found.text, "alternatives": others, "status": found.status, "reason": found.reason}
+        )
     return {"translations": records}
 
 
@@ -93,10 +99,14 @@ def stream(translator: Translator, payload: Payload) -> Generator[str, None, Rec
         if found:
             yield "\n"
         found.append((yield from translator.stream_line(line, options, glossary)))
-    return {"translations": _records(translator, found, payload)}
+    return {"translations": _records(translator, payload, found)}
 
 
 def score(translator: Translator, payload: Payload) -> Record:
+    for name, tokenizer in (("sources", translator.tokenizers.source), ("targets", translator.tokenizers.target)):
+        longest = max(map(len, tokenizer.encode_batch([str(text) for text in payload[name]])), default=0)
+        if longest > MOST_SCORED:  # the work grows with its square, and cannot be interrupted
+            raise ConfigError(f"{name}: one has {longest:,} pieces, at most {MOST_SCORED:,} are possible; split it")
     return {"scores": translator.score(list(payload["sources"]), list(payload["targets"]))}
 
 

@@ -10,15 +10,16 @@ import itertools
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from typing import Any
 
 from dragoman import errors
+from dragoman.bundle import resolve_model
 from dragoman.decode.bulk import model_hash
 from dragoman.errors import DragomanError, ModelError
 from dragoman.serve.settings import ModelSettings
-from dragoman.serve.worker import GIVE_UP, STATUS, STREAM
+from dragoman.serve.worker import GIVE_UP, INTERNAL, STATUS, STREAM
 
 LONGEST_MESSAGE = 1 << 28  # bytes
 PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before a process is started again; the last one for ever
@@ -30,8 +31,20 @@ class WorkerDied(Exception):
     """The process ended before it answered."""
 
 
+class NotReady(Exception):
+    """There is no process that could be asked."""
+
+
 class Overdue(Exception):
     """The deadline passed before there was an answer."""
+
+
+class InternalError(Exception):
+    """A fault of ours in the worker; `trace` says where."""
+
+    def __init__(self, message: str, trace: list[str]) -> None:
+        super().__init__(message)
+        self.trace = trace
 
 
 class _Process:
@@ -66,8 +79,9 @@ class _Process:
         )
         assert process._process.stdout is not None
         first = await process._process.stdout.readline()
-        ended = {"failed": f"{model.model}: the worker ended while it loaded the model"}
-        message: dict[str, Any] = json.loads(first) if first else ended
+        message: dict[str, Any] = {"failed": f"{model.model}: the worker ended while it loaded the model"}
+        with suppress(ValueError):  # cut off when it was killed
+            message = json.loads(first)
         if "failed" in message:
             raise ModelError(message["failed"])
         process.description, process.is_ready = message["ready"], True
@@ -90,12 +104,15 @@ class _Process:
                 if (queue := self._answers.get(message["id"])) is not None:
                     queue.put_nowait(message)
         self.is_ready = False
+        self.kill()  # if it still runs, it cannot be understood
         await self._process.wait()
         for queue in self._answers.values():
             queue.put_nowait(None)
         self.ended.set()
 
-    async def ask(self, operation: str, payload: dict[str, Any], seconds: float) -> AsyncIterator[dict[str, Any]]:
+    async def ask(
+        self, operation: str, payload: dict[str, Any], seconds: float
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield all messages of an answer."""
         number = next(self._numbers)
         queue = self._answers[number] = asyncio.Queue[dict[str, Any] | None]()
@@ -139,12 +156,12 @@ class ModelWorker:
         self.settings = settings
         self.restarts = 0
         self._process: _Process | None = None
-        self._hash = ""
+        self._hash, self._files = "", list[tuple[str, int, int, int]]()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, watch_seconds: float) -> None:
         """Load the model, and keep it loaded. What prevents it is raised."""
-        self._hash = model_hash(self.settings.model)
+        self._files, self._hash = _files_of(self.settings.model), model_hash(self.settings.model)
         self._process = await _Process.start(self.settings)
         self._tasks = [asyncio.create_task(self._keep_alive()), asyncio.create_task(self._reload(watch_seconds))]
 
@@ -171,25 +188,35 @@ class ModelWorker:
     async def _restart(self) -> None:
         self.restarts += 1
         log.error("worker ended", extra={"model": self.settings.name, "restarts": self.restarts})
+        dead = self._process
         for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
             await asyncio.sleep(pause)
+            if self._process is not dead:  # the model has been replaced
+                return
             try:
-                self._process = await _Process.start(self.settings)
+                new = await _Process.start(self.settings)
             except (OSError, DragomanError) as error:
                 log.error("worker does not start", extra={"model": self.settings.name, "reason": str(error)})
+                continue
+            if self._process is dead:
+                self._process = new
             else:
-                return
+                new.kill()
+            return
 
     async def _reload(self, seconds: float) -> None:
         """Replace the process when the files of the model have changed."""
-        refused = ""
         while True:
             await asyncio.sleep(seconds)
             try:
-                found = await asyncio.to_thread(model_hash, self.settings.model)
-                if found in (self._hash, refused):
+                files = await asyncio.to_thread(_files_of, self.settings.model)
+                if files == self._files:  # reading them all takes long
                     continue
-                refused, new = found, await _Process.start(self.settings)
+                found = await asyncio.to_thread(model_hash, self.settings.model)
+                self._files = files
+                if found == self._hash:
+                    continue
+                new = await _Process.start(self.settings)
             except (OSError, DragomanError) as error:  # perhaps only half written yet
                 log.warning("new model not loaded", extra={"model": self.settings.name, "reason": str(error)})
                 continue
@@ -200,20 +227,24 @@ class ModelWorker:
 
     async def ask(self, operation: str, payload: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The result of an operation, or raise what the worker reports."""
-        async for message in self.stream(operation, payload, seconds):
-            if "result" in message:
-                result: dict[str, Any] = message["result"]
-                return result
+        async with aclosing(self.stream(operation, payload, seconds)) as messages:
+            async for message in messages:
+                if "result" in message:
+                    result: dict[str, Any] = message["result"]
+                    return result
         raise WorkerDied
 
-    async def stream(self, operation: str, payload: dict[str, Any], seconds: float) -> AsyncIterator[dict[str, Any]]:
+    async def stream(
+        self, operation: str, payload: dict[str, Any], seconds: float
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield {"part": ...} as they come, and in the end {"result": ...}."""
         process = self._process
         if process is None or not process.is_ready:
-            raise WorkerDied
-        async for message in process.ask(operation, payload, seconds):
-            _raise_error(message)
-            yield message
+            raise NotReady
+        async with aclosing(process.ask(operation, payload, seconds)) as messages:
+            async for message in messages:
+                _raise_error(message)
+                yield message
 
     async def status(self) -> dict[str, int]:
         """How many sentences are being searched, and how many wait."""
@@ -232,14 +263,22 @@ class ModelWorker:
             self._process.kill()
 
 
+def _files_of(model: str) -> list[tuple[str, int, int, int]]:
+    """What tells whether the files of a model have been replaced."""
+    found = [(path.name, path.stat()) for path in sorted(resolve_model(model).iterdir())]
+    return [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found]
+
+
 def _raise_error(message: dict[str, Any]) -> None:
     if "error" not in message:
         return
     kind, text = message["kind"], message["error"]
     if kind == "GivenUp":
         raise Overdue
-    found = getattr(errors, kind, None)
-    raise found(text) if isinstance(found, type) and issubclass(found, DragomanError) else RuntimeError(text)
+    if kind == INTERNAL:
+        raise InternalError(text, message["trace"])
+    error: DragomanError = getattr(errors, kind)(text)
+    raise error
 
 
-__all__ = ["STREAM", "ModelWorker", "Overdue", "WorkerDied"]
+__all__ = ["STREAM", "InternalError", "ModelWorker", "NotReady", "Overdue", "WorkerDied"]

@@ -11,7 +11,7 @@ Language = Annotated[str, Field(min_length=2, max_length=16, pattern="^[A-Za-z-]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class Term(_Strict):
@@ -45,9 +45,7 @@ class SearchOptions(_Strict):
 
 
 class ModelRequest(_Strict):
-    source: Language | Literal["auto"] | None = Field(
-        default=None, description="language; may be left out with one model"
-    )
+    source: Language | None = Field(default=None, description='language, or "auto"; may be left out with one model')
     target: Language | None = None
     model: str | None = Field(default=None, max_length=200, description="its name, in place of source and target")
     seconds: float | None = Field(default=None, gt=0, le=3_600, description="until when the answer is of use")
@@ -132,6 +130,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     for status, why in {
         400: "The request is wrong; the message names the field",
         401: "No valid key",
+        404: "There is no such model",
         413: "Too large",
         429: "Too many requests; see Retry-After",
         503: "No room; see Retry-After",

@@ -20,17 +20,27 @@ from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings
 
 log = logging.getLogger("dragoman.serve")
 KEEP_ALIVE_SECONDS = 15
+LAST_SECONDS = 2  # for answers that are being sent when everything is done
+MOST_HEAD = 64 << 10  # bytes of the headers of a request, at least
 
 
 def _protocol(seconds: float) -> type[HttpToolsProtocol]:
-    """HTTP, but a client that takes longer for its headers is disconnected."""
+    """HTTP, but a client that takes longer for its headers, or has too many of them, is disconnected."""
 
     class Protocol(HttpToolsProtocol):
         _overdue: asyncio.TimerHandle | None = None
+        _head = 0  # bytes of headers that are not complete
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._overdue = self.loop.call_later(seconds, transport.abort)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._overdue is not None:
+                self._head += len(data)
+                if self._head > MOST_HEAD:
+                    self.transport.abort()
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
@@ -48,7 +58,7 @@ def _protocol(seconds: float) -> type[HttpToolsProtocol]:
         def _stop_clock(self) -> None:
             if self._overdue is not None:
                 self._overdue.cancel()
-                self._overdue = None
+                self._overdue, self._head = None, 0
 
     return Protocol
 
@@ -77,6 +87,7 @@ def listen(host: str, port: int) -> socket.socket:
 def run(settings: ServeSettings, models: Sequence[ModelSettings], keys: Sequence[KeySettings]) -> int:
     """Serve until a signal; return the exit code."""
     _log_to_stderr()
+    _raise_file_limit()
     with listen(settings.host, settings.port) as sock:
         try:
             import uvloop
@@ -87,25 +98,24 @@ def run(settings: ServeSettings, models: Sequence[ModelSettings], keys: Sequence
 
 
 async def _serve(service: Service, sock: socket.socket) -> int:
-    asked = asyncio.Event()
+    asked, hurry = asyncio.Event(), asyncio.Event()  # the first signal, and the second
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
+        loop.add_signal_handler(number, lambda: (hurry if asked.is_set() else asked).set())
     try:
         if not await _unless(asked, service.start()):
             return 0
         how: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
         protocol = _protocol(service.settings.header_seconds)
-        server = _Server(
-            uvicorn.Config(create_app(service), http=protocol, timeout_keep_alive=KEEP_ALIVE_SECONDS, ws="none", **how)
-        )
+        how |= {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "timeout_graceful_shutdown": LAST_SECONDS}
+        server = _Server(uvicorn.Config(create_app(service), http=protocol, ws="none", **how))
         serving = asyncio.create_task(server.serve([sock]))
         host, port = sock.getsockname()[:2]
         names = ", ".join(f"{source} to {target}" for source, target in map(service.pair_of, service.workers))
         print(f"serving {names} at http://{host}:{port}", file=sys.stderr, flush=True)
         await asyncio.wait([serving, asyncio.create_task(asked.wait())], return_when=asyncio.FIRST_COMPLETED)
         log.info("draining")
-        is_done = await service.drain()
+        is_done = await service.drain(hurry)
         server.should_exit = True
         await serving
         log.info("ended", extra={"all_finished": is_done})
@@ -129,8 +139,18 @@ async def _unless(asked: asyncio.Event, work: Any) -> bool:
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
-    for name in ("dragoman.serve", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
+    logging.captureWarnings(True)
+    logging.getLogger().handlers = [handler]
     logging.getLogger("dragoman.serve").setLevel(logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def _raise_file_limit() -> None:
+    """Every connection is an open file, and the usual limit is 1,024."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

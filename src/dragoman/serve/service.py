@@ -4,22 +4,22 @@ Knows the requests of Starlette, to notice a client that hangs up, and nothing o
 """
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from dragoman.errors import ConfigError
 from dragoman.serve.access import Access
+from dragoman.serve.files import TranslatedFiles
 from dragoman.serve.languages import Detector
 from dragoman.serve.metrics import Metrics
-from dragoman.serve.pool import ModelWorker, Overdue, WorkerDied
+from dragoman.serve.pool import ModelWorker, NotReady, Overdue, WorkerDied
 from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings
 
 RETRY_SECONDS = 1  # for a client that was refused for lack of room
+READ_SECONDS = 5.0  # that a client has, beyond its deadline, to read a stream
 T = TypeVar("T")
 
 
@@ -42,8 +42,7 @@ class Service:
         self.settings, self.metrics, self.access = settings, Metrics(), Access(settings, keys)
         self.workers = [ModelWorker(model) for model in models]
         self.is_draining = False
-        self.files = Path()  # translated documents
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.files = TranslatedFiles(settings.keep_seconds, settings.max_kept)
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -52,8 +51,6 @@ class Service:
 
     async def start(self) -> None:
         """Load all models."""
-        self._folder = tempfile.TemporaryDirectory(prefix="dragoman-files-")
-        self.files = Path(self._folder.name)
         await asyncio.gather(*(worker.start(self.settings.watch_seconds) for worker in self.workers))
         pairs = [self.pair_of(worker) for worker in self.workers]
         for pair in pairs:
@@ -65,8 +62,10 @@ class Service:
         self.detector = Detector(sorted({code for pair in pairs for code in pair}))
 
     def pair_of(self, worker: ModelWorker) -> tuple[str, str]:
+        """Its languages, in lower case."""
         own, found = worker.settings, worker.description
-        return own.source or found.get("source", ""), own.target or found.get("target", "")
+        pair = own.source or found.get("source", ""), own.target or found.get("target", "")
+        return pair[0].lower(), pair[1].lower()
 
     @property
     def is_ready(self) -> bool:
@@ -95,7 +94,7 @@ class Service:
         """A place in the queue for as long as the block lasts."""
         if self.is_draining:
             self.metrics.refused.labels("draining").inc()
-            raise Failure(503, "the service is shutting down; try again elsewhere", RETRY_SECONDS)
+            raise _shutting_down()
         if self._under_way >= self.settings.queue:
             self.metrics.refused.labels("queue").inc()
             raise Failure(503, "too much to do; try again soon", RETRY_SECONDS)
@@ -110,6 +109,20 @@ class Service:
             if not self._under_way:
                 self._idle.set()
 
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """What goes wrong with a worker, as an answer."""
+        try:
+            yield
+        except NotReady:
+            raise Failure(503, "the worker of this model is being restarted; try again soon", RETRY_SECONDS) from None
+        except Overdue:
+            raise Failure(504, "the deadline passed before the translation was done; ask for less at a time") from None
+        except WorkerDied:
+            if self.is_draining:
+                raise _shutting_down() from None
+            raise Failure(500, "the worker of this model ended; it is being restarted", RETRY_SECONDS) from None
+
     async def ask(
         self,
         request: Request,
@@ -119,16 +132,25 @@ class Service:
         seconds: float,
     ) -> dict[str, Any]:
         """The result of an operation, unless it takes too long or the client hangs up."""
-        with self._room(), _failures():
+        with self._room(), self._failures():
             return await self._unless_hung_up(request, worker.ask(operation, payload, seconds))
 
     async def stream(
+        self, request: Request, worker: ModelWorker, operation: str, payload: dict[str, Any], seconds: float
+    ) -> "Stream":
+        """The parts and the result. What fails before the first of them is raised here, so that it has a status."""
+        messages = self._messages(worker, operation, payload, seconds)
+        deadline = asyncio.get_running_loop().time() + seconds + READ_SECONDS
+        first = await self._unless_hung_up(request, _next(messages))
+        return Stream(first, messages, deadline, self.metrics)
+
+    async def _messages(
         self, worker: ModelWorker, operation: str, payload: dict[str, Any], seconds: float
-    ) -> AsyncIterator[dict[str, Any]]:
-        """The parts and the result. Who iterates gives it up by closing the iterator."""
-        with self._room(), _failures():
-            async for message in worker.stream(operation, payload, seconds):
-                yield message
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        with self._room(), self._failures():
+            async with aclosing(worker.stream(operation, payload, seconds)) as messages:
+                async for message in messages:
+                    yield message
 
     async def _unless_hung_up(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hang_up(request))
@@ -150,37 +172,60 @@ class Service:
             name = worker.settings.name
             self.metrics.ready.labels(name).set(worker.is_ready)
             self.metrics.restarts.labels(name).set(worker.restarts)
-            with suppress(Overdue, WorkerDied):
+            with suppress(Overdue, NotReady, WorkerDied):
                 for state, count in (await worker.status()).items():
                     self.metrics.sentences.labels(name, state).set(count)
 
     # The end
 
-    async def drain(self) -> bool:
-        """Accept nothing more and wait for what is under way; whether all of it was finished."""
+    async def drain(self, hurry: asyncio.Event) -> bool:
+        """Accept nothing more and wait for what is under way, unless in a hurry; whether all of it was finished."""
         self.is_draining = True
-        try:
-            async with asyncio.timeout(self.settings.drain_seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        ends = [asyncio.ensure_future(event.wait()) for event in (self._idle, hurry)]
+        await asyncio.wait(ends, timeout=self.settings.drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        is_done = self._idle.is_set()
+        self.stop_workers()  # what is still under way is answered with 503
+        return is_done
 
-    def stop(self) -> None:
+    def stop_workers(self) -> None:
         for worker in self.workers:
             worker.kill()
-        if self._folder is not None:
-            self._folder.cleanup()
+
+    def stop(self) -> None:
+        self.stop_workers()
+        self.files.close()
 
 
-@contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except Overdue:
-        raise Failure(504, "the deadline passed before the translation was done; ask for less at a time") from None
-    except WorkerDied:
-        raise Failure(500, "the worker of this model ended; it is being restarted", RETRY_SECONDS) from None
+class Stream:
+    """An answer in parts, of which the first is there. It must be closed."""
+
+    def __init__(
+        self, first: dict[str, Any], rest: AsyncGenerator[dict[str, Any], None], deadline: float, metrics: Metrics
+    ) -> None:
+        self._first, self._rest, self._metrics = first, rest, metrics
+        self._is_done = False
+        self.deadline = deadline  # by the clock of the event loop
+
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        yield self._first
+        async for message in self._rest:
+            yield message
+        self._is_done = True
+
+    async def close(self) -> None:
+        if not self._is_done:
+            self._metrics.given_up.inc()
+        await self._rest.aclose()
+
+
+def _shutting_down() -> Failure:
+    return Failure(503, "the service is shutting down; try again elsewhere", RETRY_SECONDS)
+
+
+async def _next(messages: AsyncGenerator[T, None]) -> T:
+    return await anext(messages)
 
 
 async def _hang_up(request: Request) -> None:

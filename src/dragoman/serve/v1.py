@@ -1,14 +1,16 @@
 """The API under /v1: everything the search can do, one request at a time."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import DragomanError
-from dragoman.serve.pool import ModelWorker
+from dragoman.serve.pool import STREAM, ModelWorker
 from dragoman.serve.requests import check_size, identify, note_texts, service_of, spend
 from dragoman.serve.schema import (
     ERRORS,
@@ -20,7 +22,7 @@ from dragoman.serve.schema import (
     TranslateAnswer,
     TranslateRequest,
 )
-from dragoman.serve.service import Failure, Service
+from dragoman.serve.service import Failure, Service, Stream
 
 router = APIRouter(prefix="/v1", tags=["v1"], responses=ERRORS)
 
@@ -30,7 +32,7 @@ def _worker(service: Service, given: ModelRequest, text: str) -> ModelWorker:
     if given.model is not None:
         worker = service.worker_named(given.model)
         if worker is None:
-            raise Failure(400, f"model: there is no {given.model!r}; see /v1/models")
+            raise Failure(404, f"model: there is no {given.model!r}; see /v1/models")
         return worker
     source = given.source
     if source == "auto":
@@ -60,6 +62,8 @@ def _payload(service: Service, given: TranslateRequest, texts: list[str]) -> dic
         if count > service.settings.max_beam:
             raise Failure(400, f"{name}: {count} is more than {service.settings.max_beam}; ask for less")
     options |= {name: True for name in ("confidence", "token_scores") if getattr(given, name)}
+    if given.n_best > options.get("beam", given.n_best):
+        raise Failure(400, f"n_best: {given.n_best} is more than options.beam, {options['beam']}; widen the beam")
     if given.n_best > 1:
         options |= {"n_best": given.n_best, "beam": options.get("beam", max(given.n_best, 4))}
     prefixes = [given.prefix] if isinstance(given.prefix, str) else given.prefix
@@ -87,36 +91,48 @@ async def translate(request: Request, given: TranslateRequest) -> Any:
     prefixes = [given.prefix] if isinstance(given.prefix, str) else given.prefix or []
     characters = check_size(service, "text", texts) + check_size(service, "prefix", prefixes)
     worker, payload = _worker(service, given, texts[0]), _payload(service, given, texts)
+    if given.stream and (len(texts) > 1 or given.prefix or given.attention or given.n_best > 1):
+        raise Failure(400, "stream: is for one text; leave out prefix, attention and n_best")
     spend(request, caller, worker, characters)
     source, target = service.pair_of(worker)
     about = {"model": worker.settings.name, "source": source, "target": target}
     if given.stream:
-        if len(texts) > 1 or given.prefix or given.attention or given.n_best > 1:
-            raise Failure(400, "stream: is for one text; leave out prefix, attention and n_best")
-        return StreamingResponse(
-            _events(service, worker, {**payload, "text": texts[0]}, _seconds(service, given), about),
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-        )
+        payload["text"] = texts[0]
+        return _Events(await service.stream(request, worker, STREAM, payload, _seconds(service, given)), about)
     result = await service.ask(request, worker, "translate", payload, _seconds(service, given))
     note_texts(request, texts, result["translations"])
     return {**about, **result}
 
 
-async def _events(
-    service: Service, worker: ModelWorker, payload: dict[str, Any], seconds: float, about: dict[str, str]
-) -> AsyncIterator[str]:
-    """Server-sent events. When the client hangs up, the iterator is closed, and the worker told."""
-    try:
-        async for message in service.stream(worker, "stream", payload, seconds):
-            name = "part" if "part" in message else "result"
-            content = message["part"] if name == "part" else {**about, **message["result"]}
-            yield f"event: {name}\ndata: {json.dumps(content)}\n\n"
-    except (Failure, DragomanError) as error:
-        about_error: dict[str, Any] = {"error": str(error)}  # the status of the answer is long sent
-        if isinstance(error, Failure):
-            about_error |= {"status": error.status, "retry_seconds": error.retry_seconds}
-        yield f"event: error\ndata: {json.dumps(about_error)}\n\n"
+class _Events(StreamingResponse):
+    """Server-sent events. Whatever ends them, the worker is told, and their place in the queue is free."""
+
+    def __init__(self, stream: Stream, about: dict[str, str]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(self._events(stream, about), media_type="text/event-stream", headers=headers)
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout_at(self._stream.deadline):  # also for a client that does not read
+                await super().__call__(scope, receive, send)
+        except TimeoutError:
+            pass  # the connection is closed
+        finally:
+            await self._stream.close()
+
+    @staticmethod
+    async def _events(stream: Stream, about: dict[str, str]) -> AsyncIterator[str]:
+        try:
+            async for message in stream.messages():
+                name = "part" if "part" in message else "result"
+                content = message["part"] if name == "part" else {**about, **message["result"]}
+                yield f"event: {name}\ndata: {json.dumps(content)}\n\n"
+        except (Failure, DragomanError) as error:
+            about_error: dict[str, Any] = {"error": str(error)}  # the status of the answer is long sent
+            if isinstance(error, Failure):
+                about_error |= {"status": error.status, "retry_seconds": error.retry_seconds}
+            yield f"event: error\ndata: {json.dumps(about_error)}\n\n"
 
 
 @router.post("/score", response_model=ScoreAnswer)

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
@@ -24,7 +25,7 @@ from dragoman.errors import DragomanError
 from dragoman.serve import operations
 
 REQUESTS = 256  # at once; others wait for a thread
-GIVE_UP, STREAM, STATUS = "give up", "stream", "status"
+GIVE_UP, STREAM, STATUS, INTERNAL = "give up", "stream", "status", "internal"
 
 Send = Callable[[dict[str, Any]], None]
 
@@ -57,9 +58,10 @@ class Worker:
         except GivenUp:
             self._send({"id": number, "error": "given up", "kind": "GivenUp"})
         except DragomanError as error:
-            self._send({"id": number, "error": str(error), "kind": type(error).__name__})
+            self._send({"id": number, "error": str(error), "kind": _kind(error)})
         except Exception as error:  # a fault of ours: this request fails, the others go on
-            self._send({"id": number, "error": f"{type(error).__name__}: {error}", "kind": "internal"})
+            trace = traceback.format_tb(error.__traceback__)
+            self._send({"id": number, "error": type(error).__name__, "kind": INTERNAL, "trace": trace})
         finally:
             self._tickets.pop(number, None)
 
@@ -76,6 +78,11 @@ class Worker:
             if ticket.is_over:
                 raise GivenUp
             self._send({"id": number, "part": part})
+
+
+def _kind(error: DragomanError) -> str:
+    """Its class; of one that is defined elsewhere, the one that it is derived from."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == DragomanError.__module__)
 
 
 def _sender(out: BinaryIO) -> Send:
