@@ -38,11 +38,13 @@ triton: setup
 test-kernels: triton
 	PYTHONPATH=.venv/triton $(BIN)/python -m pytest -n 2 tests/unit/test_kernels.py tests/unit/test_decoding_kernels.py
 
-# What tests need of npm: transformers.js runs exports in Node, axe-core checks pages for accessibility.
-NODE_PACKAGES := @huggingface/transformers@4.3.1 axe-core@4.14.0
+# What tests need of npm: transformers.js runs exports in Node, axe-core checks pages for accessibility, and
+# translate is a client of the service.
+NODE_PACKAGES := @huggingface/transformers@4.3.1 axe-core@4.14.0 translate@3.1.0
+NODE_MODULES := .venv/node/node_modules
 
 node: setup
-	@test -d .venv/node/node_modules/@huggingface/transformers -a -d .venv/node/node_modules/axe-core \
+	@test -d $(NODE_MODULES)/@huggingface/transformers -a -d $(NODE_MODULES)/axe-core -a -d $(NODE_MODULES)/translate \
 	  || npm install --silent --ignore-scripts --no-save --prefix .venv/node $(NODE_PACKAGES)
 
 # On a machine with CUDA: kernels, the CUDA graph, compiled packed training, bf16 decoding, deterministic resume.
