@@ -22,6 +22,7 @@ KEY, LIMITED_KEY = "a-key-of-the-test-0123456789", "a-limited-key-0123456789abcd
 TIGHT = f"queue = {QUEUE}\nheader_seconds = 1.0\nbody_seconds = 1.0\nmax_body = 200_000\n"
 WIDE = f"""
 queue = 128
+log_text = true
 max_texts = 1000
 cors = ["https://a.example"]
 [[keys]]
@@ -94,6 +95,19 @@ def test_24_more_clients_than_room_are_refused_at_once(tight: RunningService) ->
     assert statistics.median(seconds_of(tight, 503)) < 0.1
     assert tight.memory(tight.process.pid) - memory < 50 << 20
     assert set(Load(tight, QUEUE, 0.5).statuses) == {200}, "the control: as many as there is room for"
+
+
+def test_24_a_stream_without_room_is_refused_as_any_other_request(tight: RunningService) -> None:
+    sockets = [tight.send("/v1/translate", slow_work(number)) for number in range(QUEUE)]
+    try:
+        wait_until(lambda: in_flight(tight) == QUEUE)
+        answer = tight.translate("a", stream=True)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    finally:
+        for sock in sockets:
+            sock.close()
+    wait_until(tight.is_idle)
+    assert tight.translate("a", stream=True).status_code == 200, "the control: there is room"
 
 
 @pytest.mark.slow
@@ -200,7 +214,7 @@ BROKEN = {
     "nested text": b'{"text": ' + b"[" * DEEP + b"]" * DEEP + b"}",
     "NaN alone": b"NaN",
 }
-WRONG = {  # the field, and a value
+WRONG: dict[str, list[Any]] = {  # the field, and a value
     "text": [1, None, {}, {"a": 1}, [[]], ["a", 1], True, [], "\ud800", ["a", "\udfff"]],
     "source": [1, "", "e", "e" * 100, "\ud800", "<script>", ["en"]],
     "target": [1, "", [], "xx\n", "\ud800"],
@@ -233,7 +247,7 @@ WRONG = {  # the field, and a value
     "options.bean": [4],
     "unknown": [1],
 }
-LIBRE_WRONG = {
+LIBRE_WRONG: dict[str, list[Any]] = {
     "q": [1, None, {}, [1], [[]], True, "", [], "\ud800", ["a", "\udfff"], "a\0b"],
     "source": [1, [], "\ud800", "xx"],
     "target": [1, "", None, [], "\ud800", "xx"],
@@ -565,7 +579,7 @@ CLOSED = [
     ("POST", "/v1/score"),
     ("POST", "/v1/inspect"),
 ]
-GOOD = {
+GOOD: dict[str, dict[str, Any]] = {
     "/translate": {"q": "a", "source": "en", "target": "de"},
     "/detect": {"q": "a"},
     "/v1/translate": {"text": "a"},
@@ -634,6 +648,8 @@ def test_35_no_key_is_in_logs_metrics_or_errors(wide: RunningService) -> None:
         assert LIMITED_KEY not in text
         assert guess not in text
     assert '"caller": "ann"' in wide.log, "the control: who it was is logged"
+    wide.translate("Zanzibar")
+    assert "Zanzibar" in wide.log, "and what it was, because log_text is on"
 
 
 # 36

@@ -46,7 +46,7 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
 
 
 KEY = '[[keys]]\nkey = "0123456789abcdef"\nname = "ann"\n'
-WRONG = {
+WRONG: dict[str, tuple[str | bytes, str]] = {
     "not TOML": ("port = ", "not valid TOML"),
     "not UTF-8": (b"\xff", "not valid TOML"),
     "twice": ("port = 1\nport = 2", "not valid TOML"),
