@@ -32,6 +32,10 @@ def wait_until(happens: Callable[[], object], seconds: float = PATIENCE) -> None
         time.sleep(0.02)
 
 
+def new_client(url: str) -> httpx.Client:
+    return httpx.Client(base_url=url, timeout=PATIENCE, verify=False)  # certificates take long to load
+
+
 class RunningService:
     """`dragoman serve` with these settings, on a free port of this machine."""
 
@@ -47,7 +51,7 @@ class RunningService:
         assert found, self.log
         self.host, self.port = found[1], int(found[2])
         self.url = f"http://{self.host}:{self.port}"
-        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE)
+        self.client = new_client(self.url)
 
     @property
     def log(self) -> str:

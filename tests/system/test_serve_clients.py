@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from deep_translator import LibreTranslator
 from deep_translator.exceptions import ServerException
 from libretranslate_aio import (
     AsyncLibreTranslate,
     BadRequestError,
-    ForbiddenError,
     LibreTranslate,
     LibreTranslateError,
     RateLimitError,
@@ -45,31 +45,25 @@ def suggestions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, suggestions: Path) -> Iterator[RunningService]:
-    """For everybody."""
+    """For those who have a key."""
     settings = f'max_characters = 500\nmax_file = 20_000\nmax_kept = 3_000\nsuggestions = "{suggestions}"\n'
-    with running(tmp_path_factory.mktemp("open"), settings) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """For those who have a key; neither suggestions nor files."""
-    with running(tmp_path_factory.mktemp("keyed"), "files = false\n" + KEYS) as service:
+    with running(tmp_path_factory.mktemp("keyed"), settings + KEYS) as service:
+        service.client.headers["x-api-key"] = KEY
         yield service
 
 
 # libretranslatepy
 
 
-def test_libretranslatepy(service: RunningService, keyed: RunningService) -> None:
-    for client in (LibreTranslateAPI(service.url), LibreTranslateAPI(keyed.url + "/", KEY)):
+def test_libretranslatepy(service: RunningService) -> None:
+    for client in (LibreTranslateAPI(service.url, KEY), LibreTranslateAPI(service.url + "/", KEY)):
         assert client.translate(ENGLISH, "en", "de", timeout=60) == GERMAN
         assert client.detect("Where is the railway station?", timeout=60)[0]["language"] == "en"
         assert client.detect("Wo ist hier der Bahnhof?", timeout=60)[0]["language"] == "de"
         assert client.languages(timeout=60) == LANGUAGES
     for key in (None, "a-wrong-key-0123456789"):
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-            LibreTranslateAPI(keyed.url, key).translate(ENGLISH, "en", "de", timeout=60)
+            LibreTranslateAPI(service.url, key).translate(ENGLISH, "en", "de", timeout=60)
         refused.value.close()
 
 
@@ -77,7 +71,7 @@ def test_libretranslatepy(service: RunningService, keyed: RunningService) -> Non
 
 
 def test_libretranslate_aio(service: RunningService, suggestions: Path, tmp_path: Path) -> None:
-    with LibreTranslate(service.url) as client:
+    with LibreTranslate(service.url, api_key=KEY) as client:
         found = client.translate(ENGLISH, "en", "de")
         assert (found.translated_text, found.detected_language, found.alternatives) == (GERMAN, None, None)
         found = client.translate([ENGLISH, "Good morning!"], "en", "de", alternatives=2)
@@ -91,10 +85,12 @@ def test_libretranslate_aio(service: RunningService, suggestions: Path, tmp_path
         assert 50 < found.detected_language.confidence <= 100
         assert client.translate(f"<p>{ENGLISH}</p>", "en", "de", format="html").translated_text == f"<p>{GERMAN}</p>"
         assert client.detect(ENGLISH)[0].language == "en"
-        assert [(each.code, each.name, each.targets) for each in client.languages()] == [("en", "English", ["de"])]
+        with pytest.raises(LibreTranslateError) as refused:
+            client.languages()  # it does not send its key; a key in a header is one way out
+        assert refused.value.status_code == 401
         assert client.health()
         settings = client.frontend_settings()
-        assert (settings.char_limit, settings.key_required, settings.suggestions) == (500, False, True)
+        assert (settings.char_limit, settings.key_required, settings.suggestions) == (500, True, True)
         assert (settings.language.source.code, settings.language.target.name) == ("en", "German")
         assert {".txt", ".html", ".docx"} <= set(settings.supported_files_format)
         assert client.suggest(ENGLISH, "Alt ist das Haus.", "en", "de")
@@ -106,32 +102,28 @@ def test_libretranslate_aio(service: RunningService, suggestions: Path, tmp_path
         with urllib.request.urlopen(url) as answer:
             assert answer.read().decode() == f"<p>{GERMAN}</p>"
             assert "attachment" in answer.headers["content-disposition"]
+    with httpx.Client(base_url=service.url, headers={"x-api-key": KEY}) as http:
+        client = LibreTranslate(client=http)
+        assert [(each.code, each.name, each.targets) for each in client.languages()] == [("en", "English", ["de"])]
         for wrong in ("xx", ""):
             with pytest.raises(BadRequestError):
                 client.translate(ENGLISH, "en", wrong)
 
 
-def test_libretranslate_aio_with_a_key(keyed: RunningService, tmp_path: Path) -> None:
+def test_libretranslate_aio_with_other_keys(service: RunningService) -> None:
     async def ask() -> tuple[Any, ...]:
-        async with AsyncLibreTranslate(keyed.url, api_key=KEY) as client:
+        async with AsyncLibreTranslate(service.url, api_key=KEY) as client:
             translation, detections = await asyncio.gather(
                 client.translate(ENGLISH, "en", "de"), client.detect(ENGLISH)
             )
             return translation.translated_text, detections[0].language, await client.health()
 
     assert asyncio.run(ask()) == (GERMAN, "en", True)
-    with LibreTranslate(keyed.url, api_key=KEY) as client:
-        assert client.frontend_settings().key_required
-        (tmp_path / "a.txt").write_text(ENGLISH)
-        with pytest.raises(ForbiddenError, match=r"Files translation are disabled on this server\."):
-            client.translate_file(tmp_path / "a.txt", "en", "de")
-        with pytest.raises(ForbiddenError, match=r"Suggestions are disabled on this server\."):
-            client.suggest("a", "b", "en", "de")
-    with LibreTranslate(keyed.url, api_key=LIMITED_KEY) as client:
+    with LibreTranslate(service.url, api_key=LIMITED_KEY) as client:
         assert client.translate(ENGLISH, "en", "de").translated_text == GERMAN
         with pytest.raises(RateLimitError):
             client.translate(ENGLISH, "en", "de")
-    with LibreTranslate(keyed.url, api_key="a-wrong-key-0123456789") as client:
+    with LibreTranslate(service.url, api_key="a-wrong-key-0123456789") as client:
         with pytest.raises(LibreTranslateError) as refused:
             client.translate(ENGLISH, "en", "de")
         assert refused.value.status_code == 401
@@ -140,15 +132,15 @@ def test_libretranslate_aio_with_a_key(keyed: RunningService, tmp_path: Path) ->
 # deep-translator, which sends everything in the query
 
 
-def test_deep_translator(service: RunningService, keyed: RunningService, tmp_path: Path) -> None:
-    client = LibreTranslator("en", "de", api_key=KEY, custom_url=keyed.url + "/")
+def test_deep_translator(service: RunningService, tmp_path: Path) -> None:
+    client = LibreTranslator("en", "de", api_key=KEY, custom_url=service.url + "/")
     assert client.translate(ENGLISH) == GERMAN
     assert client.translate_batch([ENGLISH, "Good morning!"]) == [GERMAN, "Guten Morgen!"]
     (tmp_path / "a.txt").write_text(ENGLISH)
     assert client.translate_file(str(tmp_path / "a.txt")) == GERMAN
-    assert LibreTranslator("auto", "German", api_key="any", custom_url=service.url + "/").translate(ENGLISH) == GERMAN
+    assert LibreTranslator("auto", "German", api_key=KEY, custom_url=service.url + "/").translate(ENGLISH) == GERMAN
     with pytest.raises(ServerException):
-        LibreTranslator("en", "de", api_key="wrong", custom_url=keyed.url + "/").translate(ENGLISH)
+        LibreTranslator("en", "de", api_key="wrong", custom_url=service.url + "/").translate(ENGLISH)
 
 
 # translate, of npm
@@ -164,12 +156,12 @@ console.log(JSON.stringify(found));
 
 
 @pytest.mark.skipif(not HAS_NODE, reason="npm's translate is not here: make node")
-def test_translate_of_npm(keyed: RunningService) -> None:
+def test_translate_of_npm(service: RunningService) -> None:
     program = NODE / "client.mjs"  # beside node_modules, where Node looks for packages
     program.write_text(PROGRAM)
 
     def run(key: str) -> Any:
-        command = ["node", str(program), keyed.url, key, ENGLISH, "Good morning!"]
+        command = ["node", str(program), service.url, key, ENGLISH, "Good morning!"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
         return json.loads(done.stdout)
 

@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving import LINES, PATIENCE, RunningService, receive_all, running, slow_work, wait_until
+from tests.serving import LINES, PATIENCE, RunningService, new_client, receive_all, running, slow_work, wait_until
 
 QUEUE = 4
 KEY, LIMITED_KEY = "a-key-of-the-test-0123456789", "a-limited-key-0123456789abcd"
-TIGHT = f"queue = {QUEUE}\nheader_seconds = 1.0\nbody_seconds = 1.0\nmax_body = 200_000\n"
+TIGHT = f"files = false\nqueue = {QUEUE}\nheader_seconds = 1.0\nbody_seconds = 1.0\nmax_body = 200_000\n"
 WIDE = f"""
 queue = 128
 log_text = true
@@ -52,7 +52,8 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
 
 
 def plain_client(service: RunningService) -> httpx.Client:
-    return httpx.Client(base_url=service.url, timeout=PATIENCE)
+    """Without a key."""
+    return new_client(service.url)
 
 
 # 24
@@ -63,7 +64,7 @@ class Load:
 
     def __init__(self, service: RunningService, clients: int, seconds: float) -> None:
         self.statuses, self.refusals = Counter[int](), list[httpx.Response]()
-        self._service, self._end = service, time.monotonic() + seconds
+        self._service, self._seconds, self._together = service, seconds, threading.Barrier(clients)
         threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(clients)]
         for thread in threads:
             thread.start()
@@ -73,12 +74,14 @@ class Load:
 
     def _ask(self, number: int) -> None:
         with plain_client(self._service) as client:
-            while time.monotonic() < self._end:
+            self._together.wait(PATIENCE)
+            end = time.monotonic() + self._seconds
+            while time.monotonic() < end:
                 answer = client.post("/v1/translate", json={"text": LINES[number % len(LINES)], "options": {"beam": 1}})
                 self.statuses[answer.status_code] += 1
                 if answer.status_code == 503:
                     self.refusals.append(answer)
-                    time.sleep(min(float(answer.headers["retry-after"]), max(0.0, self._end - time.monotonic())))
+                    time.sleep(min(float(answer.headers["retry-after"]), max(0.0, end - time.monotonic())))
                 number += 7
 
 
@@ -88,13 +91,13 @@ def seconds_of(service: RunningService, status: int) -> list[float]:
 
 def test_24_more_clients_than_room_are_refused_at_once(tight: RunningService) -> None:
     memory = tight.memory(tight.process.pid)
-    load = Load(tight, 10 * QUEUE, 1.5)
+    load = Load(tight, 10 * QUEUE, 0.8)
     assert set(load.statuses) == {200, 503}
     assert {answer.headers["retry-after"] for answer in load.refusals} == {"1"}
     assert {answer.text for answer in load.refusals} == {'{"error":"too much to do; try again soon"}'}
     assert statistics.median(seconds_of(tight, 503)) < 0.1
     assert tight.memory(tight.process.pid) - memory < 50 << 20
-    assert set(Load(tight, QUEUE, 0.5).statuses) == {200}, "the control: as many as there is room for"
+    assert set(Load(tight, QUEUE, 0.3).statuses) == {200}, "the control: as many as there is room for"
 
 
 def test_24_a_stream_without_room_is_refused_as_any_other_request(tight: RunningService) -> None:
@@ -181,7 +184,7 @@ def test_26_a_client_that_hangs_up_in_a_stream_frees_its_slot(wide: RunningServi
 
 
 def test_27_a_deadline_ends_slow_work_and_does_not_change_its_mates(wide: RunningService) -> None:
-    texts = LINES[:8]
+    texts = LINES[:3]
     how = {"options": slow_work()["options"]}  # so that they are searched together
     expected = wide.translate(texts, options={**how["options"], "min_length": 0}).json()
     slow = {**slow_work(), "seconds": 1}
@@ -252,7 +255,7 @@ LIBRE_WRONG: dict[str, list[Any]] = {
     "source": [1, [], "\ud800", "xx"],
     "target": [1, "", None, [], "\ud800", "xx"],
     "format": [1, "", "xml", "\ud800"],
-    "alternatives": [-1, 11, 1.5, [1], {}, "x", "9" * 5000, float("nan"), 2**70],
+    "alternatives": [-1, 11, 1.5, [1], {}, "x", "9" * 5000, 2**70],
 }
 
 
@@ -319,6 +322,10 @@ def test_28_odd_forms_queries_and_methods_are_refused(tight: RunningService) -> 
             answer = tight.client.request(method, route)
             assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
     assert tight.client.request("GET", "/health", content=b"a body").json() == {"status": "ok"}
+    off = tight.post("/suggest", {"q": "a", "s": "b", "source": "en", "target": "de"})
+    assert (off.status_code, off.json()) == (403, {"error": "Suggestions are disabled on this server."})
+    off = tight.client.post("/translate_file", files={"file": ("a.txt", b"a")})
+    assert (off.status_code, off.json()) == (403, {"error": "Files translation are disabled on this server."})
     assert tight.client.get("/download_file/" + "a" * 5_000).status_code == 404
     assert form(b"q=Good+morning!&source=en&target=de").json() == {"translatedText": "Guten Morgen!"}, "the control"
     assert all("internal" not in event["event"] for event in tight.events)
@@ -424,8 +431,12 @@ def test_29_headers_without_end_are_cut_off(tight: RunningService, begin: bytes)
 
 
 def accepted(service: RunningService, count: int, work: dict[str, Any]) -> list[Any]:
+    def ask() -> httpx.Response:
+        with plain_client(service) as client:
+            return client.post("/v1/translate", json=work)
+
     pool = ThreadPoolExecutor(count)
-    asked = [pool.submit(httpx.post, f"{service.url}/v1/translate", json=work, timeout=PATIENCE) for _ in range(count)]
+    asked = [pool.submit(ask) for _ in range(count)]
     wait_until(lambda: service.metrics()["dragoman_requests_in_flight"] == count)
     pool.shutdown(wait=False)
     return asked
@@ -433,7 +444,7 @@ def accepted(service: RunningService, count: int, work: dict[str, Any]) -> list[
 
 def test_30_sigterm_under_load_finishes_what_was_accepted(tmp_path: Path) -> None:
     with running(tmp_path, "drain_seconds = 100\nseconds = 100\n") as service:
-        asked = accepted(service, 4, {"text": LINES[:12], "options": {"beam": 8}})
+        asked = accepted(service, 3, {"text": LINES[:8], "options": {"beam": 8}})
         service.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "draining" in service.log)
         ready = service.client.get("/ready")
@@ -444,12 +455,13 @@ def test_30_sigterm_under_load_finishes_what_was_accepted(tmp_path: Path) -> Non
             refused = service.post("/v1/translate", content)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert not all(each.done() for each in asked)
-        assert [len(each.result().json()["translations"]) for each in asked] == [12] * 4
+        assert [len(each.result().json()["translations"]) for each in asked] == [8] * 3
         assert service.process.wait(PATIENCE) == 0
         assert [event["all_finished"] for event in service.events if event["event"] == "ended"] == [True]
 
 
-@pytest.mark.parametrize("how", ["limit", pytest.param("second signal", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["limit", "second signal"])
 def test_30_the_control_too_little_time(tmp_path: Path, how: str) -> None:
     """What is not finished by then is cut off, and the exit code says so."""
     with running(tmp_path, f"drain_seconds = {0.2 if how == 'limit' else 100}\n") as service:
@@ -649,7 +661,7 @@ def test_35_no_key_is_in_logs_metrics_or_errors(wide: RunningService) -> None:
         assert guess not in text
     assert '"caller": "ann"' in wide.log, "the control: who it was is logged"
     wide.translate("Zanzibar")
-    assert "Zanzibar" in wide.log, "and what it was, because log_text is on"
+    wait_until(lambda: "Zanzibar" in wide.log)  # what it was, because log_text is on
 
 
 # 36
@@ -679,7 +691,7 @@ def test_36_no_name_leads_out_of_a_folder(tight: RunningService) -> None:
 
 def test_36_markup_is_inert(tight: RunningService) -> None:
     script = "<script>alert(1)</script>"
-    answer = tight.translate(f"Say {script} now.", alignment=True, attention=True, options={"protect": ["tags"]})
+    answer = tight.translate(f"Say {script} now.", alignment=True)
     assert answer.headers["content-type"] == "application/json"
     assert script in answer.json()["translations"][0]["source"]
     page = tight.post("/v1/inspect", {"text": f"Say {script} </script> <img src=x onerror=alert(1)>"})

@@ -91,7 +91,8 @@ def _texts(given: dict[str, Any]) -> tuple[list[str], bool]:
 
 
 def _count(given: dict[str, Any], name: str) -> int:
-    value = given.get(name) or 0
+    value = given.get(name)
+    value = 0 if value is None or value == "" else value
     try:
         count = int(value) if isinstance(value, (int, str)) else -1
     except ValueError:
