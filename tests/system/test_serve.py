@@ -137,6 +137,12 @@ def test_alignment_tells_which_characters_belong_together(service: RunningServic
     assert all(covered), "no word is cut in two"
 
 
+@pytest.mark.slow
+def test_a_text_that_is_too_long_has_no_alignment(service: RunningService) -> None:
+    both = records(service.translate(["house " * 1_500, HOUSE], alignment=True, options={"beam": 1}))
+    assert [bool(each["alignment"]) for each in both] == [False, True]
+
+
 def test_attention_comes_with_its_tokens(service: RunningService) -> None:
     (found,) = records(service.translate(HOUSE, attention=True))
     assert "".join(found["source_tokens"]).replace("▁", " ").strip().startswith(HOUSE[:-1])

@@ -1,5 +1,6 @@
 """Faults, bad input and load against a running service. Each protection is switched off once, and is missed."""
 
+import http.client
 import json
 import os
 import signal
@@ -569,6 +570,17 @@ def test_34_what_would_take_too_much_is_refused_before_it_does(tight: RunningSer
         assert tight.memory(process) - memory < 60 << 20
 
 
+def test_34_a_client_that_reads_late_learns_why_its_body_was_refused(tight: RunningService) -> None:
+    statuses = []
+    for _ in range(5):
+        connection = http.client.HTTPConnection(tight.host, tight.port, timeout=PATIENCE)
+        connection.request("POST", "/translate", body=b"x" * 20_000_000)  # all of it, before it reads
+        statuses.append(connection.getresponse().status)
+        connection.close()
+    assert statuses == [413] * 5
+    assert tight.memory(tight.process.pid) < 500 << 20
+
+
 def test_34_the_control_limits_are_settings(wide: RunningService, tight: RunningService) -> None:
     texts = [""] * 300
     assert tight.translate(texts).status_code == 400
@@ -694,7 +706,7 @@ def test_36_markup_is_inert(tight: RunningService) -> None:
     answer = tight.translate(f"Say {script} now.", alignment=True)
     assert answer.headers["content-type"] == "application/json"
     assert script in answer.json()["translations"][0]["source"]
-    page = tight.post("/v1/inspect", {"text": f"Say {script} </script> <img src=x onerror=alert(1)>"})
+    page = tight.post("/v1/inspect", {"text": f"{script} <img src=x onerror=alert(1)>"})
     assert page.status_code == 200
     assert script not in page.text
     assert "<img src=x" not in page.text

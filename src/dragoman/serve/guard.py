@@ -8,6 +8,8 @@ import json
 import logging
 import time
 import traceback
+from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -49,11 +51,11 @@ class Guard:
             await self._app(scope, _replay(body, receive), answer.send)
         except _Refuse as refused:
             self._metrics.refused.labels("body").inc()
-            await _error(answer.send, refused.status, refused.message)
+            await _error(answer.send, refused.status, refused.message, self._rest(receive, refused.status))
         except Exception as error:
             log.error("internal error", exc_info=error)
             if not answer.has_begun:
-                await _error(answer.send, 500, "internal error; see the log of the service")
+                await _error(answer.send, 500, "internal error; see the log of the service", self._rest(receive, 500))
         finally:
             self._held -= sum(map(len, parts))
             self._note(scope, answer.status, time.monotonic() - start)
@@ -85,6 +87,14 @@ class Guard:
                         return b"".join(parts)
         except TimeoutError:
             raise _Refuse(408, f"the body took longer than {self._settings.body_seconds:g} s; send it faster") from None
+
+    async def _rest(self, receive: Receive, status: int) -> None:
+        """Read what is left of a body that is too large: many clients read the answer only when they have sent it."""
+        if status == 413:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.body_seconds):
+                    while (await receive()).get("more_body"):
+                        pass
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         """Count and log the answer. Neither has texts, queries or keys."""
@@ -128,7 +138,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-async def _error(send: Send, status: int, message: str) -> None:
+async def _error(send: Send, status: int, message: str, rest: Awaitable[None]) -> None:
+    """Answer; then wait for `rest` before the connection is closed."""
     body = json.dumps({"error": message}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status in (408, 413, 503):  # the rest of the body may still come: not as the next request
@@ -136,7 +147,9 @@ async def _error(send: Send, status: int, message: str) -> None:
     if status == 503:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await rest
+    await send({"type": "http.response.body", "body": b""})
 
 
 class JsonLines(logging.Formatter):

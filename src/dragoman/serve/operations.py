@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import DecodeConfig
+from dragoman.decode.continuous import GivenUp, current_ticket
 from dragoman.decode.terms import Glossary
 from dragoman.decode.translation import Translation
 from dragoman.decode.translator import Translator, windows
@@ -14,7 +15,7 @@ from dragoman.documents.formats import parse_document
 from dragoman.errors import ConfigError
 from dragoman.files import write_file
 
-MOST_SCORED = 1_000  # pieces of a text
+MOST_PIECES = 1_000  # of a text to be scored or aligned: the work grows with the square, and is not interrupted
 Payload = Mapping[str, Any]
 Record = dict[str, Any]
 
@@ -46,15 +47,28 @@ def translate(translator: Translator, payload: Payload) -> Record:
 def _records(translator: Translator, payload: Payload, found: list[Translation]) -> list[Record]:
     records = [each.to_dict() for each in found]
     if payload.get("alignment"):
+        if current_ticket().is_over:
+            raise GivenUp
         for record, links in zip(records, _alignments(translator, found), strict=True):
             record["alignment"] = links
     return records
 
 
 def _alignments(translator: Translator, found: list[Translation]) -> list[list[list[int]]]:
-    """For each text: [start, end] of the source and [start, end] of the translation of what belongs together."""
-    aligned = translator.align_if_possible([each.source for each in found], [each.text for each in found])
-    return [[[*source, *target] for source, target in each.linked_spans] for each in aligned]
+    """For each text: [start, end] of the source and [start, end] of the translation of what belongs together.
+
+    Nothing for texts that are too long.
+    """
+    links: list[list[list[int]]] = [[] for _ in found]
+    sides = [[each.source for each in found], [each.text for each in found]]
+    tokenizers = (translator.tokenizers.source, translator.tokenizers.target)
+    lengths = [map(len, own.encode_batch(side)) for own, side in zip(tokenizers, sides, strict=True)]
+    numbers = [number for number, pair in enumerate(zip(*lengths, strict=True)) if max(pair) <= MOST_PIECES]
+    for number, each in zip(
+        numbers, translator.align_if_possible(*([side[number] for number in numbers] for side in sides)), strict=True
+    ):
+        links[number] = [[*source, *target] for source, target in each.linked_spans]
+    return links
 
 
 def paragraphs(translator: Translator, payload: Payload) -> Record:
@@ -105,8 +119,8 @@ def stream(translator: Translator, payload: Payload) -> Generator[str, None, Rec
 def score(translator: Translator, payload: Payload) -> Record:
     for name, tokenizer in (("sources", translator.tokenizers.source), ("targets", translator.tokenizers.target)):
         longest = max(map(len, tokenizer.encode_batch([str(text) for text in payload[name]])), default=0)
-        if longest > MOST_SCORED:  # the work grows with its square, and cannot be interrupted
-            raise ConfigError(f"{name}: one has {longest:,} pieces, at most {MOST_SCORED:,} are possible; split it")
+        if longest > MOST_PIECES:
+            raise ConfigError(f"{name}: one has {longest:,} pieces, at most {MOST_PIECES:,} are possible; split it")
     return {"scores": translator.score(list(payload["sources"]), list(payload["targets"]))}
 
 
