@@ -13,7 +13,17 @@ import dragoman
 from dragoman.config import DecodeConfig
 from dragoman.decode.batches import Job, Outcome, Special, Start, search_batch
 from dragoman.decode.constraints import Choice
-from dragoman.decode.continuous import ContinuousSearch, Engine, GivenUp, Kind, Ticket, serving, unless_over
+from dragoman.decode.continuous import (
+    _UNLIMITED,
+    ContinuousSearch,
+    Engine,
+    GivenUp,
+    Kind,
+    Ticket,
+    current_ticket,
+    serving,
+    unless_over,
+)
 from dragoman.decode.engines.cpu import CpuEngine
 from dragoman.decode.search import search_with_joins
 from dragoman.decode.translator import Translator
@@ -28,7 +38,7 @@ OPTIONS = [
     DecodeConfig(beam=2, batch_size=4, length_penalty=1.0),
 ]
 GREEDY, BEAM, _ = OPTIONS
-SECONDS = 60  # for anything that must happen, however busy the machine
+SECONDS = 30  # for anything that must happen, however busy the machine
 
 
 def engine(start: Start, size: int = 3, can_join: bool = True, special: Special = SPECIAL) -> Engine:
@@ -44,7 +54,8 @@ def alone(jobs: Sequence[Job], options: DecodeConfig, start: Start = Joinable, s
 
 
 def found(search: ContinuousSearch, jobs: Sequence[Job], options: DecodeConfig) -> list[Outcome]:
-    outcomes = dict(search.search(jobs, options))
+    with serving(Ticket(SECONDS)) if current_ticket() is _UNLIMITED else nullcontext():  # rather than hang
+        outcomes = dict(search.search(jobs, options))
     return [outcomes[number] for number in range(len(jobs))]
 
 
