@@ -244,12 +244,12 @@ def test_stream_ends_with_the_alignment(service: Service) -> None:
 
 def test_error_within_a_stream_says_when_to_try_again() -> None:
     class Busy:
-        async def stream(self, *_: Any) -> Any:
+        async def messages(self) -> Any:
             for each in ["too much to do"]:
                 raise Failure(503, each, 7)
             yield
 
-    events = v1._events(Busy(), None, {}, 1.0, {})  # type: ignore[arg-type]
+    events = v1._Events._events(Busy(), {})  # type: ignore[arg-type]
     with pytest.raises(StopIteration) as first:
         events.__anext__().__await__().__next__()  # nothing waits, and playwright has the event loop
     name, data = first.value.value.rstrip().split("\n")
