@@ -58,6 +58,7 @@ def test_what_is_refused_costs_nothing(clock: Clock) -> None:
     own = Access(ServeSettings(), [BOB], clock)
     assert spend(own, BOB, 100) is None
     assert [spend(own, BOB, 50) for _ in range(5)] == [30] * 5
+    assert spend(own, BOB, 0) is None, "the second of its two requests"
     clock.now += 30
     assert spend(own, BOB, 50) is None
 
