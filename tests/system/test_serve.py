@@ -327,6 +327,7 @@ def test_logs_are_lines_of_json_without_texts(service: RunningService) -> None:
     assert (last["method"], last["status"], last["caller"]) == ("POST", 400, "127.0.0.1")
 
 
+@pytest.mark.slow
 def test_a_new_model_is_loaded_without_a_failed_request(service: RunningService, model: Path) -> None:
     """Must be the last one: it changes the model."""
     (old,) = service.workers

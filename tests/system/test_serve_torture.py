@@ -701,6 +701,7 @@ def test_36_no_name_leads_out_of_a_folder(tight: RunningService) -> None:
     assert tight.translate("a", model="en-de").status_code == 200, "the control"
 
 
+@pytest.mark.slow  # the inspector takes some seconds
 def test_36_markup_is_inert(tight: RunningService) -> None:
     script = "<script>alert(1)</script>"
     answer = tight.translate(f"Say {script} now.", alignment=True)

@@ -124,7 +124,7 @@ def test_the_control_a_model_that_sees_its_neighbours_answers_differently() -> N
     assert any(result != expected for result in as_others_ask(searching(Nosy), requests))
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "int8"])
 def test_others_do_not_change_a_bit_in_the_cpu_engine(precision: str) -> None:
     model = random_model(5)
     start, special = CpuEngine(model.config, named_arrays(model), precision).start, Special(**SMALL)
