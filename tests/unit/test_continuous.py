@@ -1,5 +1,6 @@
 """Sentences of many callers in one search: each gets what a search of its own finds, whatever the others do."""
 
+import gc
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from dragoman.decode.continuous import (
     GivenUp,
     Kind,
     Ticket,
+    _Sentence,
     current_ticket,
     serving,
     unless_over,
@@ -112,6 +114,16 @@ def test_others_change_nothing(threads: int, can_join: bool) -> None:
         assert result == alone(jobs, options) or (result is None and isinstance(ticket, Impatient))
     assert None in results
     assert (search.running, search.waiting) == (0, 0)
+
+
+def test_sentences_that_are_done_are_forgotten_while_the_search_goes_on() -> None:
+    """Under steady load a search never ends."""
+    jobs, alive = JOBS * 20, list[int]()
+    for number, _ in enumerate(searching(Joinable).search(jobs, GREEDY), start=1):
+        if number % 10 == 0:
+            alive.append(sum(isinstance(each, _Sentence) for each in gc.get_objects()) + number)
+    assert len(alive) >= 10
+    assert max(alive) <= len(jobs) + 10, "those that are left, and those done but not yet read"
 
 
 def test_the_control_a_model_that_sees_its_neighbours_answers_differently() -> None:

@@ -4,6 +4,7 @@ A caller waits for its own sentences only. Equal options are searched together; 
 Nothing that others ask for changes a result. Knows nothing of text or of who is calling.
 """
 
+import itertools
 import math
 import sys
 import threading
@@ -205,15 +206,14 @@ class ContinuousSearch:
         return taken
 
     def _search(self, engine: Engine, kind: Kind, sentences: list[_Sentence], *, alone: bool = False) -> None:
-        pending = set(range(len(sentences)))
+        pending = dict(enumerate(sentences))  # those that are done are forgotten: a search may never end
         search = self._joining if engine.can_join and not alone else self._together
         try:
             with engine.context():
-                for place, outcome in search(engine, kind, sentences, pending):
-                    pending.remove(place)
-                    self._done(sentences[place], outcome)
+                for place, outcome in search(engine, kind, pending):
+                    self._done(pending.pop(place), outcome)
         except Exception as error:  # of one sentence, which must not take the others with it
-            rest = [sentences[place] for place in sorted(pending)]
+            rest = list(pending.values())
             if len(rest) > 1:
                 for sentence in rest:
                     if sentence.ticket.is_over:
@@ -229,39 +229,39 @@ class ContinuousSearch:
             self.running -= 1
         sentence.answer(outcome)
 
-    def _together(
-        self, engine: Engine, kind: Kind, sentences: list[_Sentence], pending: set[int]
-    ) -> Iterator[tuple[int, Outcome]]:
+    def _together(self, engine: Engine, kind: Kind, pending: dict[int, _Sentence]) -> Iterator[tuple[int, Outcome]]:
         """Sentences that start together, without others."""
-        jobs = [sentence.job for sentence in sentences]
+        jobs = [sentence.job for sentence in pending.values()]
         yield from enumerate(search_batch(engine.start, jobs, kind.options, engine.special, engine.device))
 
     def _joining(
-        self, engine: Engine, kind: Kind, sentences: list[_Sentence], pending: set[int]
+        self, engine: Engine, kind: Kind, pending: dict[int, _Sentence]
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Sentences, and others that join; these are added to both arguments."""
-        decoding: JoinableDecoding = engine.start([sentence.job.source for sentence in sentences])  # type: ignore[assignment]
-        constrained = Constrained(decoding, [sentence.job.rules for sentence in sentences])
+        """Sentences, and others that join; these are added to `pending`."""
+        jobs = [sentence.job for sentence in pending.values()]
+        decoding: JoinableDecoding = engine.start([job.source for job in jobs])  # type: ignore[assignment]
+        constrained = Constrained(decoding, [job.rules for job in jobs])
         searched: Decoding = constrained if kind.is_constrained else decoding
+        numbers = itertools.count(len(jobs))
+
+        def room() -> int:
+            return TOKENS - sum(len(sentence.job.source) for sentence in pending.values())
 
         def join(others: int) -> list[int]:
-            tokens = TOKENS - sum(len(sentences[place].job.source) for place in pending)
-            new = self._take(kind, engine.size - others, tokens) if self._may_join(kind, others, tokens) else []
-            pending.update(range(len(sentences), len(sentences) + len(new)))
-            sentences.extend(new)
+            new = self._take(kind, engine.size - others, room()) if self._may_join(kind, others, room()) else []
+            pending.update({number: sentence for sentence, number in zip(new, numbers, strict=False)})
             if new:
                 decoding.join([sentence.job.source for sentence in new])
                 constrained.join([sentence.job.rules for sentence in new] if kind.is_constrained else [])
             return [sentence.job.limit for sentence in new]
 
         def traffic(sentence_B: Array) -> Array | None:
-            left = [sentences[place].ticket.is_over for place in sentence_B.tolist()]
-            tokens = TOKENS - sum(len(sentences[place].job.source) for place in pending)
-            if any(left) or (len(left) < engine.size and self._may_join(kind, len(left), tokens)):
+            left = [pending[place].ticket.is_over for place in sentence_B.tolist()]
+            if any(left) or (len(left) < engine.size and self._may_join(kind, len(left), room())):
                 return np.array(left)
             return None
 
-        limits = [sentence.job.limit for sentence in sentences]
+        limits = [job.limit for job in jobs]
         yield from search_with_joins(searched, limits, kind.options, join, traffic, **engine.special._asdict())
 
     def _may_join(self, kind: Kind, others: int, tokens: int) -> bool:
