@@ -121,7 +121,7 @@ def test_sentences_that_are_done_are_forgotten_while_the_search_goes_on() -> Non
     jobs, alive = JOBS * 20, list[int]()
     for number, _ in enumerate(searching(Joinable).search(jobs, GREEDY), start=1):
         if number % 10 == 0:
-            alive.append(sum(isinstance(each, _Sentence) for each in gc.get_objects()) + number)
+            alive.append(sum(type(each) is _Sentence for each in gc.get_objects()) + number)
     assert len(alive) >= 10
     assert max(alive) <= len(jobs) + 10, "those that are left, and those done but not yet read"
 
