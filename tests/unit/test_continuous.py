@@ -118,15 +118,12 @@ def test_others_change_nothing(threads: int, can_join: bool) -> None:
 
 def test_sentences_that_are_done_are_forgotten_while_the_search_goes_on() -> None:
     """Under steady load a search never ends."""
-
-    def alive() -> int:
-        gc.collect()
-        return sum(type(each) is _Sentence for each in gc.get_objects())
-
-    jobs, found, before = JOBS * 20, list[int](), alive()
-    for number, _ in enumerate(searching(Joinable).search(jobs, GREEDY), start=1):
-        if number % 20 == 0:
-            found.append(alive() - before + number)
+    jobs, ticket, found = JOBS * 20, Ticket(SECONDS), list[int]()
+    with serving(ticket):
+        for number, _ in enumerate(searching(Joinable).search(jobs, GREEDY), start=1):
+            if number % 20 == 0:
+                own = [each for each in gc.get_objects() if type(each) is _Sentence and each.ticket is ticket]
+                found.append(len(own) + number)
     assert len(found) >= 10
     assert max(found) <= len(jobs) + 10, "those that are left, and those done but not yet read"
 
