@@ -1,8 +1,8 @@
 """Sentences of many callers in one search: each gets what a search of its own finds, whatever the others do."""
 
-import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -12,6 +12,7 @@ import pytest
 
 import dragoman
 from dragoman.config import DecodeConfig
+from dragoman.decode import continuous
 from dragoman.decode.batches import Job, Outcome, Special, Start, search_batch
 from dragoman.decode.constraints import Choice
 from dragoman.decode.continuous import (
@@ -21,7 +22,6 @@ from dragoman.decode.continuous import (
     GivenUp,
     Kind,
     Ticket,
-    _Sentence,
     current_ticket,
     serving,
     unless_over,
@@ -116,15 +116,19 @@ def test_others_change_nothing(threads: int, can_join: bool) -> None:
     assert (search.running, search.waiting) == (0, 0)
 
 
-def test_sentences_that_are_done_are_forgotten_while_the_search_goes_on() -> None:
+def test_sentences_that_are_done_are_forgotten_while_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under steady load a search never ends."""
-    jobs, ticket, found = JOBS * 20, Ticket(SECONDS), list[int]()
-    with serving(ticket):
+    alive, found, jobs = weakref.WeakSet[Any](), list[int](), JOBS * 20
+
+    class Watched(continuous._Sentence):
+        def __post_init__(self) -> None:
+            alive.add(self)
+
+    monkeypatch.setattr(continuous, "_Sentence", Watched)
+    with serving(Ticket(SECONDS)):
         for number, _ in enumerate(searching(Joinable).search(jobs, GREEDY), start=1):
-            if number % 20 == 0:
-                own = [each for each in gc.get_objects() if type(each) is _Sentence and each.ticket is ticket]
-                found.append(len(own) + number)
-    assert len(found) >= 10
+            found.append(len(alive) + number)
+    assert len(found) == len(jobs)
     assert max(found) <= len(jobs) + 10, "those that are left, and those done but not yet read"
 
 
