@@ -118,17 +118,19 @@ def test_others_change_nothing(threads: int, can_join: bool) -> None:
 
 def test_sentences_that_are_done_are_forgotten_while_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under steady load a search never ends."""
-    alive, found, jobs = weakref.WeakSet[Any](), list[int](), JOBS * 20
+    alive, watched, found, jobs = weakref.WeakSet[Any](), list[int](), list[int](), JOBS * 20
 
     class Watched(continuous._Sentence):
-        def __post_init__(self) -> None:
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
             alive.add(self)
+            watched.append(1)
 
     monkeypatch.setattr(continuous, "_Sentence", Watched)
     with serving(Ticket(SECONDS)):
         for number, _ in enumerate(searching(Joinable).search(jobs, GREEDY), start=1):
             found.append(len(alive) + number)
-    assert len(found) == len(jobs)
+    assert len(watched) == len(jobs), "the control"
     assert max(found) <= len(jobs) + 10, "those that are left, and those done but not yet read"
 
 
