@@ -39,38 +39,19 @@ class _Kept(FunctionCache):
         with suppress(OSError):
             super().save_overload(signature, compiled)
 
-    def load_overload(self, signature, context):
-        _load_helpers()
-        return super().load_overload(signature, context)
-
-
-_helpers: list[Any] = []  # each after those that it calls
-
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile when first called, keep the result on disk where that is possible, and run without the GIL."""
-    compiled: Any = njit(nogil=True, fastmath=FAST_MATH, error_model="numpy")(function)
+    """Compile when first called, keep the result on disk where that is possible, and run without the GIL.
+
+    What a loop calls becomes part of it. Otherwise several loops would bring a copy of the same function, each
+    optimised with its caller, and the linker would take the first one that it sees: the order of sums, and so the last
+    digits, would depend on which loops a process compiled and which it read from disk.
+    """
+    helper = function.__name__.startswith("_")
+    compiled: Any = njit(nogil=True, fastmath=FAST_MATH, error_model="numpy", forceinline=helper)(function)
     with suppress(RuntimeError):  # there is no place to keep it
         compiled._cache = _Kept(function)
-        if function.__name__.startswith("_"):
-            _helpers.append(compiled)
     return compiled
-
-
-def _load_helpers() -> None:
-    """Load what loops call before any of them, so that the first use on a machine has the same bits as later ones.
-
-    A kept loop brings a copy of each function that it calls, optimised once more, whose sums have another order. The
-    linker takes the first one that it sees. When a loop is compiled that is the function itself, so make it the first
-    when a loop is read from disk.
-    """
-    helpers = [*_helpers]
-    _helpers.clear()
-    for helper in helpers:
-        cache, codegen = helper._cache, helper.targetctx.codegen()
-        for key in list(cache._cache_file._load_index()):
-            if key == cache._index_key(key[0], codegen):  # of this processor and this source
-                helper.compile(key[0])
 
 
 # Numbers
