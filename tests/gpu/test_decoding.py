@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import dragoman
 from dragoman import Translator
+from dragoman.decode.continuous import GivenUp, Ticket, serving
 
 CUDNN = "aten::_scaled_dot_product_cudnn_attention"
 SENTENCES = [
@@ -217,6 +219,30 @@ def test_a_search_that_is_given_up_leaves_nothing_behind() -> None:
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         assert [result.text for result in translator.translate(LINES)] == expected
+
+
+def test_requests_are_searched_together_as_alone() -> None:
+    translator = dragoman.load("en-de", "cuda", "float32")
+    expected = {line: translator.translate(line).text for line in LINES}
+    banned = translator.translate(LINES[0], banned=["Bahnhof"]).text
+    assert banned != expected[LINES[0]], "the control"
+    search = translator.search_continuously(4)
+    with ThreadPoolExecutor(24) as pool:
+        others = [pool.submit(lambda: translator.translate(LINES[0], banned=["Bahnhof"]).text) for _ in range(3)]
+        found = list(pool.map(lambda line: translator.translate(line).text, LINES))
+        assert [each.result() for each in others] == [banned] * 3
+    assert dict(zip(LINES, found, strict=True)) == expected
+    assert (search.running, search.waiting) == (0, 0)
+
+
+def test_a_request_that_is_given_up_frees_its_slot() -> None:
+    translator = dragoman.load("en-de", "cuda", "float32")
+    search = translator.search_continuously(1)
+    long = "no, " * 200
+    with serving(Ticket(0.02)), pytest.raises(GivenUp):
+        translator.translate(long, split="long")
+    assert translator.translate("No.").text == "Nein."
+    assert (search.running, search.waiting) == (0, 0)
 
 
 def test_a_search_of_many_steps_in_one_slot_is_complete() -> None:

@@ -144,6 +144,86 @@ def test_the_control_a_model_that_sees_its_neighbours_answers_differently() -> N
     assert any(result != expected for result in as_others_ask(searching(Nosy), requests))
 
 
+class Device:
+    """Searches in loads, as a GPU does: a load is done some rounds after it was added. Sentences of 99 do not fit."""
+
+    def __init__(self, options: DecodeConfig, rounds: int = 3) -> None:
+        self.options, self.rounds = options, rounds
+        self.loads = dict[int, tuple[int, list[Job]]]()  # rounds that are left, and what was asked for
+        self.sizes = list[int]()
+        self.given_up = list[tuple[int, int]]()
+
+    def add(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> int:
+        assert sources
+        jobs = [Job([*source], limit, 0) for source, limit in zip(sources, limits, strict=True)]
+        load = len(self.sizes)
+        self.sizes.append(len(jobs))
+        self.loads[load] = (self.rounds + load % 2, jobs)
+        return load
+
+    def advance(self) -> list[tuple[int, list[tuple[int, list[Any] | None]]]]:
+        assert self.loads
+        done = list[tuple[int, list[tuple[int, list[Any] | None]]]]()
+        for load, (left, jobs) in list(self.loads.items()):
+            self.loads[load] = (left - 1, jobs)
+            if left == 1:
+                del self.loads[load]
+                done.append((load, [(number, self._found(job)) for number, job in reversed([*enumerate(jobs)])]))
+        return done
+
+    def _found(self, job: Job) -> list[Any] | None:
+        (outcome,) = alone([job], self.options)
+        return None if job.source[0] == 99 else outcome
+
+    def give_up(self, load: int, number: int) -> None:
+        assert number < len(self.loads[load][1])
+        self.given_up.append((load, number))
+
+
+def searching_on_device(devices: list[Device], kind_of_device: Callable[..., Any] = Device) -> ContinuousSearch:
+    def engine_of(kind: Kind) -> Engine:
+        def begin() -> Device:
+            devices.append(kind_of_device(kind.options))
+            return devices[-1]
+
+        return engine(Joinable, size=6)._replace(begin=begin, tokens=40)
+
+    return ContinuousSearch(engine_of, 1)
+
+
+def test_others_change_nothing_on_a_device() -> None:
+    devices = list[Device]()
+    requests = random_requests(2, JOBS)
+    search = searching_on_device(devices)
+    results = as_others_ask(search, requests)
+    for (jobs, options, ticket), result in zip(requests, results, strict=True):
+        assert result == alone(jobs, options) or (result is None and isinstance(ticket, Impatient))
+    assert None in results
+    assert max(size for device in devices for size in device.sizes) <= 6
+    assert not any(device.loads for device in devices)
+    given_up = [each for device in devices for each in device.given_up]
+    assert given_up
+    assert len({(id(device), *each) for device in devices for each in device.given_up}) == len(given_up), "only once"
+    assert (search.running, search.waiting) == (0, 0)
+
+
+def test_a_sentence_that_does_not_fit_in_the_memory_of_a_device_says_so() -> None:
+    jobs = [JOBS[3], Job([99, 99, 99], 5, 0), JOBS[5]]
+    first, second, third = found(searching_on_device([]), jobs, GREEDY)
+    assert second == "out of memory at 3 tokens"
+    assert [first, third] == alone([JOBS[3], JOBS[5]], GREEDY)
+
+
+def test_what_a_device_fails_to_search_is_searched_one_by_one() -> None:
+    class Broken(Device):
+        def advance(self) -> Any:
+            raise ValueError("an illegal memory access was encountered")
+
+    devices = list[Device]()
+    assert found(searching_on_device(devices, Broken), JOBS, BEAM) == alone(JOBS, BEAM)
+    assert devices, "the control"
+
+
 @pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "int8"])
 def test_others_do_not_change_a_bit_in_the_cpu_engine(precision: str) -> None:
     model = random_model(5)
@@ -283,6 +363,38 @@ def test_who_has_waited_longest_comes_first_among_kinds(gate: Gate, pool: Thread
     assert keys[10] in gate.notes[1][1], "the first who waited, and whoever of its kind waits too"
     later = next(place for place, note in enumerate(gate.notes) if keys[8] in note[1])
     assert later >= 2, gate.notes
+
+
+def test_loads_are_added_while_a_device_is_busy(gate: Gate, pool: ThreadPoolExecutor) -> None:
+    class Busy(Device):
+        def advance(self) -> Any:
+            if gate.opened.is_set():
+                return super().advance()
+            gate.entered.set()
+            return []
+
+    devices = list[Device]()
+    search = searching_on_device(devices, Busy)
+    ticket = Ticket()
+
+    def give_up_later() -> list[Outcome]:
+        with serving(ticket):
+            return found(search, JOBS[9:10], GREEDY)
+
+    first = pool.submit(found, search, JOBS[11:], GREEDY)
+    assert gate.entered.wait(SECONDS)
+    second = pool.submit(found, search, JOBS[6:8], GREEDY)
+    wait_for(lambda: devices[0].sizes == [1, 2])
+    third = pool.submit(give_up_later)
+    wait_for(lambda: devices[0].sizes == [1, 2, 1])
+    assert not devices[0].given_up
+    ticket.give_up()
+    wait_for(lambda: devices[0].given_up == [(2, 0)])
+    assert isinstance(third.exception(SECONDS), GivenUp)
+    assert not first.done()
+    gate.opened.set()
+    assert (first.result(SECONDS), second.result(SECONDS)) == (alone(JOBS[11:], GREEDY), alone(JOBS[6:8], GREEDY))
+    assert len(devices) == 1
 
 
 def test_the_control_one_of_the_same_kind_joins_at_once(gate: Gate, pool: ThreadPoolExecutor) -> None:

@@ -2,6 +2,9 @@
 
 import math
 import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed: the kernels were not tested")
 
 from dragoman.config import DecodeConfig
+from dragoman.decode import batches, continuous
 from dragoman.decode.engines.cuda import CudaSearch, Found, Job, Search
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.engines.program import Load, Program
@@ -258,6 +262,75 @@ def test_loads_may_be_waited_for_in_any_order() -> None:
     for (sources, limits), results in zip([parts[0], *parts[2:]], found, strict=True):
         hypotheses = dict(Found(range(4), *results).hypotheses(options))
         assert_equal(plainly(model, sources, limits, options), [hypotheses[number] or [] for number in range(4)])
+
+
+def test_loads_are_done_in_any_order() -> None:
+    """A short load is found while a long one is under way."""
+    model, options = make_model(14), DecodeConfig(beam=2, n_best=2, batch_size=2)
+    engine = CudaSearch(model, DEVICE, torch.float32)
+    parts = [([[5, 6, 7, 3]], [12]), ([[8, 3]], [4]), ([[5, 6, 7, 3]], [7])]
+    found, order = dict[int, list[list[Hypothesis] | None]](), list[int]()
+    with torch.inference_mode():
+        search = engine.begin(options, 16, **SPECIAL)
+        numbers = [search.add(*part) for part in parts]
+        while len(found) < len(parts):
+            for load, hypotheses in search.advance():
+                order.append(load)
+                by_number = dict(hypotheses)
+                found[load] = [by_number[number] for number in range(len(by_number))]
+        assert search.advance() == []
+    assert numbers == [0, 1, 2]
+    assert order.index(1) < order.index(0) if DEVICE.type == "cpu" else sorted(order) == numbers
+    for (sources, limits), number in zip(parts, numbers, strict=True):
+        assert_equal(plainly(model, sources, limits, options), [each or [] for each in found[number]])
+
+
+def test_a_sentence_that_is_given_up_is_done_at_once_and_changes_no_other() -> None:
+    model, options = make_model(14), DecodeConfig(beam=2, batch_size=2)
+    engine = CudaSearch(model, DEVICE, torch.float32)
+    sources, limits = [[5, 6, 7, 3], [8, 3], [9, 5, 3]], [12, 4, 3]
+    expected = plainly(model, sources, limits, options)
+    assert len(expected[0][0].ids) == 12, "the control: it would take many steps"
+    with torch.inference_mode():
+        search = engine.begin(options, 16, **SPECIAL)
+        load = search.add(sources, limits)
+        search.give_up(load, 0)
+        found = {number: hypotheses for part in search.take() for number, hypotheses in part.hypotheses(options)}
+    assert len((found[0] or [])[0].ids) <= (1 if DEVICE.type == "cpu" else 8), "steps may be under way"
+    assert_equal(expected[1:], [found[1] or [], found[2] or []])
+
+
+def test_requests_are_searched_together_as_alone() -> None:
+    model, options = make_model(12), DecodeConfig(beam=2, batch_size=4)
+    cuda, special = CudaSearch(model, DEVICE, torch.float32), batches.Special(**SPECIAL)
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        with torch.inference_mode(), cuda.exclusive():
+            yield
+
+    begun = list[Search]()
+
+    def begin() -> Search:
+        begun.append(cuda.begin(options, 8, **SPECIAL))
+        return begun[-1]
+
+    start = Engine(model, DEVICE).start
+    engine = continuous.Engine(start, special, 4, str(DEVICE), False, context, 64, begin)
+    together = continuous.ContinuousSearch(lambda kind: engine, 1)
+    parts = [make_jobs(seed, 2) for seed in range(4)]
+
+    def ask(part: tuple[list[list[int]], list[int]]) -> list[list[Hypothesis]]:
+        jobs = [batches.Job(source, limit, 0) for source, limit in zip(*part, strict=True)]
+        with continuous.serving(continuous.Ticket(300)):
+            outcomes = dict(together.search(jobs, options))
+        return [outcome for _, outcome in sorted(outcomes.items()) if not isinstance(outcome, str)]
+
+    with ThreadPoolExecutor(len(parts)) as pool:
+        found = list(pool.map(ask, parts))
+    for (sources, limits), hypotheses in zip(parts, found, strict=True):
+        assert_equal(plainly(model, sources, limits, options), hypotheses)
+    assert len(begun) < len(parts), "the control: they join a search"
 
 
 def test_a_translation_within_another_is_refused() -> None:

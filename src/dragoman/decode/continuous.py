@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from dragoman.machine import is_out_of_memory
 GIVEN_UP = "given up"
 LOOK_SECONDS = 0.25  # how often a caller looks whether its time is over
 PATIENCE = 0.02  # seconds; so long a sentence waits for others to be encoded with it
-TOKENS = 4_096  # of the sources of one search, at most
+TOKENS = 4_096  # of the sources of one search on a CPU, at most
 
 
 class GivenUp(Exception):
@@ -96,6 +96,25 @@ class Kind(NamedTuple):
     is_constrained: bool
 
 
+class DeviceSearch(Protocol):
+    """A search that a device does by itself, in loads of sentences that are added while it goes on."""
+
+    def add(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> int:
+        """Start to search sentences; return the number of the load."""
+        ...
+
+    def advance(self) -> Sequence[tuple[int, Iterable[tuple[int, list[Hypothesis] | None]]]]:
+        """Wait a little. Return the loads that are done: the number of each sentence, and what was found.
+
+        None: it does not fit in memory.
+        """
+        ...
+
+    def give_up(self, load: int, number: int) -> None:
+        """Let a sentence of a load be done soon."""
+        ...
+
+
 class Engine(NamedTuple):
     """How to search sentences of one kind."""
 
@@ -105,6 +124,13 @@ class Engine(NamedTuple):
     device: str
     can_join: bool
     context: Callable[[], AbstractContextManager[None]]
+    tokens: int = TOKENS  # of the sources, at most
+    begin: Callable[[], DeviceSearch] | None = None  # unless the host takes every step
+
+
+def _room(engine: Engine, pending: "dict[int, _Sentence]") -> int:
+    """For so many tokens."""
+    return engine.tokens - sum(len(sentence.job.source) for sentence in pending.values())
 
 
 Answer = tuple[int, Outcome | Exception]  # the number of a sentence, and what became of it
@@ -175,7 +201,7 @@ class ContinuousSearch:
                 for sentence in self._take(kind, sys.maxsize, sys.maxsize):
                     self._done(sentence, error)
                 continue
-            if sentences := self._take(kind, engine.size, TOKENS):
+            if sentences := self._take(kind, engine.size, engine.tokens):
                 self._search(engine, kind, sentences)
 
     def _next(self) -> Kind:
@@ -207,7 +233,9 @@ class ContinuousSearch:
 
     def _search(self, engine: Engine, kind: Kind, sentences: list[_Sentence], *, alone: bool = False) -> None:
         pending = dict(enumerate(sentences))  # those that are done are forgotten: a search may never end
-        search = self._joining if engine.can_join and not alone else self._together
+        search = self._together
+        if not alone:
+            search = self._on_device if engine.begin else self._joining if engine.can_join else self._together
         try:
             with engine.context():
                 for place, outcome in search(engine, kind, pending):
@@ -245,7 +273,7 @@ class ContinuousSearch:
         numbers = itertools.count(len(jobs))
 
         def room() -> int:
-            return TOKENS - sum(len(sentence.job.source) for sentence in pending.values())
+            return _room(engine, pending)
 
         def join(others: int) -> list[int]:
             new = self._take(kind, engine.size - others, room()) if self._may_join(kind, others, room()) else []
@@ -263,6 +291,36 @@ class ContinuousSearch:
 
         limits = [job.limit for job in jobs]
         yield from search_with_joins(searched, limits, kind.options, join, traffic, **engine.special._asdict())
+
+    def _on_device(self, engine: Engine, kind: Kind, pending: dict[int, _Sentence]) -> Iterator[tuple[int, Outcome]]:
+        """Sentences, and others that are added; these are added to `pending`. A load is done when all of it is."""
+        assert engine.begin is not None
+        search = engine.begin()
+        places: dict[tuple[int, int], int] = {}  # in `pending`, by load and number
+        given_up: set[int] = set()
+
+        def add(new: dict[int, _Sentence]) -> None:
+            load = search.add([each.job.source for each in new.values()], [each.job.limit for each in new.values()])
+            places.update({(load, number): place for number, place in enumerate(new)})
+
+        numbers = itertools.count(len(pending))
+        add({**pending})
+        while places:
+            room = _room(engine, pending)
+            if len(pending) < engine.size and self._may_join(kind, len(pending), room):
+                new = {next(numbers): each for each in self._take(kind, engine.size - len(pending), room)}
+                pending.update(new)
+                if new:
+                    add(new)
+            for (load, number), place in places.items():
+                if place not in given_up and pending[place].ticket.is_over:
+                    given_up.add(place)
+                    search.give_up(load, number)
+            for load, results in search.advance():
+                for number, hypotheses in results:
+                    place = places.pop((load, number))
+                    given_up.discard(place)
+                    yield place, out_of_memory(pending[place].job.source) if hypotheses is None else hypotheses
 
     def _may_join(self, kind: Kind, others: int, tokens: int) -> bool:
         """Whether enough are waiting to be worth it, and nobody of another kind has waited longer."""

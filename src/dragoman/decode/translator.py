@@ -859,23 +859,45 @@ class Translator:
         return job._replace(limit=limit, rules=[*job.rules, rule])
 
     def search_continuously(self, threads: int) -> "ContinuousSearch":
-        """From now on, search sentences of all callers together, on so many threads. The results are the same."""
+        """From now on, search sentences of all callers together, on so many threads. The results are the same.
+
+        A GPU has one thread.
+        """
         from dragoman.decode.continuous import ContinuousSearch
 
-        self._continuous = ContinuousSearch(self._engine_of, threads)
+        self._continuous = ContinuousSearch(self._engine_of, threads if self.device == "cpu" else 1)
         return self._continuous
 
     def _engine_of(self, kind: "Kind") -> "ContinuousEngine":
         from dragoman.decode.continuous import Engine
 
         options, special = kind.options, self._special()
-        if self.choice_for(options).engine != "cpu":
+        engine = self.choice_for(options).engine
+        if engine == "cuda" and not kind.is_constrained:
+            return self._cuda_engine(options)
+        if engine != "cpu":
             context = functools.partial(self.inference, options.threads)
             return Engine(self.engine.start, special, options.batch_size, self.device, False, context)
         shortlist = self._bundle.shortlist if options.shortlist else None
         start = functools.partial(self._cpu_engine().start, shortlist=shortlist)
         can_join = shortlist is None and options.diversity_groups == 1
         return Engine(start, special, options.batch_size, "cpu", can_join, nullcontext)
+
+    def _cuda_engine(self, options: DecodeConfig) -> "ContinuousEngine":
+        from dragoman.decode.continuous import Engine
+        from dragoman.decode.engines.cuda import SOURCE_TOKENS
+
+        special, cuda = self._special(), self._cuda_search()
+
+        @contextmanager
+        def context() -> Iterator[None]:
+            with self.inference(options.threads), cuda.exclusive():
+                yield
+
+        # one shape of caches, however many wait: capturing its graph takes longer than most searches
+        begin = functools.partial(cuda.begin, options, expected=2 * options.batch_size, **special._asdict())
+        size, tokens = options.batch_size, SOURCE_TOKENS // 2
+        return Engine(self.engine.start, special, size, self.device, False, context, tokens, begin)
 
     def _run(self, jobs: list[Job], options: DecodeConfig) -> Outcomes:
         special, options = self._special(), self._search_options(options)

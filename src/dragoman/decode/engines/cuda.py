@@ -11,7 +11,6 @@ import itertools
 import math
 import sys
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ KEPT_SHAPES = 4
 CACHE_SHARE = 0.15  # of the device's memory, at most, for the keys and values of one shape
 
 Array = npt.NDArray[Any]
+Hypotheses = tuple[int, list[Hypothesis] | None]  # the number of a source, and what was found; None: no memory for it
 
 
 class Linear(NamedTuple):
@@ -298,7 +298,7 @@ class Found:
     finished_QR: Array | None = None
     ids_QRT: Array | None = None
 
-    def hypotheses(self, options: DecodeConfig) -> Iterator[tuple[int, list[Hypothesis] | None]]:
+    def hypotheses(self, options: DecodeConfig) -> Iterator[Hypotheses]:
         """Yield the number of every source with its hypotheses, best first; None if it does not fit in memory."""
         if self.lengths_QR is None or self.scores_QR is None or self.finished_QR is None or self.ids_QRT is None:
             yield from ((number, None) for number in self.numbers)
@@ -319,38 +319,67 @@ class Found:
 
 
 class Search:
-    """A running search. `take` returns the results of the oldest `add`."""
+    """A running search. Either `take` the results of one `add` after the other, or `advance` and take what is done."""
 
     def __init__(self, engine: CudaSearch, options: DecodeConfig, expected: int, special: tuple[int, ...]) -> None:
         self._engine, self._options, self._expected, self._special = engine, options, expected, special
         self._slots = options.batch_size  # fewer once they did not fit in memory
         self._programs: list[Program] = []  # begun
-        self._added: deque[list[_Pending]] = deque()
+        self._added: dict[int, list[_Pending]] = {}  # by the number of the load, the oldest first
+        self._numbers = itertools.count()
 
-    def add(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
-        """Start to decode sentences; what does not fit in memory is decoded in halves before this returns."""
+    def add(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> int:
+        """Start to decode sentences; what does not fit in memory is decoded in halves before this returns.
+
+        Return the number of this load.
+        """
         jobs = [Job(source, limit) for source, limit in zip(sources, limits, strict=True)]
         # longest first: slots idle at the end, and only briefly if the last sentences are short
         order = sorted(range(len(jobs)), key=lambda number: -jobs[number].limit)
         added: list[_Pending] = []
-        self._added.append(added)
+        load = next(self._numbers)
+        self._added[load] = added
         tokens, sentences = SOURCE_TOKENS // MIN_LOADS, SENTENCES_PER_SLOT * self._slots // MIN_LOADS
         for numbers in split_by_tokens(order, tokens, sentences, size=lambda number: len(jobs[number].source)):
             added += self._start([jobs[number] for number in numbers], numbers, self._slots, self._expected)
+        return load
 
     def is_ready(self) -> bool:
         """Whether `take` would not wait."""
-        return all(pending.is_done() for pending in self._added[0])
+        return all(pending.is_done() for pending in next(iter(self._added.values())))
 
     def take(self) -> list[Found]:
         """What was found for the sentences added first, of those not taken yet."""
-        return [pending.finish() for pending in self._added.popleft()]
+        return self._finish(next(iter(self._added)))
+
+    def advance(self) -> "list[tuple[int, Iterator[Hypotheses]]]":
+        """Wait for some steps. Return the loads that are done, by their numbers, with what was found."""
+        for program in self._programs:
+            if any(pending.program is program for pending in self._pending()):
+                program.advance()
+        done = [load for load, parts in self._added.items() if all(pending.is_done() for pending in parts)]
+        return [(load, self._hypotheses(self._finish(load))) for load in done]
+
+    def give_up(self, load: int, number: int) -> None:
+        """Let a sentence of a load be done soon, with what was found until then."""
+        for pending in self._added[load]:
+            pending.give_up(number)
+
+    def _finish(self, load: int) -> list[Found]:
+        return [pending.finish() for pending in self._added.pop(load)]
+
+    def _hypotheses(self, parts: Sequence[Found]) -> "Iterator[Hypotheses]":
+        return itertools.chain.from_iterable(part.hypotheses(self._options) for part in parts)
+
+    def _pending(self) -> "Iterator[_Pending]":
+        """The oldest first."""
+        return itertools.chain.from_iterable(self._added.values())
 
     def _start(self, jobs: Sequence[Job], numbers: Sequence[int], slots: int, expected: int) -> "list[_Pending]":
         started = self._try(jobs, numbers, slots, expected)
         if started is not None:
             return [started]
-        for pending in itertools.chain.from_iterable(self._added):
+        for pending in self._pending():
             pending.finish()
         self._programs.clear()
         self._engine.free_memory()
@@ -385,7 +414,7 @@ class Search:
 
     def _make_room(self, program: Program, jobs: Sequence[Job]) -> None:
         tokens = sum(len(job.source) for job in jobs)
-        for pending in itertools.chain.from_iterable(self._added):  # the oldest first
+        for pending in self._pending():
             if program.has_room(len(jobs), tokens):
                 break
             pending.finish()
@@ -395,19 +424,23 @@ class _Pending:
     """Sentences on the device, unless they do not fit in its memory."""
 
     def __init__(self, numbers: Sequence[int], program: Program | None = None, load: Load | None = None) -> None:
-        self._numbers, self._program, self._load = numbers, program, load
+        self._numbers, self.program, self._load = numbers, program, load
         self._found = Found(numbers) if program is None else None
 
     def is_done(self) -> bool:
-        return self._program is None or self._load is None or self._program.is_done(self._load)
+        return self.program is None or self._load is None or self.program.is_done(self._load)
+
+    def give_up(self, number: int) -> None:
+        if number in self._numbers and self.program is not None and self._load is not None:
+            self.program.give_up(self._load, self._numbers.index(number))
 
     def finish(self) -> Found:
         """Wait until all are done."""
         if self._found is None:
-            assert self._program is not None
+            assert self.program is not None
             assert self._load is not None
-            self._found = Found(self._numbers, *self._program.wait(self._load))
-            self._program = None
+            self._found = Found(self._numbers, *self.program.wait(self._load))
+            self.program = None
         return self._found
 
 

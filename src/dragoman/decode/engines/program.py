@@ -28,6 +28,7 @@ STEPS_PER_GRAPH = 8
 GRAPHS_AHEAD = 4  # while the host reads results, which takes a few milliseconds
 MAX_LOADS = 16  # under way
 MAX_POLLS = 64  # under way; more than GRAPHS_AHEAD
+LIMIT = 2  # column of a queue's sentences
 
 Array = npt.NDArray[Any]
 Result = TypeVar("Result")
@@ -249,12 +250,20 @@ class Program:
             self._read_poll()
         return self._done[load.counter] >= load.done_at
 
+    def advance(self) -> None:
+        """Wait for some steps, after starting those that follow them."""
+        while len(self._polls) < self._polls_ahead:
+            self._run()
+        self._read_poll()
+
+    def give_up(self, load: Load, number: int) -> None:
+        """Let a sentence of the load be done with its next step."""
+        self.queue.sentences[(load.first + number) % len(self.queue.sentences), LIMIT] = 0
+
     def wait(self, load: Load) -> Results:
         """Step until every sentence of the load is done; return what was found."""
         while not self.is_done(load):
-            while len(self._polls) < self._polls_ahead:
-                self._run()
-            self._read_poll()
+            self.advance()
         self._keep_busy(load)
         with self._after_latest_poll():
             parts = (self.queue.lengths, self.queue.scores, self.queue.finished, self.queue.ids)
