@@ -26,7 +26,10 @@ def run(program: str, *arguments: str) -> list[str]:
 
 
 def test_translate_on_a_cpu_does_not_import_torch() -> None:
-    assert run(COMMAND, "translate", "--device", "cpu", SENTENCE) == ["Das Wetter ist heute schön.", "onnxruntime"]
+    """Nor do placeholders, which are found again by alignment."""
+    given = f"{SENTENCE} {{name}}"
+    expected = ["Das Wetter ist heute schön. {name}", "onnxruntime"]
+    assert run(COMMAND, "translate", "--device", "cpu", given) == expected
 
 
 @pytest.mark.slow
@@ -44,6 +47,8 @@ translated = translator.translate({SENTENCE!r})
 assert "torch" not in sys.modules, "at the start"
 repr(translator)
 assert "torch" not in sys.modules, "by repr"
+assert (0, 0) in translator.align({SENTENCE!r}, translated.text)
+assert "torch" not in sys.modules, "by an alignment"
 plain = dragoman.load("en-de", "cpu", engine="plain")
 assert "torch" in sys.modules, "the control"
 

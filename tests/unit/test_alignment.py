@@ -214,12 +214,12 @@ def tokenizer() -> Tokenizer:
 
 
 @cache
-def translator(*settings: str) -> Translator:
+def translator(*settings: str, engine: str = "auto") -> Translator:
     settings = settings or ("num_layers=2", "num_heads=2", "d_ff=32", "init_gain=4.0")
     given = ["text.model=char", "model.d_model=16", *(f"model.{setting}" for setting in settings)]
     config = Config.build(None, None, given).with_vocabulary(tokenizer().size, tokenizer().size)
     torch.manual_seed(0)
-    return Translator(Bundle(config, Tokenizers(tokenizer(), tokenizer()), build_model(config.model)), "cpu")
+    return Translator(Bundle(config, Tokenizers(tokenizer(), tokenizer()), build_model(config.model)), "cpu", engine=engine)
 
 
 def some_pairs(count: int = 30, longest: int = 30) -> tuple[list[str], list[str]]:
@@ -341,8 +341,9 @@ def test_a_pair_longer_than_the_positions_is_named(quick_run: Path) -> None:
 
 def test_out_of_memory_halves_the_batch_and_names_a_pair_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     sources, targets = some_pairs()
-    expected = translator().align(sources, targets, HEADS)
-    model = type(translator().engine.model)
+    plain = translator(engine="plain")
+    expected = plain.align(sources, targets, HEADS)
+    model = type(plain.engine.model)
     decode_states, live, sizes = model.decode_states, list[weakref.ref[Any]](), list[int]()
 
     def limited(self: Any, target_ids: Any, cache: Any, weights: Any = None) -> Any:
@@ -355,10 +356,18 @@ def test_out_of_memory_halves_the_batch_and_names_a_pair_alone(monkeypatch: pyte
         return states
 
     monkeypatch.setattr(model, "decode_states", limited)
-    assert translator().align(sources, targets, HEADS) == expected
+    assert plain.align(sources, targets, HEADS) == expected
     assert max(sizes) > 100, "it was tried"
     with pytest.raises(PairError, match=r"^pair 2: out of memory at 3 source and 122 target tokens; shorten it$"):
-        translator().align(["a", "b"], ["c", "d" * 120])
+        plain.align(["a", "b"], ["c", "d" * 120])
+
+
+def test_engines_align_the_same() -> None:
+    sources, targets = some_pairs()
+    fast, plain = (translator(engine=engine).align_pieces(sources, targets, HEADS) for engine in ("auto", "plain"))
+    assert translator().choice.engine == "cpu", "the control"
+    for one, other in zip(fast, plain, strict=True):
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
 
 
 def test_pharaoh_format() -> None:

@@ -114,6 +114,24 @@ def test_engines_predict_the_same_and_attend_to_the_same(settings: dict[str, Any
     assert (found.id_BTC == expected.id_BTC).all()
 
 
+def test_engines_attend_to_the_same_with_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in several passes, which may divide a sentence."""
+    model = random_model(6)
+    sources = make_jobs(6, 9)[0]
+    targets = [[1, *source[:-1]] for source in sources[::-1]]
+    with torch.inference_mode():
+        expected = Engine(model, "cpu").cross_attention(sources, targets)
+    engine = CpuEngine(model.config, named_arrays(model), "float32")
+    at_once = engine.cross_attention(sources, targets)
+    for found, other, source, target in zip(at_once, expected, sources, targets, strict=True):
+        assert found.shape == (2, 4, len(target), len(source))
+        np.testing.assert_allclose(found, other, atol=1e-5)
+    assert sum(map(len, targets)) > 3 * 7
+    monkeypatch.setattr("dragoman.decode.engines.cpu.ENCODER_TOKENS", 7)
+    for found, other in zip(engine.cross_attention(sources, targets), at_once, strict=True):
+        assert (found == other).all()
+
+
 # The file
 
 

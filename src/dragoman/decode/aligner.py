@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dragoman.config import RecurrentConfig, TransformerConfig
-from dragoman.data.batching import bucket_by_length, teacher_forcing
+from dragoman.data.batching import bucket_by_length
 from dragoman.decode.alignment import Head, HeadChoice, PairAttention
+from dragoman.decode.batches import map_in_threads
 from dragoman.decode.halving import in_halves
 from dragoman.decode.scoring import PairError, require_room, valid_pairs
 from dragoman.decode.translator import Translator
@@ -67,19 +68,12 @@ def _of_some(translator: Translator, sources: Sequence[str], targets: Sequence[s
     rows = [row for row, texts in enumerate(zip(*valid, strict=True)) if not (is_blank(texts[0]) or is_blank(texts[1]))]
 
     def weights_of(some: Sequence[int]) -> list[Array]:
-        """[L, H, T, S] of each, without padding, tag and </s>."""
-        batch = teacher_forcing(
-            [[*tag, *pairs[row][0].ids] for row in some],
-            [pairs[row][1].ids for row in some],
-            tokenizers.source.vocabulary,
-            tokenizers.target.vocabulary,
+        """[L, H, T, S] of each, without tag and </s>."""
+        found = translator.cross_attention(
+            [[*tag, *pairs[row][0].ids, tokenizers.source.vocabulary.eos] for row in some],
+            [[tokenizers.target.vocabulary.bos, *pairs[row][1].ids] for row in some],
         )
-        with translator.inference():
-            weight_LBHTS = translator.engine.cross_attention(batch)
-        return [
-            weight_LBHTS[:, number, :, : len(pairs[row][1].ids) + 1, len(tag) : len(tag) + len(pairs[row][0].ids)]
-            for number, row in enumerate(some)
-        ]
+        return [weight_LHTS[..., len(tag) : -1] for weight_LHTS in found]
 
     def too_big(row: int) -> Array:
         source, target = (len(side.ids) + 1 for side in pairs[row])
@@ -87,9 +81,12 @@ def _of_some(translator: Translator, sources: Sequence[str], targets: Sequence[s
 
     found: dict[int, Array] = {}
     sizes = np.array([max(len(source.ids) + len(tag), len(target.ids)) + 1 for source, target in pairs], np.int64)
-    for group in bucket_by_length(np.array(rows, np.int64), sizes, BATCH_TOKENS):
-        some = group.tolist()
-        found.update(zip(some, in_halves(weights_of, some, too_big, translator.device), strict=True))
+    groups = [group.tolist() for group in bucket_by_length(np.array(rows, np.int64), sizes, BATCH_TOKENS)]
+    weights = map_in_threads(
+        lambda some: in_halves(weights_of, some, too_big, translator.device), groups, translator.batches_at_once
+    )
+    for some, each in zip(groups, weights, strict=True):
+        found.update(zip(some, each, strict=True))
     for row, (source, target) in enumerate(pairs):
         weight = found.pop(row, None)
         if weight is None:  # blank on a side

@@ -384,6 +384,11 @@ class Translator:
     def _threads(self, options: DecodeConfig) -> int:
         return choose_threads(options.threads, self.config.model.d_model)
 
+    @property
+    def batches_at_once(self) -> int:
+        """How many batches of pairs to run at the same time: the CPU engine has one thread for each."""
+        return self._threads(self.config.decode) if self.choice.engine == "cpu" else 1
+
     def choice_for(self, options: DecodeConfig) -> EngineChoice:
         """The engine that searches with these options: what a fast engine cannot do runs in the plain one."""
         options = self._search_options(options)
@@ -1012,12 +1017,21 @@ class Translator:
             tuple(self.tokenizers.target.pieces(target_ids)),
         )
 
+    def cross_attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Array]:
+        """What every head attends to in the source, [L, H, T, S] of each pair.
+
+        Sources are ids that end in </s>; targets are what is fed to the decoder.
+        """
+        if self.choice_for(self.config.decode).engine == "cpu":
+            return self._cpu_engine().cross_attention(sources, targets)
+        with self.inference():
+            return self.engine.cross_attention(sources, targets)
+
     def predict(self, batches: Sequence[Batch], count: int) -> "Iterator[Predictions]":
         """What the model predicts at every position of each batch, by teacher forcing: the best `count` ids."""
         if self.choice.engine == "cpu":
             engine = self._cpu_engine()
-            threads = self._threads(self.config.decode)
-            yield from map_in_threads(lambda batch: engine.predict(batch, count), batches, threads)
+            yield from map_in_threads(lambda batch: engine.predict(batch, count), batches, self.batches_at_once)
             return
         for batch in batches:
             with self.inference():

@@ -9,7 +9,7 @@ H heads, D and E width of a head's keys and values, L layers, C candidates.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,9 +66,28 @@ class CpuEngine:
         lengths = batch.source_allowed.sum(dim=1).tolist()
         sources = [ids[:length] for ids, length in zip(batch.source_ids.tolist(), lengths, strict=True)]
         decoding = self.start(sources)
-        steps = [decoding.predict(id_B[:, np.newaxis], count) for id_B in batch.target_input.numpy().T]
-        weights, log_probs, ids = zip(*steps, strict=True)
-        return Predictions(np.stack(weights, axis=2), np.stack(log_probs, axis=1), np.stack(ids, axis=1))
+        weights, log_probs, ids = list[Array](), list[Array](), list[Array]()
+        for rows, weight_LNHS in decoding.force(batch.target_input.tolist()):
+            weights.append(weight_LNHS.mean(axis=2))
+            log_prob_NC, id_NC = decoding.best_of(rows, count)
+            log_probs.append(log_prob_NC)
+            ids.append(id_NC)
+        weight_LNS, shape = np.concatenate(weights, axis=1), batch.target_input.shape
+        return Predictions(
+            weight_LNS.reshape(len(weight_LNS), *shape, -1),
+            np.concatenate(log_probs).reshape(*shape, -1),
+            np.concatenate(ids).reshape(*shape, -1),
+        )
+
+    def cross_attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Array]:
+        """What every head attends to in the source when these ids are fed to the decoder: [L, H, T, S] of each."""
+        parts = [weight_LNHS for _, weight_LNHS in self.start(sources).force(targets)]
+        ends = np.cumsum([len(target) for target in targets])
+        by_sentence = np.split(np.concatenate(parts, axis=1), ends[:-1], axis=1)
+        return [
+            weight_LTHS[..., : len(source)].transpose(0, 2, 1, 3)
+            for weight_LTHS, source in zip(by_sentence, sources, strict=True)
+        ]
 
     def _encode(self, sources: Sequence[Sequence[int]]) -> Product:
         """Keys and values of all decoder layers for every token, side by side."""
@@ -118,31 +137,59 @@ class CpuDecoding:
     def best(self, id_BW: Array, count: int) -> tuple[Array, Array]:
         return self._candidates.best(self._step(id_BW), count)
 
-    def predict(self, id_BW: Array, count: int) -> Predictions:
-        """The same with the attention to the source: [layer, N, S]."""
-        weight_LNS = np.empty((len(self._memory.caches), id_BW.size, self._length_B.max()), np.float32)
-        rows = self._step(id_BW, weight_LNS)
-        return Predictions(weight_LNS, *self._candidates.best(rows, count))
+    def best_of(self, rows: Rows, count: int) -> tuple[Array, Array]:
+        """The same for what `force` yields."""
+        return self._candidates.best(rows, count)
 
-    def _step(self, id_BW: Array, weight_LNS: Array | None = None) -> Rows:
+    def force(self, targets: Sequence[Sequence[int]]) -> Iterator[tuple[Rows, Array]]:
+        """Feed ids to a batch that has just started, those of all sentences end to end.
+
+        Yield, of some after the others, what the output matrix takes and the attention to the source: [L, N, H, S].
+        """
+        length_B = np.array([len(target) for target in targets])
+        id_N = np.fromiter(itertools.chain(*targets), np.int64)
+        place_N = np.concatenate([np.arange(length) for length in length_B])
+        sentence_N = np.repeat(np.arange(len(targets)), length_B)
+        self._past.reclaim(np.zeros(0, np.int64), len(id_N))
+        # each attends to itself and those before it in its sentence, which are written first
+        entry_NT = self._past.take(len(id_N)) + np.arange(len(id_N))[:, np.newaxis] + np.arange(1 - length_B.max(), 1)
+        size = self._engine.decoder.size
+        for first in range(0, len(id_N), ENCODER_TOKENS):
+            some = slice(first, first + ENCODER_TOKENS)
+            weight_LNHS = np.empty((size.num_layers, len(id_N[some]), size.num_heads, self._length_B.max()), np.float32)
+            sources = self._first_B[sentence_N[some]], self._length_B[sentence_N[some]]
+            yield self._pass(id_N[some], place_N[some], entry_NT[some], *sources, weight_LNHS), weight_LNHS
+
+    def _step(self, id_BW: Array) -> Rows:
         """Feed an id to every hypothesis. Return what the output matrix takes."""
-        decoder = self._engine.decoder
         self._add_entries()
-        count = id_BW.size
-        entry_NT = self._entry_BWT.reshape(count, -1)
         place_N = np.repeat(self._steps_B - 1, id_BW.shape[1])
-        stream = decoder.stream(self._engine.target(id_BW.reshape(-1), place_N))
+        entry_NT = self._entry_BWT.reshape(id_BW.size, -1)
+        return self._pass(id_BW.reshape(-1), place_N, entry_NT, self._first_B, self._length_B)
+
+    def _pass(
+        self,
+        id_N: Array,
+        place_N: Array,
+        entry_NT: Array,
+        first_B: Array,
+        length_B: Array,
+        weight_LNHS: Array | None = None,
+    ) -> Rows:
+        """Through the decoder: ids at their places, which attend to the last of their entries and to their source."""
+        decoder, count = self._engine.decoder, len(id_N)
+        stream = decoder.stream(self._engine.target(id_N, place_N))
         rows = stream.begin(decoder.layers[0].attention.before)
         followings = decoder.matrices_after(self._candidates.matrix)
         parts = (decoder.layers, self._past.caches, self._engine.cross_attentions, self._memory.caches, followings)
         for number, (layer, past, cross, memory, following) in enumerate(zip(*parts, strict=True)):
             context = layer.attention.after.rows(count)
-            loops.attend_to_past(*layer.attention.before(rows), *past, entry_NT, self._steps_B, *context)
+            loops.attend_to_past(*layer.attention.before(rows), *past, entry_NT, place_N + 1, *context)
             rows = stream.add(layer.attention.after(context), cross.before)
             product, context = cross.before(rows), cross.after.rows(count)
-            loops.attend_to_source(*product, *memory, self._first_B, self._length_B, *context)
-            if weight_LNS is not None:
-                loops.weigh_source(*product, memory[0], self._first_B, self._length_B, weight_LNS[number])
+            loops.attend_to_source(*product, *memory, first_B, length_B, *context)
+            if weight_LNHS is not None:
+                loops.weigh_source(*product, memory[0], first_B, length_B, weight_LNHS[number])
             rows = stream.add(cross.after(context), layer.inner)
             rows = layer.feed_forward(rows, stream, following)
         return rows

@@ -255,14 +255,13 @@ def _attend(q_HD, keys, values, entry_T, score_HT, out_HE):
 
 @_compiled
 def attend_to_past(
-    value_NO, row_scale_N, scale_O, bias_O, keys, values, entry_NT, steps_B, out_NI, levels, zero, out8_NI, scale_N
+    value_NO, row_scale_N, scale_O, bias_O, keys, values, entry_NT, steps_N, out_NI, levels, zero, out8_NI, scale_N
 ):
-    """Attention of every hypothesis to the entries of its own past: the last `steps_B` of its sentence.
+    """Attention of every hypothesis to the entries of its own past: the last `steps_N` of its row.
 
     The product has queries, keys and values side by side. The last entry of a row is its own, and is written first.
     """
     rows, times = entry_NT.shape
-    each = rows // len(steps_B)
     heads, width = keys.shape[1:]
     side = heads * width
     q_HD = np.empty((heads, width), np.float32)
@@ -273,7 +272,7 @@ def attend_to_past(
         _restore(value_O, scale, scale_O, bias_O, side, keys[own].reshape(-1))
         _restore(value_O, scale, scale_O, bias_O, 2 * side, values[own].reshape(-1))
         out_I = _row(out_NI, n)
-        _attend(q_HD, keys, values, entry_NT[n, times - steps_B[n // each] :], score_HT, out_I.reshape((heads, -1)))
+        _attend(q_HD, keys, values, entry_NT[n, times - steps_N[n] :], score_HT, out_I.reshape((heads, -1)))
         _finish(n, out_I, levels, zero, out8_NI, scale_N)
 
 
@@ -295,20 +294,13 @@ def attend_to_source(
 
 
 @_compiled
-def weigh_source(value_NO, scale_N, scale_O, bias_O, keys, first_B, length_B, out_NS):
-    """The attention weights of `attend_to_source`, as means over heads; 0 beyond the end of a sentence."""
-    heads, width = keys.shape[1:]
-    each = len(value_NO) // len(first_B)
-    q_HD = np.empty((heads, width), np.float32)
-    score_HT = np.empty((heads, length_B.max()), np.float32)
-    out_NS[:] = float32(0.0)
+def weigh_source(value_NO, scale_N, scale_O, bias_O, keys, first_N, length_N, out_NHS):
+    """The attention weights of `attend_to_source`; 0 beyond the end of a sentence."""
+    q_HD = np.empty(keys.shape[1:], np.float32)
+    out_NHS[:] = float32(0.0)
     for n in range(len(value_NO)):
         _restore(value_NO[n], scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
-        first, length = first_B[n // each], length_B[n // each]
-        _weigh(q_HD, keys, np.arange(first, first + length), score_HT)
-        for h in range(heads):
-            for t in range(length):
-                out_NS[n, t] += score_HT[h, t] / float32(heads)
+        _weigh(q_HD, keys, np.arange(first_N[n], first_N[n] + length_N[n]), out_NHS[n])
 
 
 @_compiled

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Self, TypeAlias
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -145,16 +144,19 @@ class Engine:
         _, weights = self._model(source, target, need_weights=True, **self._masking(1))
         return weights
 
-    def cross_attention(self, batch: Batch) -> Array:
-        """What every head attends to in the source, by teacher forcing: [L, B, H, T, S]; L is 0 if none does."""
-        batch, weights = batch.to(self.device), AttentionWeights()
-        masking = self._masking(len(batch.source_ids))
-        memory = self._model.encode(batch.source_ids, batch.source_allowed, **masking)
-        cache = self._model.start(memory, batch.source_allowed, **masking)
-        self._model.decode_states(batch.target_input, cache, weights)
-        if not weights.cross:
-            return np.zeros((0, len(batch.source_ids), 0, batch.target_input.size(1), batch.source_ids.size(1)))
-        return torch.stack(weights.cross).float().cpu().numpy()
+    def cross_attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Array]:
+        """What every head attends to in the source when these ids are fed to the decoder: [L, H, T, S] of each."""
+        (source_ids, allowed), (target_ids, _) = (
+            [part.to(self.device) for part in pad_rows(side)] for side in (sources, targets)
+        )
+        weights, masking = AttentionWeights(), self._masking(len(sources))
+        memory = self._model.encode(source_ids, allowed, **masking)
+        self._model.decode_states(target_ids, self._model.start(memory, allowed, **masking), weights)
+        weight_LBHTS = torch.stack(weights.cross).float().cpu().numpy()
+        return [
+            weight_LBHTS[:, number, :, : len(target), : len(source)]
+            for number, (source, target) in enumerate(zip(sources, targets, strict=True))
+        ]
 
     def predict(self, batch: Batch, count: int) -> Predictions:
         """What the model predicts at every position, by teacher forcing."""
