@@ -219,7 +219,9 @@ def translator(*settings: str, engine: str = "auto") -> Translator:
     given = ["text.model=char", "model.d_model=16", *(f"model.{setting}" for setting in settings)]
     config = Config.build(None, None, given).with_vocabulary(tokenizer().size, tokenizer().size)
     torch.manual_seed(0)
-    return Translator(Bundle(config, Tokenizers(tokenizer(), tokenizer()), build_model(config.model)), "cpu", engine=engine)
+    return Translator(
+        Bundle(config, Tokenizers(tokenizer(), tokenizer()), build_model(config.model)), "cpu", engine=engine
+    )
 
 
 def some_pairs(count: int = 30, longest: int = 30) -> tuple[list[str], list[str]]:
