@@ -34,12 +34,14 @@ def test_import_loads_no_heavy_module(module: str) -> None:
     assert done.stdout.strip() == ""
 
 
+@pytest.mark.slow
 def test_control_importing_transformer_loads_torch() -> None:
     code = "import sys; from dragoman import Transformer; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
 
 
+@pytest.mark.slow
 def test_training_loop_import_skips_modules_a_single_process_does_not_need() -> None:
     """Each takes a second or more. Control: torch is found in the same way."""
     names = ("torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo", "sacrebleu", "tensorboard")

@@ -63,6 +63,7 @@ def changed(some: list[Translation], others: list[Translation]) -> int:
     return sum(one.tokens != two.tokens for one, two in zip(some, others, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam", [1, 5])
 @pytest.mark.parametrize("batch_size", [7, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 64))])
 def test_batch_size_and_order_do_not_change_tokens(
@@ -112,6 +113,7 @@ def test_without_padding_mask_batch_size_changes_tokens(
     assert changed(together, alone) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam", [1, 5])
 def test_one_int8_scale_per_batch_makes_tokens_depend_on_the_batch(
     quick_run: Path, beam: int, monkeypatch: pytest.MonkeyPatch
@@ -154,6 +156,7 @@ class Recomputed(engine.EngineDecoding):
         self.source_ids, self.allowed = self.source_ids[sentences], self.allowed[sentences]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam", [1, 5])
 @pytest.mark.parametrize("skipped", [0, 1])
 def test_cache_does_not_change_tokens(

@@ -103,6 +103,7 @@ def undisturbed(command: Make) -> dict[str, bytes]:
 # Killed, stopped, restarted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "finished"),
     [
@@ -140,6 +141,7 @@ def test_command_killed_within_a_shard_continues_to_the_same_bytes(command: Make
     assert files_of(mine.output) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "code", "what"),
     [

@@ -206,6 +206,7 @@ def test_score_prints_one_number_per_line(quick_run: Path, tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_evaluate_scores_a_model_or_a_file(quick_run: Path, generated: Path) -> None:
     source, reference = generated / "test.source", generated / "test.target"
     same = json.loads(run("evaluate", "--hypotheses", reference, "--reference", reference, "--json").stdout)
@@ -278,6 +279,7 @@ def test_invalid_options_are_refused_like_settings(quick_run: Path, tmp_path: Pa
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_invalid_utf8_in_corpus_is_refused_or_skipped(generated: Path, tmp_path: Path) -> None:
     broken = tmp_path / "train.source"
     lines = (generated / "train.source").read_bytes().split(b"\n")
@@ -295,6 +297,7 @@ def test_invalid_utf8_in_corpus_is_refused_or_skipped(generated: Path, tmp_path:
     assert "1 pair left out, not valid text on a side" in run(*arguments, "--on-bad-line", "skip").stderr
 
 
+@pytest.mark.slow
 def test_generate_lists_and_writes_corpora(tmp_path: Path) -> None:
     assert "numbers-th" in run("corpus").stdout
     run("corpus", "numbers-th", "--out", tmp_path, "--size", "100")
@@ -332,6 +335,7 @@ def test_failure_leaves_existing_files_unchanged(quick_run: Path, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["text"], "nothing partial is left"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_full_disk_exits_with_6(quick_run: Path) -> None:
     message = error_of("translate", "--model", quick_run, "--output", "/dev/full", "a b", code=6)

@@ -64,6 +64,7 @@ def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 # config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_config_is_the_preset_with_every_meaning(preset: str) -> None:
     text = invoke("config", "--preset", preset, "--set", "model.norm=pre")

@@ -68,6 +68,7 @@ def test_scores_of_a_model_record_its_commit_and_configuration(place: Path, quic
     assert "configuration" not in json.loads(run(place, "--hypotheses ours --reference reference --json").stdout)
 
 
+@pytest.mark.slow
 def test_all_metrics_and_comparisons_as_json(place: Path) -> None:
     (place / "modules").mkdir()
     (place / "modules" / "comet.py").write_text(FAKE_COMET)

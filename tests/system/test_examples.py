@@ -31,6 +31,7 @@ def test_translate(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'' -> '' (empty)" in shown
 
 
+@pytest.mark.slow
 def test_inspect_attention(capsys: pytest.CaptureFixture[str]) -> None:
     example("inspect_attention").main()
     assert "sharpest head: layer " in capsys.readouterr().out

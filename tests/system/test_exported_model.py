@@ -150,6 +150,7 @@ def test_200_sentences_have_the_same_tokens(peer: Peer) -> None:
     assert_same_beam(peer, texts, 0.95 if isinstance(peer, CTranslate2) else 0.99)
 
 
+@pytest.mark.slow
 def test_comparison_notices_other_tokens(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the other library gets the sentences in another order."""
     texts, theirs = english(2), peer.theirs

@@ -55,6 +55,7 @@ def test_run_starts_from_another_models_weights_vocabulary_and_sizes(quick_run: 
     assert after.config.train.start_from == str(quick_run)
 
 
+@pytest.mark.slow
 def test_fine_tuning_resumes_from_its_own_checkpoint(quick_run: Path, tmp_path: Path) -> None:
     train(from_run(quick_run, tmp_path), tmp_path)
     middle = weights_at(tmp_path, 2)
@@ -107,6 +108,7 @@ def test_saved_config_resumes_its_run_but_starts_no_other(quick_run: Path, tmp_p
 # Freezing
 
 
+@pytest.mark.slow
 def test_frozen_weights_do_not_change_and_the_rest_learns(tmp_path: Path) -> None:
     settings = ("train.max_steps=2", "train.save_every=1")
     train(quick_config(*settings, 'train.freeze=["encoder", "source_embedding"]'), tmp_path)
@@ -167,6 +169,7 @@ def test_moving_average_follows_its_formula() -> None:
     torch.testing.assert_close(average.weights[0], torch.full((3,), expected), msg="a step left out moves nothing")
 
 
+@pytest.mark.slow
 def test_moving_average_is_validated_published_and_resumed(tmp_path: Path) -> None:
     settings = ("train.ema=0.9", "train.average=1", "train.save_every=6")
     for run, stops in (("whole", (12,)), ("parts", (6, 12))):
@@ -317,6 +320,7 @@ def test_config_file_applies_to_fine_tuning_like_options(quick_run: Path, tmp_pa
     )
 
 
+@pytest.mark.slow
 def test_resuming_does_not_need_the_start_model(quick_run: Path, tmp_path: Path) -> None:
     start = Path(shutil.copytree(quick_run, tmp_path / "start", ignore=shutil.ignore_patterns("checkpoints", "data")))
     train(from_run(start, tmp_path / "run"), tmp_path / "run")

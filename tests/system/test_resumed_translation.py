@@ -71,6 +71,7 @@ def uninterrupted(quick_run: Path, source: Path, *options: str) -> bytes:
     return _outputs[key]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "resumed_at"),
     [
@@ -191,6 +192,7 @@ def test_lines_that_failed_before_the_interruption_still_count(quick_run: Path, 
     assert ended.lines[-1] == f"translate: 1 of {LINES} lines failed (first: line 5: invalid UTF-8 at byte 5)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "note"),
     [

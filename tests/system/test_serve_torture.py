@@ -130,6 +130,7 @@ def test_24_long_load_costs_no_memory(tight: RunningService) -> None:
 # 25
 
 
+@pytest.mark.slow
 def test_25_a_client_over_its_limit_does_not_disturb_others(wide: RunningService) -> None:
     def ask(key: str) -> httpx.Response:
         return wide.translate("Good morning!", api_key=key)
@@ -532,6 +533,7 @@ def test_31_workers_end_with_a_service_that_is_killed(tmp_path: Path) -> None:
 # 34
 
 
+@pytest.mark.slow
 def test_34_what_would_take_too_much_is_refused_before_it_does(tight: RunningService) -> None:
     assert tight.post("/v1/inspect", {"text": "a"}).status_code == 200  # imports PyTorch
     assert tight.post("/v1/score", {"sources": ["a"], "targets": ["b"]}).status_code == 200

@@ -21,6 +21,7 @@ def test_left_out() -> None: ...
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "ci", "workers", "code"),
     [

@@ -220,6 +220,7 @@ def test_markup_in_samples_stays_text(tmp_path: Path) -> None:
     assert len(re.findall("<img", MarkdownIt("commonmark").render(text))) == 2
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cf")), min_size=1))
 def test_any_text_is_shown_unchanged(text: str) -> None:

@@ -66,6 +66,7 @@ def refused_bytes(error: str, run: Path, reason: str) -> int:
     return int(found[1].replace(",", ""))
 
 
+@pytest.mark.slow
 def test_file_size_limit_during_a_save_exits_with_6(runs: Runs, whole: dict[str, Any], run: Path) -> None:
     largest = (checkpoint_path(run, 8) / "optimizer.safetensors").stat().st_size
     ended = runs.run(run, *SAVES, fault={"name": "limit_file_size", "size": largest - 1})

@@ -116,6 +116,7 @@ SOME = (0, 4, 5, EVENTS.index("rename run/manifest.json"), EVENTS.index("rename 
 EVERY = [number if number in SOME else pytest.param(number, marks=pytest.mark.slow) for number in range(len(EVENTS))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", EVERY)
 def test_kill_9_after_each_write_and_rename_of_a_save(
     runs: Runs, whole: tuple[dict[str, Any], int], before_a_save: tuple[Path, int], tmp_path: Path, number: int

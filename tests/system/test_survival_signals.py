@@ -68,6 +68,7 @@ PLACES = [  # the place, the how-maniest time, the action there, the step that i
 SOME = (("feeding", 1), ("scan", 1), ("step", 3), ("update", 3), ("validation", 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "number", "action", "step"),
     [
@@ -203,6 +204,7 @@ def signal_twice(
     return ended, ended.at - sent
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.parametrize(
     ("place", "number", "within"),
@@ -257,6 +259,7 @@ def whole_of_two(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return outcome(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("place", "number", "step"), [("step", 3, 3), pytest.param("step", 4, 4, marks=pytest.mark.slow)]

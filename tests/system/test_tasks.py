@@ -100,6 +100,7 @@ def test_a_language_model_resumes_to_the_bit(texts: Path, language_model: Path, 
     assert all((ours[name] == theirs[name]).all() for name in theirs)
 
 
+@pytest.mark.slow
 def test_commands_of_a_language_model(language_model: Path, texts: Path) -> None:
     model = ("--model", language_model)
     shown = output_of("generate", *model, "ab", "--max-tokens", 20, "--seed", 3)
@@ -147,6 +148,7 @@ def test_a_classifier_learns_its_labels(classifier: Path, texts: Path) -> None:
     assert next(iter(tested.values()))["accuracy"]["score"] == 100.0
 
 
+@pytest.mark.slow
 def test_commands_of_a_classifier(classifier: Path, texts: Path, tmp_path: Path) -> None:
     model = ("--model", classifier)
     label, probability = output_of("classify", *model, "great music").strip().split("\t")
@@ -326,6 +328,7 @@ def test_page_has_every_text(classifier: Path, tmp_path: Path) -> None:
 # What does not fit
 
 
+@pytest.mark.slow
 def test_commands_name_the_one_that_fits(language_model: Path, classifier: Path, quick_run: Path) -> None:
     lm, labels, pairs = language_model, classifier, quick_run
     is_lm, is_labels, is_pairs = "is a language model", "is a classifier", "is a translation model"

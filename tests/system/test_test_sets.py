@@ -40,6 +40,7 @@ def with_tests(folder: Path, *settings: str) -> Config:
     return quick_config(f"data.test_source={json.dumps(sources)}", f"data.test_target={json.dumps(targets)}", *settings)
 
 
+@pytest.mark.slow
 def test_result_has_scores_and_provenance_of_the_published_model(tmp_path: Path) -> None:
     notes = Notes()
     config = with_tests(tmp_path / "sets")
@@ -111,6 +112,7 @@ def test_generated_test_pairs_are_scored_on_request(tmp_path: Path) -> None:
         Config.build(data={"generated_test": True})
 
 
+@pytest.mark.slow
 def test_scores_are_measured_again_only_after_further_training(tmp_path: Path) -> None:
     train(with_tests(tmp_path / "sets", "train.max_steps=20"), tmp_path / "run")
     result = tmp_path / "run" / "result.json"

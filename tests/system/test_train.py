@@ -316,6 +316,7 @@ def write_pairs(directory: Path, count: int = 300) -> dict[str, list[str]]:
 FILES = ("train.max_steps=4", "train.save_every=4", "text.vocab_size=320", "model.d_model=16", "model.num_layers=1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "joint"),
     [
@@ -485,6 +486,7 @@ def test_out_of_memory_names_the_setting_and_the_lines(tmp_path: Path, monkeypat
     assert str(caught.value).endswith("lower train.batch_tokens from 512 and raise train.accumulate")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [("train.patience=1", "train.learning_rate=0.0", "train.max_steps=8"), ("train.average=1", "train.max_steps=4")],

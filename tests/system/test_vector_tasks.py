@@ -126,6 +126,7 @@ def same_weights(one: Path, other: Path) -> bool:
 # Transcribers
 
 
+@pytest.mark.slow
 def test_a_transcriber_learns_its_captions(transcriber: Path, files: Path) -> None:
     lines = output_of("transcribe", "--model", transcriber, files / "test.npz").splitlines()
     assert lines == (files / "test.txt").read_text().splitlines()
@@ -202,6 +203,7 @@ def test_a_classifier_of_vectors_reads_no_text(classifier: Path) -> None:
 # Forecasters
 
 
+@pytest.mark.slow
 def test_a_forecaster_learns_its_waves(forecaster: Path, files: Path) -> None:
     scores = json.loads(output_of("evaluate", "--model", forecaster, "--reference", files / "test.csv", "--json"))
     assert scores["windows"] == 100 - 24 - 12 + 1
@@ -228,6 +230,7 @@ def test_a_forecast_can_be_drawn(forecaster: Path, files: Path, tmp_path: Path) 
     assert (tmp_path / "next.svg").read_text().count("forecast") >= 2
 
 
+@pytest.mark.slow
 def test_a_forecaster_resumes_to_the_bit(forecaster: Path, files: Path, tmp_path: Path) -> None:
     train(config(series(files), FORECASTER, "train.max_steps=60"), tmp_path / "run")
     assert not same_weights(forecaster, tmp_path / "run")

@@ -111,6 +111,7 @@ def test_a_duration_is_rounded_for_people(predicted: float, line: str) -> None:
     assert Duration(1200, 12.5, None).describe() == "1,200 steps to go, about 12.5 epochs"
 
 
+@pytest.mark.slow
 def test_a_run_predicts_its_steps_at_the_start_and_the_rest_on_resume(tmp_path: Path) -> None:
     found = []
     for steps in (2, 6, 6):

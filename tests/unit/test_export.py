@@ -152,6 +152,7 @@ def log_prob_difference(model: Path, exported: Path) -> float:
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", mostly_slow(ALL))
 def test_logits_in_transformers_are_ours(shape: str, tmp_path: Path) -> None:
     model = random_model(tmp_path / "model", *ALL[shape])
@@ -183,6 +184,7 @@ def onnx_logits(model: Path, exported: Path, kind: str, steps: int) -> tuple[tor
     return ours_BTV, torch.cat(found, dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", mostly_slow(ALL | NOT_MARIAN))
 def test_logits_in_onnx_runtime_are_ours(shape: str, tmp_path: Path) -> None:
     model = random_model(tmp_path / "model", *(ALL | NOT_MARIAN)[shape])

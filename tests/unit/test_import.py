@@ -75,6 +75,7 @@ def library(folder: Path) -> tuple[Any, Any]:
 # The same numbers
 
 
+@pytest.mark.slow
 def test_every_logit_is_that_of_transformers(folders: tuple[Path, Path]) -> None:
     theirs, ours = MarianFolder(folders[0]), load_bundle(folders[1])
     tokenizer, model = library(folders[0])

@@ -327,6 +327,7 @@ def test_scores_and_attention_of_translations_match_in_each_precision(
             np.testing.assert_allclose(result.attention.cross.sum(axis=-1), 1.0, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_commands_accept_a_precision(quick_run: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_text("a b c\nd e\n")

@@ -102,6 +102,7 @@ def test_central_differences_detect_a_wrong_backward(owner: Any, name: str, wron
     assert max(model_apart.values()) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_wrong_gradient_fails_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     with patch.object(attention, "softmax_backward", softmax_without_its_sum):
         assert command.main() == 1

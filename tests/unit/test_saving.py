@@ -82,6 +82,7 @@ def largest_difference(these: Weights, those: Weights) -> float:
 # The average
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 @pytest.mark.parametrize(("keep", "average"), [(4, 2), (1, 3)])
 def test_average_is_of_the_last_checkpoints_as_validated(
@@ -118,6 +119,7 @@ def test_tie_keeps_the_earlier_weights(train_with_scores: TrainWithScores, avera
     assert largest_difference(kept.shown[1], kept.shown[2]) > 0, "the control: the weights differ"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "scores", "best"),
     [("chrf", [1, 3, 2], 2), ("bleu", [3, 2, 1], 1), ("exact_match", [1, 2, 3], 3), ("loss", [3, 1, 2], 2)],
