@@ -53,3 +53,25 @@ def test_no_other_file_is_found(tmp_path: Path) -> None:
         files.close()
 
     asyncio.run(run())
+
+
+def test_a_copy_is_kept_no_longer_than_its_original(tmp_path: Path) -> None:
+    async def run() -> None:
+        first, second = TranslatedFiles(60, 100), TranslatedFiles(3600, 100)
+        name = first.add(written(tmp_path, 10), ".de.txt")
+        assert second.find(name) is None
+        assert 0 < first.seconds_left(name) <= 60
+        second.keep(name, written(tmp_path, 10), first.seconds_left(name))
+        assert second.seconds_left(name) <= 60 < second.seconds_left(second.add(written(tmp_path, 1), ".de.txt"))
+        path = second.find(name)
+        assert path is not None
+        assert path.read_bytes() == b"a" * 10
+        second.keep(name, written(tmp_path, 20), 0.01)  # again, at the same time
+        assert path.read_bytes() == b"a" * 20
+        await asyncio.sleep(0.05)
+        assert second.find(name) is None
+        assert not path.exists()
+        first.close()
+        second.close()
+
+    asyncio.run(run())

@@ -31,7 +31,7 @@ EXTRAS = {
     "onnx": Extra("tokenizers", "text for exports to ONNX, and the vocabularies of BART models"),
     "documents": Extra("lxml", "translate docx, pptx, odt, epub, XLIFF and TMX files"),
     "parquet": Extra("pyarrow", "translate folders of Parquet"),
-    "ray": Extra("ray", "translate --engine ray"),
+    "ray": Extra("ray", "translate --engine ray, and serve on Ray"),
     "serve": Extra("fastapi", "serve"),
     "hub": Extra("huggingface_hub", "models by hf://owner/name"),
     "tensorboard": Extra("tensorboard", "training curves in TensorBoard"),

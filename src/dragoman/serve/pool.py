@@ -155,6 +155,7 @@ class ModelWorker:
     def __init__(self, settings: ModelSettings) -> None:
         self.settings = settings
         self.restarts = 0
+        self.failure = ""  # why a process could not be started again, until one could
         self._process: _Process | None = None
         self._hash, self._files = "", list[tuple[str, int, int, int]]()
         self._tasks: list[asyncio.Task[None]] = []
@@ -196,8 +197,10 @@ class ModelWorker:
             try:
                 new = await _Process.start(self.settings)
             except (OSError, DragomanError) as error:
-                log.error("worker does not start", extra={"model": self.settings.name, "reason": str(error)})
+                self.failure = str(error)
+                log.error("worker does not start", extra={"model": self.settings.name, "reason": self.failure})
                 continue
+            self.failure = ""
             if self._process is dead:
                 self._process = new
             else:
@@ -220,7 +223,7 @@ class ModelWorker:
             except (OSError, DragomanError) as error:  # perhaps only half written yet
                 log.warning("new model not loaded", extra={"model": self.settings.name, "reason": str(error)})
                 continue
-            old, self._process, self._hash = self._process, new, found
+            old, self._process, self._hash, self.failure = self._process, new, found, ""
             log.info("model replaced", extra={"model": self.settings.name})
             if old is not None:
                 asyncio.create_task(old.stop())  # noqa: RUF006 - it ends with its requests
