@@ -21,14 +21,14 @@ serve: setup
 	@$(BIN)/dragoman serve
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder
 
 # All five generated recipes trained to their promise, some 20 minutes; test-slow trains two of them.
 test-recipes: setup
-	$(BIN)/python -m pytest -m recipe -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m recipe -n 2 --dist loadfile --no-loadscope-reorder
 
 # Triton comes with PyTorch for CUDA; its interpreter, which runs the kernels on a CPU, needs no more than the package.
 triton: setup
