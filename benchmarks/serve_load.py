@@ -1,6 +1,6 @@
 """Load on the service, beside a CTranslate2-backed server of the same model (benchmarks/serve_peer.py), in one run.
 
-    python -m benchmarks.serve_load --input FILE [--clients 1 8 64 512] [--seconds 20] [--model en-de] [--json]
+    python -m benchmarks.serve_load --input FILE [--clients 1 8 64 512] [--seconds 20] [--model en-de] [--alone]
     python -m benchmarks.serve_load --input FILE --overload 120      ten times the queue's room, for so long
     python -m benchmarks.serve_load --input FILE --soak 600          memory while 64 clients are at work
     python -m benchmarks.serve_load --input FILE --kill 30           kill -9 of the worker, again and again
@@ -88,8 +88,13 @@ class Connection:
         return int(lines[0].split()[1]), json.loads(answer)
 
 
-async def run_clients(port: int, lines: Sequence[str], clients: int, seconds: float, expected: dict[str, str]) -> Load:
-    """Clients that ask one thing after the other, for so long. `expected` is filled at first, then compared with."""
+async def run_clients(
+    port: int, lines: Sequence[str], clients: int, seconds: float, expected: dict[str, str], pause: float = 0.1
+) -> Load:
+    """Clients that ask one thing after the other, for so long. `expected` is filled at first, then compared with.
+
+    One that is refused asks again after about `pause` seconds.
+    """
     load, start = Load(), time.monotonic()
     counted_from, end = start + RAMP * seconds, start + seconds
 
@@ -111,7 +116,7 @@ async def run_clients(port: int, lines: Sequence[str], clients: int, seconds: fl
                     load.times.append(now - before)
             else:
                 load.refusal_times.append(now - before)
-                await asyncio.sleep(0.2 * draw.random())
+                await asyncio.sleep(pause * (0.5 + draw.random()))
 
     await asyncio.gather(*(client(number) for number in range(clients)))
     load.seconds = time.monotonic() - counted_from
@@ -175,13 +180,16 @@ def stolen() -> int:
 
 
 def compare(arguments: argparse.Namespace, lines: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    to_ctranslate2(arguments.model, folder / "ctranslate2")
     ports = {OURS: free_port(), PEER: free_port()}
     settings = _settings(folder, queue=4_096, seconds=60.0)
     commands = {
         OURS: our_command(arguments.model, ports[OURS], settings),
         PEER: ["benchmarks.serve_peer", str(folder / "ctranslate2"), str(ports[PEER])],
     }
+    if arguments.alone:
+        del commands[PEER]
+    else:
+        to_ctranslate2(arguments.model, folder / "ctranslate2")
     rows: list[dict[str, Any]] = []
     expected: dict[str, dict[str, str]] = {OURS: {}, PEER: {}}
     for clients in arguments.clients:
@@ -197,15 +205,17 @@ def compare(arguments: argparse.Namespace, lines: Sequence[str], folder: Path) -
 
 
 def overload(arguments: argparse.Namespace, lines: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    """First as many clients as there is room, then ten times as many."""
+    """First as many clients as there is room, then ten times as many: who wait as Retry-After says, and who do not."""
     queue, port = 16, free_port()
     rows = []
     with server(our_command(arguments.model, port, _settings(folder, queue=queue, seconds=30.0)), port) as process:
-        for clients, seconds in ((queue, arguments.overload / 4), (10 * queue, arguments.overload)):
-            load = asyncio.run(run_clients(port, lines, clients, seconds, {}))
+        for clients, pause in ((queue, 0.1), (10 * queue, 1.5), (10 * queue, 0.1)):
+            load = asyncio.run(run_clients(port, lines, clients, arguments.overload, {}, pause))
             refused = np.percentile(np.array(load.refusal_times or [0.0]) * 1000, 99)
             memory = {"resident_mb": resident_bytes(process.pid) // 1_000_000}
-            rows.append({"clients": clients, **load.row(), "refused_p99_ms": round(float(refused), 1), **memory})
+            rows.append(
+                {"clients": clients, "pause": pause, **load.row(), "refused_p99_ms": round(float(refused), 1), **memory}
+            )
     return rows
 
 
@@ -253,6 +263,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64, 512])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--lines", type=int, default=1_000)
+    parser.add_argument("--alone", action="store_true", help="without the peer")
     parser.add_argument("--overload", type=float)
     parser.add_argument("--soak", type=float)
     parser.add_argument("--kill", type=float)

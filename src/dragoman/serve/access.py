@@ -1,5 +1,6 @@
 """Who may use the service, and how much: keys and limits. Knows nothing of HTTP."""
 
+import functools
 import hmac
 import math
 import time
@@ -39,6 +40,11 @@ class _Bucket:
         self._left -= amount
 
 
+@functools.lru_cache(maxsize=4_096)
+def _stranger(address: str) -> KeySettings:
+    return KeySettings("-" * 16, address)
+
+
 class Access:
     def __init__(
         self, settings: ServeSettings, keys: Sequence[KeySettings], clock: Callable[[], float] = time.monotonic
@@ -53,7 +59,7 @@ class Access:
     def caller(self, key: str | None, address: str) -> KeySettings:
         """Who is calling; without keys, an address. Raise Refused if the key is not one of ours."""
         if not self._keys:
-            return KeySettings("-" * 16, address)
+            return _stranger(address)
         given, found = (key or "").encode("utf-8", "surrogatepass"), None
         for known in self._keys:  # all of them, so that the time does not tell which one it is like
             if hmac.compare_digest(known.key.encode(), given):

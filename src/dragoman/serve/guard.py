@@ -14,10 +14,11 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.serve.service import Service
+from dragoman.serve.service import NO_ROOM, Service
 
 log = logging.getLogger("dragoman.serve")
 FILES = ("/translate_file", "/v1/files")  # routes whose bodies may be larger
+TRANSLATING = ("/translate", "/v1/translate")  # where most requests go, and are refused, when there are too many
 MOST_HELD = 512 << 20  # bytes of all bodies together
 SECURITY = {
     "content-security-policy": (
@@ -40,6 +41,8 @@ class Guard:
         self._app, self._service = app, service
         self._settings, self._metrics = service.settings, service.metrics
         self._held = 0  # bytes of all bodies
+        # others need an answer that depends on what they sent
+        self._may_refuse_early = not service.access.needs_key and not service.settings.cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,6 +51,10 @@ class Guard:
         answer, parts, start = _Answer(send, self._service), list[bytes](), time.monotonic()
         try:
             body = await self._read(scope, receive, parts)
+            if self._refuses(scope):  # before it is parsed: many who are refused must not slow down the others
+                self._metrics.refused.labels("queue").inc()
+                await _error(answer.send, 503, NO_ROOM)
+                return
             await self._app(scope, _replay(body, receive), answer.send)
         except _Refuse as refused:
             self._metrics.refused.labels("body").inc()
@@ -59,6 +66,10 @@ class Guard:
         finally:
             self._held -= sum(map(len, parts))
             self._note(scope, answer.status, time.monotonic() - start)
+
+    def _refuses(self, scope: Scope) -> bool:
+        is_work = scope["method"] == "POST" and scope["path"] in TRANSLATING
+        return is_work and self._may_refuse_early and self._service.is_full and not self._service.is_draining
 
     async def _read(self, scope: Scope, receive: Receive, parts: list[bytes]) -> bytes:
         """The whole body, or refuse it as soon as it is known to be too large or too slow."""
@@ -98,7 +109,7 @@ class Guard:
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         """Count and log the answer. Neither has texts, queries or keys."""
-        route = getattr(scope.get("route"), "path", "unknown")
+        route = getattr(scope.get("route"), "path", scope["path"] if scope["path"] in TRANSLATING else "unknown")
         self._metrics.requests.labels(route, str(status)).inc()
         self._metrics.seconds.labels(route).observe(seconds)
         log.info(
@@ -138,26 +149,29 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-async def _error(send: Send, status: int, message: str, rest: Awaitable[None]) -> None:
-    """Answer; then wait for `rest` before the connection is closed."""
-    body = json.dumps({"error": message}).encode()
+async def _error(send: Send, status: int, message: str, rest: Awaitable[None] | None = None) -> None:
+    """Answer; then wait for `rest`, if a part of the body is still to come, before the connection is closed."""
+    body = json.dumps({"error": message}, separators=(",", ":")).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status in (408, 413, 503):  # the rest of the body may still come: not as the next request
+    if rest is not None and status in (408, 413, 503):  # what still comes is not the next request
         headers.append((b"connection", b"close"))
     if status == 503:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
-    await rest
+    if rest is not None:
+        await rest
     await send({"type": "http.response.body", "body": b""})
+
+
+ORDINARY = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime", "color_message"}  # of every log record
 
 
 class JsonLines(logging.Formatter):
     """A log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        known = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime", "color_message"}
-        extra: dict[str, Any] = {k: v for k, v in record.__dict__.items() if k not in known and v is not None}
+        extra: dict[str, Any] = {k: v for k, v in record.__dict__.items() if k not in ORDINARY and v is not None}
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)), "level": record.levelname}
         if record.exc_info and (error := record.exc_info[1]) is not None:  # not its message, which may have texts
             trace = getattr(error, "trace", None) or traceback.format_tb(error.__traceback__)

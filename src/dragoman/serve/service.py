@@ -19,6 +19,7 @@ from dragoman.serve.pool import ModelWorker, NotReady, Overdue, WorkerDied
 from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings
 
 RETRY_SECONDS = 1  # for a client that was refused for lack of room
+NO_ROOM = "too much to do; try again soon"
 READ_SECONDS = 5.0  # that a client has, beyond its deadline, to read a stream
 T = TypeVar("T")
 
@@ -89,15 +90,19 @@ class Service:
 
     # Requests
 
+    @property
+    def is_full(self) -> bool:
+        return self._under_way >= self.settings.queue
+
     @contextmanager
     def _room(self) -> Iterator[None]:
         """A place in the queue for as long as the block lasts."""
         if self.is_draining:
             self.metrics.refused.labels("draining").inc()
             raise _shutting_down()
-        if self._under_way >= self.settings.queue:
+        if self.is_full:
             self.metrics.refused.labels("queue").inc()
-            raise Failure(503, "too much to do; try again soon", RETRY_SECONDS)
+            raise Failure(503, NO_ROOM, RETRY_SECONDS)
         self._under_way += 1
         self._idle.clear()
         self.metrics.in_flight.set(self._under_way)
