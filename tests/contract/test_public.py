@@ -50,6 +50,7 @@ def test_training_loop_import_skips_modules_a_single_process_does_not_need() -> 
     assert done.stdout.split() == ["torch"]
 
 
+@pytest.mark.slow
 def test_training_and_decoding_import_without_cli_and_metric_packages() -> None:
     missing = dict.fromkeys(("typer", "rich", "sacrebleu"))
     code = f"import sys; sys.modules.update({missing}); import dragoman.training.loop, dragoman.decode.translator"

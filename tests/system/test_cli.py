@@ -257,6 +257,7 @@ def test_train_refuses_typos_with_a_suggestion(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_invalid_options_are_refused_like_settings(quick_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "x"
     for arguments, message in (

@@ -48,6 +48,7 @@ def run(place: Path, arguments: str, code: int = 0) -> subprocess.CompletedProce
     return done
 
 
+@pytest.mark.slow
 def test_scores_of_a_model_record_its_commit_and_configuration(place: Path, quick_run: Path) -> None:
     done = run(place, f"--model {quick_run} --source source --reference reference --beam 2 --lowercase --json")
     record = json.loads(done.stdout)

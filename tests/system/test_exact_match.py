@@ -117,6 +117,7 @@ def test_validation_exact_match_is_reported_in_percent(capsys: pytest.CaptureFix
 # What else evaluate promises of a model
 
 
+@pytest.mark.slow
 def test_json_has_the_hash_of_the_weights(place: Path, quick_run: Path) -> None:
     record = json.loads(run(place, f"evaluate --model {quick_run} --source source --reference reference --json"))
     digest = hashlib.sha256((quick_run / "weights.safetensors").read_bytes()).hexdigest()

@@ -44,6 +44,7 @@ def from_run(quick_run: Path, out: Path, *settings: str) -> dragoman.Config:
     return build_config(None, out, "tiny", data, quick, str(quick_run))
 
 
+@pytest.mark.slow
 def test_run_starts_from_another_models_weights_vocabulary_and_sizes(quick_run: Path, tmp_path: Path) -> None:
     config = from_run(quick_run, tmp_path, "train.learning_rate=0.0")
     train(config, tmp_path)

@@ -69,6 +69,7 @@ def test_sentences_of_a_file_are_limited_by_most(quick_run: Path, tmp_path: Path
     assert (len(data["sentences"]), data["counted"]) == (2, 3)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_forced_translation_and_masked_head_are_shown(quick_run: Path) -> None:
     text = run("inspect", "--model", quick_run, SOURCE, "--target", "z z").stdout
     assert "! the model would have preferred the first of the others" in text

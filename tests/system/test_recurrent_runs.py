@@ -18,6 +18,7 @@ def recurrent_config(*settings: str) -> dragoman.Config:
     return dragoman.Config.build("tiny", None, [*SETTINGS, "model.architecture=rnn", *settings])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "context"),
     [

@@ -113,6 +113,7 @@ def test_job_killed_after_the_final_rename_is_complete(quick_run: Path, source: 
     assert mine.others() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [("--json",), ("--n-best", "2", "--beam", "2"), ("--sample", "--seed", "3")],
@@ -141,6 +142,7 @@ def test_job_with_compressed_input_and_output_can_be_resumed(quick_run: Path, so
     assert mine.others() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "code", "what"),
     [

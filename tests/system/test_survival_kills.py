@@ -40,6 +40,7 @@ def check_state_after_kill(run: Path) -> None:
 # 1: anywhere
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_kill_9_at_random_moments(runs: Runs, whole: tuple[dict[str, Any], int], tmp_path: Path, kills: int) -> None:
     expected, calls = whole

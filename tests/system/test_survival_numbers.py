@@ -118,6 +118,7 @@ def test_non_finite_gradient_changes_no_weights(run: Run, value: str, name: str)
     check_report(run, lines, f"gradient (norm {value})", f"the gradient of {name}")
 
 
+@pytest.mark.slow
 @VALUES
 @pytest.mark.parametrize("layer", [LAYER, "decoder.layers.0.self_attention.value"])
 def test_first_non_finite_layer_is_named(runs: Runs, tmp_path: Path, value: str, layer: str) -> None:
@@ -153,6 +154,7 @@ def test_without_found_inf_a_non_finite_loss_changes_weights(run: Run, monkeypat
         run.check_step_changes_nothing()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 3])
 def test_too_many_non_finite_steps_in_a_row_end_the_run(runs: Runs, tmp_path: Path, limit: int) -> None:
     """With exit code 5, and earlier checkpoints unchanged; finite steps in between reset the count."""

@@ -145,6 +145,7 @@ def learning_a_vocabulary(directory: Path, runs: Runs) -> Runs:
     return Runs(runs.server, corpus, runs.errors)
 
 
+@pytest.mark.slow
 def test_sigterm_while_learning_a_vocabulary_ends_the_process(runs: Runs, tmp_path: Path, fifo: Fifo) -> None:
     """One C++ call lets no Python run: a thread ends the process, since nothing can be lost."""
     more = learning_a_vocabulary(tmp_path, runs)
@@ -167,6 +168,7 @@ def test_sigterm_during_a_blocking_call_ends_the_process(runs: Runs, tmp_path: P
     assert RESPONSE_SECONDS - 1 < ended.at - sent < LIMIT_TO_STOP
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.parametrize("impatient", [False, True])
 def test_slow_step_is_finished_and_saved_after_sigterm(runs: Runs, tmp_path: Path, fifo: Fifo, impatient: bool) -> None:

@@ -170,6 +170,7 @@ def test_commands_of_a_classifier(classifier: Path, texts: Path, tmp_path: Path)
     assert "influence" in json.loads(output_of("inspect", *model, "great film", "--json"))
 
 
+@pytest.mark.slow
 def test_a_classifier_starts_from_a_translator(quick_run: Path, texts: Path, tmp_path: Path) -> None:
     files: dict[str, Any] = {"source": "train.tsv", "target": "train.tsv", "valid-source": "valid.tsv"}
     files["valid-target"] = "valid.tsv"

@@ -148,6 +148,7 @@ def test_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     assert losses(whole) == losses(killed)
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_is_skipped(tmp_path: Path) -> None:
     run_steps(tmp_path, 12)
     weights = checkpoint_path(tmp_path, 12) / "weights.safetensors"
@@ -218,6 +219,7 @@ def test_packed_layout_is_chosen_automatically_if_faster(tmp_path: Path, setting
     assert torch.backends.mkldnn.enabled, "later runs in this process have the bits of those in another"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quick", "large", "more"),
     [(True, True, ()), (True, False, ()), (False, True, ()), (True, True, ("train.precision=float32",))],
@@ -337,6 +339,7 @@ def test_every_kind_of_tokenizer_trains_joint_and_separate(tmp_path: Path, kind:
     assert len(translator.translate(["alpha beta", "never seen: ¿ñ?"], beam=2)) == 2
 
 
+@pytest.mark.slow
 def test_several_and_compressed_files_per_side_are_read(tmp_path: Path) -> None:
     import gzip
 
@@ -411,6 +414,7 @@ def test_a_kill_between_checkpoint_and_publishing_loses_nothing(
     dragoman.load(str(tmp_path), device="cpu")
 
 
+@pytest.mark.slow
 def test_a_better_average_is_not_replaced_by_a_worse_checkpoint(tmp_path: Path) -> None:
     settings = ("train.max_steps=12", "train.save_every=6", "train.valid_metric=loss", "train.average=2")
     train(quick_config(*settings), tmp_path)
@@ -446,6 +450,7 @@ def test_more_patience_lets_a_stopped_run_resume(tmp_path: Path) -> None:
     assert train(quick_config(*settings, "train.patience=0"), tmp_path).steps == 8
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_left_out_of_the_average(tmp_path: Path) -> None:
     settings = ("train.save_every=4", "train.average=3")
     train(quick_config(*settings, "train.max_steps=8"), tmp_path)
@@ -510,6 +515,7 @@ def strict_json(content: bytes) -> Any:
     return json.loads(content, parse_constant=refuse)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
 def test_non_finite_validation_is_reported_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float

@@ -186,6 +186,7 @@ def test_long_sequences_are_cut_and_reported(transcriber: Path, tmp_path: Path) 
 # Classifiers of vectors
 
 
+@pytest.mark.slow
 def test_a_classifier_of_vectors_learns_its_labels(classifier: Path, files: Path) -> None:
     right = (files / "test.labels").read_text().splitlines()
     shown = output_of("classify", "--model", classifier, "--input", files / "test.npz").splitlines()

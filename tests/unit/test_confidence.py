@@ -216,6 +216,7 @@ def test_the_command_calibrates_and_translate_marks_lines(copied: Path, tmp_path
     assert none.stderr.endswith("translate: 0 of 21 lines to review (confidence below 0)\n")
 
 
+@pytest.mark.slow
 def test_the_command_refuses_what_it_cannot_do(copied: Path, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("a b\n" * 3)

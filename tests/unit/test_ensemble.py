@@ -28,6 +28,7 @@ def engines(*seeds: int) -> list[Engine]:
     return [Engine(random_model(seed, end_bias=0.5), "cpu") for seed in seeds]
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 @pytest.mark.parametrize("options", SEARCHES, ids=["greedy", "beam", "sampling"])
 def test_scores_are_those_of_the_mean_probabilities(options: DecodeConfig) -> None:

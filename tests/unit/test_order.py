@@ -59,6 +59,7 @@ def test_every_epoch_has_every_pair_once_in_its_own_order(corpus: Corpus, tmp_pa
     assert epochs[1] != epochs[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_seed_determines_the_order_and_the_initial_weights(corpus: Corpus, tmp_path: Path, layout: str) -> None:
     runs = [
@@ -140,6 +141,7 @@ def stores(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return found
 
 
+@pytest.mark.slow
 def test_segmentation_depends_on_epoch_and_seed(stores: dict[str, EpochStores]) -> None:
     plain = ids(stores["0.0 1"](0))
     assert plain == ids(stores["0.0 1"](1))

@@ -306,6 +306,7 @@ def test_a_cpu_without_bfloat16_instructions_warns(
     assert [str(warning.message) for warning in recwarn] == [expected] * (slow and precision == "bfloat16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "margin"), [pytest.param("int8", 0.05, marks=pytest.mark.slow), ("bfloat16", 0.5)]
 )

@@ -109,6 +109,7 @@ def test_average_that_is_not_better_is_not_published(train_with_scores: TrainWit
 # The best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", [1, 4])
 def test_tie_keeps_the_earlier_weights(train_with_scores: TrainWithScores, average: int) -> None:
     scores = [5.0, 7.0, 7.0, 6.0, *([7.0] if average > 1 else [])]
@@ -134,6 +135,7 @@ def test_best_weights_by_the_chosen_metric_are_published(
     assert largest_difference(kept.weights, kept.shown[best - 1]) == 0
 
 
+@pytest.mark.slow
 def test_another_metric_measures_the_published_weights_again(train_with_scores: TrainWithScores) -> None:
     first = train_with_scores([1, 9, 2])
     kept = train_with_scores([7, 3, 4], "train.max_steps=5", metric="bleu")
@@ -159,6 +161,7 @@ def test_damaged_published_weights_are_replaced_under_another_metric(train_with_
 # When
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patience", "last"), [(1, 2), (2, 5), (3, 8), (0, 8)], ids=["the first", "a better one between", "rarer", "never"]
 )

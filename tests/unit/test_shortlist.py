@@ -124,7 +124,7 @@ def test_engines_attend_to_the_same_with_every_head(monkeypatch: pytest.MonkeyPa
     engine = CpuEngine(model.config, named_arrays(model), "float32")
     at_once = engine.cross_attention(sources, targets)
     for found, other, source, target in zip(at_once, expected, sources, targets, strict=True):
-        assert found.shape == (2, 4, len(target), len(source))
+        assert found.shape == (2, 2, len(target), len(source))
         np.testing.assert_allclose(found, other, atol=1e-5)
     assert sum(map(len, targets)) > 3 * 7
     monkeypatch.setattr("dragoman.decode.engines.cpu.ENCODER_TOKENS", 7)

@@ -106,6 +106,7 @@ def test_encoding_a_batch_equals_encoding_each_text(model: Model) -> None:
     assert tokenizer(model).encode_batch([]) == []
 
 
+@pytest.mark.slow
 @EVERY_MODEL
 @given(rows=st.lists(st.lists(st.integers(0, 320), max_size=6), min_size=TABLE_PAYS_OFF, max_size=TABLE_PAYS_OFF))
 @settings(max_examples=20)

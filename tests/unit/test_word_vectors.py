@@ -184,6 +184,7 @@ def test_a_run_starts_from_the_vectors(tmp_path: Path) -> None:
         train(run_config(*again), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_sides_that_share_embeddings_share_vectors(tmp_path: Path) -> None:
     paths = [write(tmp_path / "source", {"a": [1.0] * 32}), write(tmp_path / "target", {"b": [-1.0] * 32})]
     _, [note] = start(tmp_path / "run", f"train.source_vectors={paths[0]}", f"train.target_vectors={paths[1]}")

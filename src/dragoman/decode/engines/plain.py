@@ -95,10 +95,14 @@ class Engine:
         return {"head_mask": HeadMask(*(part_LBH.expand(-1, rows, -1) for part_LBH in self._head_mask))}
 
     def start(self, sources: Sequence[Sequence[int]]) -> EngineDecoding:
+        return EngineDecoding(self._model, self._encode(sources), self.device)
+
+    def _encode(self, sources: Sequence[Sequence[int]]) -> Any:
+        """A cache to decode with."""
         source_ids, allowed = (part.to(self.device) for part in pad_rows(sources))
         masking = self._masking(len(sources))
         memory = self._model.encode(source_ids, allowed, **masking)
-        return EngineDecoding(self._model, self._model.start(memory, allowed, **masking), self.device)
+        return self._model.start(memory, allowed, **masking)
 
     def token_log_probs(self, batch: Batch) -> Tensor:
         """log P of every target token given the source and the tokens before it: [B, T], 0 in padding.
@@ -146,12 +150,8 @@ class Engine:
 
     def cross_attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Array]:
         """What every head attends to in the source when these ids are fed to the decoder: [L, H, T, S] of each."""
-        (source_ids, allowed), (target_ids, _) = (
-            [part.to(self.device) for part in pad_rows(side)] for side in (sources, targets)
-        )
-        weights, masking = AttentionWeights(), self._masking(len(sources))
-        memory = self._model.encode(source_ids, allowed, **masking)
-        self._model.decode_states(target_ids, self._model.start(memory, allowed, **masking), weights)
+        weights, target_ids = AttentionWeights(), pad_rows(targets)[0].to(self.device)
+        self._model.decode_states(target_ids, self._encode(sources), weights)
         weight_LBHTS = torch.stack(weights.cross).float().cpu().numpy()
         return [
             weight_LBHTS[:, number, :, : len(target), : len(source)]
