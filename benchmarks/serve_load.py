@@ -1,7 +1,7 @@
 """Load on the service, beside a CTranslate2-backed server of the same model (benchmarks/serve_peer.py), in one run.
 
     python -m benchmarks.serve_load --input FILE [--clients 1 8 64 512] [--seconds 20] [--model en-de] [--alone]
-    python -m benchmarks.serve_load --input FILE --overload 120      ten times the queue's room, for so long
+    python -m benchmarks.serve_load --input FILE --overload 120      as many as the queue holds, then ten times as many
     python -m benchmarks.serve_load --input FILE --soak 600          memory while 64 clients are at work
     python -m benchmarks.serve_load --input FILE --kill 30           kill -9 of the worker, again and again
 
@@ -209,7 +209,7 @@ def overload(arguments: argparse.Namespace, lines: Sequence[str], folder: Path) 
     queue, port = 16, free_port()
     rows = []
     with server(our_command(arguments.model, port, _settings(folder, queue=queue, seconds=30.0)), port) as process:
-        for clients, pause in ((queue, 0.1), (10 * queue, 1.5), (10 * queue, 0.1)):
+        for clients, pause in ((queue, 0.1), (10 * queue, 2.0), (10 * queue, 0.1)):
             load = asyncio.run(run_clients(port, lines, clients, arguments.overload, {}, pause))
             refused = np.percentile(np.array(load.refusal_times or [0.0]) * 1000, 99)
             memory = {"resident_mb": resident_bytes(process.pid) // 1_000_000}

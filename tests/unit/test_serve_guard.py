@@ -1,4 +1,4 @@
-"""A request for which there is no room is refused before it is read, unless the answer depends on what it says."""
+"""A request for which there is no room is refused before it is parsed, unless the answer depends on what it says."""
 
 import asyncio
 from typing import Any

@@ -127,7 +127,7 @@ def test_engines_attend_to_the_same_with_every_head(monkeypatch: pytest.MonkeyPa
         assert found.shape == (2, 2, len(target), len(source))
         np.testing.assert_allclose(found, other, atol=1e-5)
     assert sum(map(len, targets)) > 3 * 7
-    monkeypatch.setattr("dragoman.decode.engines.cpu.ENCODER_TOKENS", 7)
+    monkeypatch.setattr("dragoman.decode.engines.cpu.TOKENS_PER_PASS", 7)
     for found, other in zip(engine.cross_attention(sources, targets), at_once, strict=True):
         assert (found == other).all()
 

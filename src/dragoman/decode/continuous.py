@@ -1,7 +1,7 @@
 """Searches sentences of many callers together: each joins a search that is running, and leaves it when it is done.
 
 A caller waits for its own sentences only. Equal options are searched together; who has waited longest comes first.
-Nothing that others ask for changes a result. Knows nothing of text or of who is calling.
+In the CPU engine nothing that others ask for changes a result. Knows nothing of text or of who is calling.
 """
 
 import itertools
@@ -38,6 +38,7 @@ GIVEN_UP = "given up"
 LOOK_SECONDS = 0.25  # how often a caller looks whether its time is over
 PATIENCE = 0.02  # seconds; so long a sentence waits for others to be encoded with it
 TOKENS = 4_096  # of the sources of one search on a CPU, at most
+LOADS = 12  # of a search on a device at a time: it may wait for the oldest when there are more
 
 
 class GivenUp(Exception):
@@ -129,7 +130,7 @@ class Engine(NamedTuple):
 
 
 def _room(engine: Engine, pending: "dict[int, _Sentence]") -> int:
-    """For so many tokens."""
+    """Tokens of sources that may still be added."""
     return engine.tokens - sum(len(sentence.job.source) for sentence in pending.values())
 
 
@@ -307,7 +308,8 @@ class ContinuousSearch:
         add({**pending})
         while places:
             room = _room(engine, pending)
-            if len(pending) < engine.size and self._may_join(kind, len(pending), room):
+            has_room = len(pending) < engine.size and len({load for load, _ in places}) < LOADS
+            if has_room and self._may_join(kind, len(pending), room):
                 new = {next(numbers): each for each in self._take(kind, engine.size - len(pending), room)}
                 pending.update(new)
                 if new:

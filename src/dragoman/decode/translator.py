@@ -387,7 +387,8 @@ class Translator:
     @property
     def batches_at_once(self) -> int:
         """How many batches of pairs to run at the same time: the CPU engine has one thread for each."""
-        return self._threads(self.config.decode) if self.choice.engine == "cpu" else 1
+        options = self.config.decode
+        return self._threads(options) if self.choice_for(options).engine == "cpu" else 1
 
     def choice_for(self, options: DecodeConfig) -> EngineChoice:
         """The engine that searches with these options: what a fast engine cannot do runs in the plain one."""
@@ -864,9 +865,9 @@ class Translator:
         return job._replace(limit=limit, rules=[*job.rules, rule])
 
     def search_continuously(self, threads: int) -> "ContinuousSearch":
-        """From now on, search sentences of all callers together, on so many threads. The results are the same.
+        """From now on, search sentences of all callers together, on so many threads; on a GPU, one.
 
-        A GPU has one thread.
+        The results are the same; on a GPU, but for the last digits.
         """
         from dragoman.decode.continuous import ContinuousSearch
 
@@ -900,7 +901,10 @@ class Translator:
                 yield
 
         # one shape of caches, however many wait: capturing its graph takes longer than most searches
-        begin = functools.partial(cuda.begin, options, expected=2 * options.batch_size, **special._asdict())
+        # and no steps ahead, for which others would wait
+        begin = functools.partial(
+            cuda.begin, options, expected=2 * options.batch_size, **special._asdict(), runs_ahead=False
+        )
         size, tokens = options.batch_size, SOURCE_TOKENS // 2
         return Engine(self.engine.start, special, size, self.device, False, context, tokens, begin)
 

@@ -28,7 +28,8 @@ from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings, S
 BUNDLED = "en-de"
 LOADING_SECONDS = 600.0  # that a worker may take to start again
 LAST_SECONDS = 10.0  # beyond drain_seconds, before Ray kills a replica
-ASK_SECONDS = 20.0  # that the other replicas have to send a file
+FETCH_SECONDS = 20.0  # that the other replicas have to send a file
+MOST_FETCHES = 4  # at a time: each asks every replica
 DOWNLOAD = re.compile(r"/download_file/([\w-]{22}\.[\w.-]{1,40})", re.ASCII)  # as TranslatedFiles names them
 log = logging.getLogger("dragoman.serve")
 
@@ -98,7 +99,7 @@ class Replica:
         if self.service.is_ready:
             self._last_ready = now
         for worker in self.service.workers:
-            if worker.failure:
+            if worker.failure and not worker.is_ready:
                 raise RuntimeError(f"{worker.settings.name}: the worker does not start ({worker.failure})")
         if now - self._last_ready > LOADING_SECONDS:
             raise RuntimeError(f"no worker for {LOADING_SECONDS:g} s")
@@ -120,20 +121,22 @@ class _Downloads:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._files = app, service.files
+        self._fetching = asyncio.Semaphore(MOST_FETCHES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (match := DOWNLOAD.fullmatch(scope["path"])):
             name = match[1]
             if self._files.find(name) is None:
-                await self._fetch(name)
+                async with self._fetching:
+                    await self._fetch(name)
         await self._app(scope, receive, send)
 
     async def _fetch(self, name: str) -> None:
         own = serve.get_replica_context()
-        others = serve.get_deployment_handle(own.deployment, own.app_name)
         try:
+            others = serve.get_deployment_handle(own.deployment, own.app_name)
             answers = await others.broadcast("send_file", name).results_async(
-                timeout_s=ASK_SECONDS, return_exceptions=True
+                timeout_s=FETCH_SECONDS, return_exceptions=True
             )
         except Exception as error:  # then it is not found
             log.warning("replicas not asked for a file", extra={"reason": type(error).__name__})

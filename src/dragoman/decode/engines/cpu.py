@@ -29,7 +29,7 @@ from dragoman.weights import Weights
 if TYPE_CHECKING:
     from torch import Tensor
 
-ENCODER_TOKENS = 256  # in a pass of the encoder, unless a sentence is longer: more do not fit in a core's own cache
+TOKENS_PER_PASS = 256  # at most, unless a source is longer: more do not fit in a core's own cache
 
 
 class CpuEngine:
@@ -55,7 +55,7 @@ class CpuEngine:
     def encode(self, sources: Sequence[Sequence[int]], memory: Sequence[Cache]) -> None:
         """Write keys and values of the sources, end to end, for every decoder layer."""
         done = 0
-        for part in split_by_tokens(sources, ENCODER_TOKENS):
+        for part in split_by_tokens(sources, TOKENS_PER_PASS):
             product = self._encode(part)
             tokens = slice(done, done + len(product[0]))
             _restore_side_by_side(product, [array[tokens] for cache in memory for array in cache])
@@ -67,7 +67,7 @@ class CpuEngine:
         sources = [ids[:length] for ids, length in zip(batch.source_ids.tolist(), lengths, strict=True)]
         decoding = self.start(sources)
         weights, log_probs, ids = list[Array](), list[Array](), list[Array]()
-        for rows, weight_LNHS in decoding.force(batch.target_input.tolist()):
+        for rows, weight_LNHS in decoding.teacher_force(batch.target_input.tolist()):
             weights.append(weight_LNHS.mean(axis=2))
             log_prob_NC, id_NC = decoding.best_of(rows, count)
             log_probs.append(log_prob_NC)
@@ -81,7 +81,7 @@ class CpuEngine:
 
     def cross_attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Array]:
         """What every head attends to in the source when these ids are fed to the decoder: [L, H, T, S] of each."""
-        parts = [weight_LNHS for _, weight_LNHS in self.start(sources).force(targets)]
+        parts = [weight_LNHS for _, weight_LNHS in self.start(sources).teacher_force(targets)]
         ends = np.cumsum([len(target) for target in targets])
         by_sentence = np.split(np.concatenate(parts, axis=1), ends[:-1], axis=1)
         return [
@@ -138,13 +138,13 @@ class CpuDecoding:
         return self._candidates.best(self._step(id_BW), count)
 
     def best_of(self, rows: Rows, count: int) -> tuple[Array, Array]:
-        """The same for what `force` yields."""
+        """The same for what `teacher_force` yields."""
         return self._candidates.best(rows, count)
 
-    def force(self, targets: Sequence[Sequence[int]]) -> Iterator[tuple[Rows, Array]]:
+    def teacher_force(self, targets: Sequence[Sequence[int]]) -> Iterator[tuple[Rows, Array]]:
         """Feed ids to a batch that has just started, those of all sentences end to end.
 
-        Yield, of some after the others, what the output matrix takes and the attention to the source: [L, N, H, S].
+        Yield, part by part, what the output matrix takes and the attention to the source: [L, N, H, S].
         """
         length_B = np.array([len(target) for target in targets])
         id_N = np.fromiter(itertools.chain(*targets), np.int64)
@@ -154,29 +154,33 @@ class CpuDecoding:
         # each attends to itself and those before it in its sentence, which are written first
         entry_NT = self._past.take(len(id_N)) + np.arange(len(id_N))[:, np.newaxis] + np.arange(1 - length_B.max(), 1)
         size = self._engine.decoder.size
-        for first in range(0, len(id_N), ENCODER_TOKENS):
-            some = slice(first, first + ENCODER_TOKENS)
+        for first in range(0, len(id_N), TOKENS_PER_PASS):
+            some = slice(first, first + TOKENS_PER_PASS)
             weight_LNHS = np.empty((size.num_layers, len(id_N[some]), size.num_heads, self._length_B.max()), np.float32)
             sources = self._first_B[sentence_N[some]], self._length_B[sentence_N[some]]
-            yield self._pass(id_N[some], place_N[some], entry_NT[some], *sources, weight_LNHS), weight_LNHS
+            yield self._run_decoder(id_N[some], place_N[some], entry_NT[some], *sources, weight_LNHS), weight_LNHS
 
     def _step(self, id_BW: Array) -> Rows:
         """Feed an id to every hypothesis. Return what the output matrix takes."""
         self._add_entries()
         place_N = np.repeat(self._steps_B - 1, id_BW.shape[1])
         entry_NT = self._entry_BWT.reshape(id_BW.size, -1)
-        return self._pass(id_BW.reshape(-1), place_N, entry_NT, self._first_B, self._length_B)
+        sources = np.repeat(self._first_B, id_BW.shape[1]), np.repeat(self._length_B, id_BW.shape[1])
+        return self._run_decoder(id_BW.reshape(-1), place_N, entry_NT, *sources)
 
-    def _pass(
+    def _run_decoder(
         self,
         id_N: Array,
         place_N: Array,
         entry_NT: Array,
-        first_B: Array,
-        length_B: Array,
+        first_N: Array,
+        length_N: Array,
         weight_LNHS: Array | None = None,
     ) -> Rows:
-        """Through the decoder: ids at their places, which attend to the last of their entries and to their source."""
+        """Feed ids at their places, which attend to the last of their entries and to their source, from its first.
+
+        Return what the output matrix takes.
+        """
         decoder, count = self._engine.decoder, len(id_N)
         stream = decoder.stream(self._engine.target(id_N, place_N))
         rows = stream.begin(decoder.layers[0].attention.before)
@@ -187,9 +191,9 @@ class CpuDecoding:
             loops.attend_to_past(*layer.attention.before(rows), *past, entry_NT, place_N + 1, *context)
             rows = stream.add(layer.attention.after(context), cross.before)
             product, context = cross.before(rows), cross.after.rows(count)
-            loops.attend_to_source(*product, *memory, first_B, length_B, *context)
+            loops.attend_to_source(*product, *memory, first_N, length_N, *context)
             if weight_LNHS is not None:
-                loops.weigh_source(*product, memory[0], first_B, length_B, weight_LNHS[number])
+                loops.weigh_source(*product, memory[0], first_N, length_N, weight_LNHS[number])
             rows = stream.add(cross.after(context), layer.inner)
             rows = layer.feed_forward(rows, stream, following)
         return rows

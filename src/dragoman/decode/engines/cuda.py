@@ -130,10 +130,17 @@ class CudaSearch:
                 self._busy = False
 
     def begin(
-        self, options: DecodeConfig, expected: int, *, start: int, end: int, forbidden: Sequence[int]
+        self,
+        options: DecodeConfig,
+        expected: int,
+        *,
+        start: int,
+        end: int,
+        forbidden: Sequence[int],
+        runs_ahead: bool = True,
     ) -> "Search":
-        """A search to which about `expected` sentences will be added."""
-        return Search(self, options, expected, (start, end, *forbidden))
+        """A search to which about `expected` sentences will be added; `runs_ahead` as of a program."""
+        return Search(self, options, expected, (start, end, *forbidden), runs_ahead)
 
     def shape(
         self, jobs: Sequence[Job], options: DecodeConfig, special: tuple[int, ...], slots: int, expected: int
@@ -321,8 +328,16 @@ class Found:
 class Search:
     """A running search. Either `take` the results of one `add` after the other, or `advance` and take what is done."""
 
-    def __init__(self, engine: CudaSearch, options: DecodeConfig, expected: int, special: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        engine: CudaSearch,
+        options: DecodeConfig,
+        expected: int,
+        special: tuple[int, ...],
+        runs_ahead: bool,
+    ) -> None:
         self._engine, self._options, self._expected, self._special = engine, options, expected, special
+        self._runs_ahead = runs_ahead
         self._slots = options.batch_size  # fewer once they did not fit in memory
         self._programs: list[Program] = []  # begun
         self._added: dict[int, list[_Pending]] = {}  # by the number of the load, the oldest first
@@ -409,7 +424,7 @@ class Search:
             if program.shape.covers(shape):
                 return program
         self._programs.append(self._engine.program(shape))
-        self._programs[-1].begin(self._options)
+        self._programs[-1].begin(self._options, runs_ahead=self._runs_ahead)
         return self._programs[-1]
 
     def _make_room(self, program: Program, jobs: Sequence[Job]) -> None:

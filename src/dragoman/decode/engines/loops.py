@@ -278,18 +278,17 @@ def attend_to_past(
 
 @_compiled
 def attend_to_source(
-    value_NO, row_scale_N, scale_O, bias_O, keys, values, first_B, length_B, out_NI, levels, zero, out8_NI, scale_N
+    value_NO, row_scale_N, scale_O, bias_O, keys, values, first_N, length_N, out_NI, levels, zero, out8_NI, scale_N
 ):
-    """Attention of every hypothesis to its sentence, whose entries follow each other from the first on."""
+    """Attention of every row to its sentence, whose entries follow each other from the first on."""
     heads, width = keys.shape[1:]
-    each = len(value_NO) // len(first_B)
     q_HD = np.empty((heads, width), np.float32)
-    score_HT = np.empty((heads, length_B.max()), np.float32)
+    score_HT = np.empty((heads, length_N.max()), np.float32)
     for n in range(len(value_NO)):
         _restore(value_NO[n], row_scale_N[n], scale_O, bias_O, 0, q_HD.reshape(-1))
-        first = first_B[n // each]
+        first = first_N[n]
         out_I = _row(out_NI, n)
-        _attend(q_HD, keys, values, np.arange(first, first + length_B[n // each]), score_HT, out_I.reshape((heads, -1)))
+        _attend(q_HD, keys, values, np.arange(first, first + length_N[n]), score_HT, out_I.reshape((heads, -1)))
         _finish(n, out_I, levels, zero, out8_NI, scale_N)
 
 

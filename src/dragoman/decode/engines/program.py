@@ -150,8 +150,12 @@ class Program:
         graph, _ = capture(steps, self._device)
         return graph
 
-    def begin(self, options: DecodeConfig) -> None:
-        """Forget what an earlier search left."""
+    def begin(self, options: DecodeConfig, *, runs_ahead: bool = True) -> None:
+        """Forget what an earlier search left.
+
+        `runs_ahead`: start steps before their results are asked for. What is added or given up later waits for them.
+        """
+        self._runs_ahead = runs_ahead
         slots = self.slots
         slots.sentence.fill_(-1)
         slots.position.zero_()
@@ -216,7 +220,7 @@ class Program:
         before = self._steps if len(self._loads) == 1 else max(self._end, self._steps)
         busy = before + steps[:-slots].sum() / slots + steps[-slots:].min()
         self._end = before + steps.sum() / slots
-        if self._graph is not None:
+        if self._graph is not None and self._runs_ahead:
             while self._steps + STEPS_PER_GRAPH <= busy:
                 self._run()
 
@@ -257,7 +261,7 @@ class Program:
         self._read_poll()
 
     def give_up(self, load: Load, number: int) -> None:
-        """Let a sentence of the load be done with its next step."""
+        """Let a sentence of the load be done after the steps that were started."""
         self.queue.sentences[(load.first + number) % len(self.queue.sentences), LIMIT] = 0
 
     def wait(self, load: Load) -> Results:
@@ -274,7 +278,7 @@ class Program:
 
     def _keep_busy(self, done: Load) -> None:
         """Start steps for the time in which the host reads a load that is done, if there are others."""
-        if self._graph is not None and any(load is not done for load in self._loads):
+        if self._graph is not None and self._runs_ahead and any(load is not done for load in self._loads):
             while len(self._polls) < GRAPHS_AHEAD:
                 self._run()
 
