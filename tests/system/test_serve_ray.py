@@ -364,7 +364,7 @@ def test_replicas_have_the_settings_of_the_file(tmp_path: Path, monkeypatch: pyt
 def test_a_worker_that_is_loading_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
     from dragoman.serve import on_ray
 
-    worker = SimpleNamespace(failure="", settings=SimpleNamespace(name="house"))
+    worker = SimpleNamespace(failure="", is_ready=False, settings=SimpleNamespace(name="house"))
     replica = object.__new__(on_ray.Replica)
     service: Any = SimpleNamespace(is_ready=True, workers=[worker], stop=lambda: None)
     replica.service, replica._last_ready = service, math.inf
@@ -378,6 +378,8 @@ def test_a_worker_that_is_loading_has_time(monkeypatch: pytest.MonkeyPatch) -> N
     worker.failure = "no config.toml"
     with pytest.raises(RuntimeError, match=r"^house: the worker does not start \(no config.toml\)$"):
         check()
+    worker.is_ready = True  # another process was started since
+    check()
     worker.failure = ""
     check()
     monkeypatch.setattr(on_ray, "LOADING_SECONDS", -1.0)
