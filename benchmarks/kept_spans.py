@@ -23,7 +23,7 @@ import dragoman
 SETS = ("tatoeba-en-de", "newstest2014-en-de")
 SPANS = ("{name}", "%s", "$USER", "{{ user.name }}", "https://example.com/a?b=1", "info@example.org", "%(count)d")
 TAGS = (("<b>", "</b>"), ('<a href="/x">', "</a>"))
-COPIED = re.compile(r"(?<![\w-])(?:[A-Z][a-z]{2,}|\d{1,4})(?![\w-])")
+COPIED = re.compile(r"(?<![\w-])(?<!\d[.,:])(?:[A-Z][a-z]{2,}|\d{1,4})(?![\w-]|[.,:]\d)")  # no part of a number
 
 
 class Example(NamedTuple):

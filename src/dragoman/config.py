@@ -661,11 +661,6 @@ class DecodeConfig:
             f"decode.diversity_groups: {self.diversity_groups} do not divide beam={self.beam}; change one of them",
         )
 
-    @property
-    def is_constrained(self) -> bool:
-        """Whether not every sequence of ids may be a translation."""
-        return bool(self.min_length or self.no_repeat_ngram or self.banned)
-
 
 @dataclass(frozen=True)
 class Config:

@@ -235,6 +235,35 @@ def test_requests_are_searched_together_as_alone() -> None:
     assert (search.running, search.waiting) == (0, 0)
 
 
+def test_only_what_breaks_a_rule_runs_in_the_plain_engine() -> None:
+    translator = dragoman.load("en-de", "cuda", "float32")
+    assert translator.choice_for(translator.options(banned=["Bahnhof"])).engine == "cuda"
+    free = [result.text for result in translator.translate(LINES)]
+    found = [result.text for result in translator.translate(LINES, banned=["Bahnhof"])]
+    plain = dragoman.load("en-de", "cuda", "float32", engine="plain").translate(LINES, banned=["Bahnhof"])
+    assert found == [result.text for result in plain]
+    changed = [line for line, old, new in zip(LINES, free, found, strict=True) if old != new]
+    assert changed == [line for line, old in zip(LINES, free, strict=True) if "Bahnhof" in old]
+    assert 0 < len(changed) < len(LINES), "the control"
+
+
+def test_no_step_is_started_ahead_of_what_others_may_add() -> None:
+    translator = dragoman.load("en-de", "cuda", "float32")
+    translator.translate(LINES)  # captures the graph
+    engine, options = translator._cuda, translator.options()
+    assert engine is not None
+    sources = [[*translator.tokenizers.source.encode(line), 3] for line in LINES]
+    started = []
+    for runs_ahead in (True, False):
+        with engine.exclusive(), torch.inference_mode():
+            search = engine.begin(options, len(LINES), **translator._special()._asdict(), runs_ahead=runs_ahead)
+            search.add(sources, [len(source) + 50 for source in sources])
+            started.append(sum(program._steps for program in search._programs))
+            search.take()
+    assert started[0] > 0, "the control"
+    assert started[1] == 0
+
+
 def test_a_request_that_is_given_up_frees_its_slot() -> None:
     translator = dragoman.load("en-de", "cuda", "float32")
     search = translator.search_continuously(1)

@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,19 +15,20 @@ import dragoman
 from dragoman import Config, ConfigError, Translator
 from dragoman.bundle import Bundle, Tokenizers
 from dragoman.config import DecodeConfig, TransformerConfig
-from dragoman.decode.batches import Job, Special, search_in_batches
+from dragoman.decode.batches import Job, Outcomes, Special, search_in_batches
 from dragoman.decode.constraints import (
     FREE,
+    AtLeast,
     Banned,
+    CheckableRule,
     Choice,
     Constrained,
     Ids,
+    NoRepeatedNgram,
     OneSentence,
     Prefix,
     Rule,
     Spelling,
-    at_least,
-    no_repeated_ngram,
 )
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import Hypothesis, length_penalty, search
@@ -45,7 +47,7 @@ def rules_of(number: int) -> Sequence[Rule]:
         return Choice(only=[3, 4, 5, 7]) if len(ids) == number else Choice(never=[6])
 
     every: list[list[Rule]] = [
-        [], [no_repeated_ngram(1)], [at_least(3, 3)], [odd], [no_repeated_ngram(2), at_least(2, 3), odd]
+        [], [NoRepeatedNgram(1)], [AtLeast(3, 3)], [odd], [NoRepeatedNgram(2), AtLeast(2, 3), odd]
     ]  # fmt: skip
     return every[number]
 
@@ -116,12 +118,26 @@ def test_every_search_keeps_the_rules_of_each_sentence(options: DecodeConfig) ->
 
 
 def test_rules_by_their_definition() -> None:
-    assert no_repeated_ngram(2)((5, 6, 7, 5)) == Choice(never=[6])
-    assert no_repeated_ngram(2)((5,)) == Choice(never=[])
-    assert no_repeated_ngram(1)((5, 6)).never == [5, 6]
-    assert no_repeated_ngram(3)((1, 2, 3, 1, 2, 4, 1, 2)).never == [3, 4]
-    assert at_least(2, 3)((9,)) == Choice(never=(3,))
-    assert at_least(2, 3)((9, 9)) == FREE
+    assert NoRepeatedNgram(2)((5, 6, 7, 5)) == Choice(never=[6])
+    assert NoRepeatedNgram(2)((5,)) == Choice(never=[])
+    assert NoRepeatedNgram(1)((5, 6)).never == [5, 6]
+    assert NoRepeatedNgram(3)((1, 2, 3, 1, 2, 4, 1, 2)).never == [3, 4]
+    assert AtLeast(2, 3)((9,)) == Choice(never=(3,))
+    assert AtLeast(2, 3)((9, 9)) == FREE
+
+
+@torch.inference_mode()
+def test_an_id_must_be_allowed_by_every_rule() -> None:
+    engine = Engine(random_model(3, vocab_size=9), "cpu")
+    rules: list[Rule] = [
+        lambda ids: Choice(only=[4, 5, 6, 6]), lambda ids: Choice(only=[5, 6, 7]), lambda ids: Choice(never=[6, 8]),
+    ]  # fmt: skip
+    sources, start = [[4, 3], [5, 3]], np.array([[2], [2]])
+    log_probs = Constrained(engine.start(sources), [rules, []]).log_probs(start)
+    assert torch.isfinite(log_probs[0]).nonzero().flatten().tolist() == [5]
+    free = engine.start(sources).log_probs(start)
+    assert torch.equal(log_probs[0, 5], free[0, 5])
+    assert torch.equal(log_probs[1], free[1]), "the control: a sentence without rules"
 
 
 # Text
@@ -221,6 +237,25 @@ def test_words_that_begin_with_a_banned_one_can_be_banned_too(tokenizer: Tokeniz
     assert allowed(tuple(tokenizer.encode("ein Haus")), [whole]) == (tokenizer.kind != "char"), "the control"
 
 
+def test_a_rule_is_kept_if_it_allows_every_id(tokenizer: Tokenizer) -> None:
+    spelling, chance = Spelling(tokenizer), random.Random(4)
+    rules: list[CheckableRule] = [
+        NoRepeatedNgram(1), NoRepeatedNgram(3), AtLeast(4, 3), Banned(spelling, ["Haus", "das"]), Banned(spelling, "e")
+    ]  # fmt: skip
+    seen = {(number, kept): 0 for number in range(len(rules)) for kept in (True, False)}
+    for _ in range(400):
+        text = " ".join(
+            chance.choices(["das", "Haus", "Hausboot", "(Haus)", "alte", "e", "die"], k=chance.randrange(5))
+        )
+        ids = (*tokenizer.encode(text), *chance.choices(range(4, tokenizer.size), k=chance.randrange(3)))
+        ids = (*ids, 3) if chance.random() < 0.5 else ids
+        for number, rule in enumerate(rules):
+            kept = rule.is_kept(ids)
+            assert kept == allowed(ids, [rule])
+            seen[number, kept] += 1
+    assert min(seen.values()) > 5, "the control: each is kept, and broken"
+
+
 def test_no_word_follows_the_end_of_one_sentence(tokenizer: Tokenizer) -> None:
     rule = OneSentence(Spelling(tokenizer))
     for text in ("zum Beispiel.", "das 3.5 Haus", "das Haus.“", "das Haus...", "", "."):
@@ -259,6 +294,41 @@ def test_options_hold_in_a_trained_model(german: Translator) -> None:
     begun = german.translate([text, text], prefix=["Das Geb", ""])
     assert begun[0].text.startswith("Das Gebäude ist")
     assert begun[1].text == free.text
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "min_length": {"min_length": 9}, "no_repeat_ngram": {"no_repeat_ngram": 2}, "banned": {"banned": ["Haus"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_only_what_breaks_a_rule_is_searched_with_it(
+    german: Translator, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[list[int]] = []
+    run = Translator._run
+
+    def noted(self: Translator, jobs: list[Job], options: DecodeConfig) -> Outcomes:
+        searched.append([len(job.rules) for job in jobs])
+        return run(self, jobs, options)
+
+    texts = ["The house is big and the house is old. The house is old.", "My brother plays the piano every evening."]
+    free = german.translate(texts)
+    monkeypatch.setattr(Translator, "_run", noted)
+    found = german.translate(texts, **RULES[rule])
+    assert searched == [[0, 0, 0], [1, 1] if rule == "banned" else [1]]
+    assert found[1].text == free[1].text
+    assert found[0].text != free[0].text
+
+
+def test_alternatives_keep_the_rules_too(german: Translator) -> None:
+    text = "The old man went home."
+    free = german.translate(text, n_best=4)
+    words = [set(each.text.strip(".").split()) for each in free.alternatives]
+    (other, *_) = sorted(set.union(*words) - words[0])
+    found = german.translate(text, n_best=4, banned=[other])
+    assert all(other not in each.text.strip(".").split() for each in found.alternatives)
+    assert [each.text for each in found.alternatives] != [each.text for each in free.alternatives]
 
 
 @pytest.mark.slow

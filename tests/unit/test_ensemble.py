@@ -13,7 +13,7 @@ import torch
 import dragoman
 from dragoman import ConfigError, bundle
 from dragoman.config import DecodeConfig
-from dragoman.decode.constraints import Constrained, no_repeated_ngram
+from dragoman.decode.constraints import Constrained, NoRepeatedNgram
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.ensemble import Ensemble, log_of_mean
 from dragoman.decode.search import search
@@ -62,7 +62,7 @@ def test_mean_of_probabilities_by_its_definition() -> None:
 
 @torch.inference_mode()
 def test_constraints_hold_in_an_ensemble() -> None:
-    decoding = Constrained(Ensemble(engines(1, 2)).start([[5, 6, 7, 3]]), [[no_repeated_ngram(1)]])
+    decoding = Constrained(Ensemble(engines(1, 2)).start([[5, 6, 7, 3]]), [[NoRepeatedNgram(1)]])
     ((found, *_),) = search(decoding, [8], DecodeConfig(beam=3), [0], **SPECIAL)
     assert len(set(found.ids)) == len(found.ids)
 

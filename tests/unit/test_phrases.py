@@ -17,7 +17,7 @@ from dragoman.config import DecodeConfig
 from dragoman.decode import replacing
 from dragoman.decode.alignment import Alignment
 from dragoman.decode.batches import Job, Special, search_phrases
-from dragoman.decode.constraints import Choice, Ids, at_least, no_repeated_ngram
+from dragoman.decode.constraints import AtLeast, Choice, Ids, NoRepeatedNgram
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.phrases import Form, Phrase, Phrases, Progress, search_with_phrases
 from dragoman.decode.replacing import aligned_stems, replaced_stems
@@ -95,7 +95,7 @@ def test_a_narrow_search_finds_phrases_in_every_batch() -> None:
         wanted = [
             phrase(tuple(chance.randrange(4, 90) for _ in range(chance.randrange(1, 4)))) for _ in range(number % 4)
         ]
-        jobs.append(Job(source, 16, number, [no_repeated_ngram(3)], Phrases(wanted)))
+        jobs.append(Job(source, 16, number, [NoRepeatedNgram(3)], Phrases(wanted)))
     options = DecodeConfig(beam=2, n_best=2, batch_size=16)
     together = search_phrases(engine.start, jobs, options, special, "cpu", threads=1)
     unconstrained = search_phrases(
@@ -129,7 +129,7 @@ def test_wishes_give_way_where_they_leave_nothing() -> None:
     (free,) = found(job)
     longer = len(free[0]) + 2
     assert found(job._replace(rules=[never])) == [[]], "the control: as a rule it leaves nothing"
-    given_way, kept = found(job._replace(wishes=[never]), job._replace(wishes=[at_least(longer, SPECIAL["end"])]))
+    given_way, kept = found(job._replace(wishes=[never]), job._replace(wishes=[AtLeast(longer, SPECIAL["end"])]))
     assert given_way == free
     assert len(kept[0]) >= longer
 

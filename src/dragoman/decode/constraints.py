@@ -1,15 +1,17 @@
 """Which ids may come next: words that must not appear, a text to begin with, no repetition, a least length.
 
 A rule is a pure function of the ids written so far. So hypotheses carry nothing, rules combine freely, and a rule
-holds in every search that is written over `Decoding`. Knows nothing of models.
+holds in every search that is written over `Decoding`. Most translations keep a rule without being told: it can be
+checked too, so that only the others are searched again. Knows nothing of models.
 
 Shapes: B sentences, W hypotheses of each, N rows (B * W), V vocabulary, C candidates.
 """
 
 import bisect
 import itertools
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from dragoman.config import DecodeConfig
 from dragoman.decode.search import NEVER, Array, Decoding
@@ -35,29 +37,62 @@ FREE = Choice()
 Rule: TypeAlias = Callable[[Ids], Choice]
 
 
-def rules_of(options: DecodeConfig, end: int, spelling: "Callable[[], Spelling]") -> list[Rule]:
+class CheckableRule(Protocol):
+    def __call__(self, ids: Ids) -> Choice: ...
+
+    def is_kept(self, ids: Ids) -> bool:
+        """By all of these ids, each given those before it."""
+        ...
+
+
+def rules_of(options: DecodeConfig, end: int, spelling: "Callable[[], Spelling]") -> list[CheckableRule]:
     """What every translation keeps; `spelling` takes time to make, and only banned words need it."""
     return [
-        *([at_least(options.min_length, end)] if options.min_length else []),
-        *([no_repeated_ngram(options.no_repeat_ngram)] if options.no_repeat_ngram else []),
+        *([AtLeast(options.min_length, end)] if options.min_length else []),
+        *([NoRepeatedNgram(options.no_repeat_ngram)] if options.no_repeat_ngram else []),
         *([Banned(spelling(), options.banned)] if options.banned else []),
     ]
 
 
-def no_repeated_ngram(size: int) -> Rule:
+def is_kept_at_every_step(rule: Rule, ids: Ids) -> bool:
+    """What `is_kept` means."""
+    choices = (rule(ids[:place]) for place in range(len(ids)))
+    return all(
+        (only is None or index in only) and index not in never
+        for (only, never), index in zip(choices, ids, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class NoRepeatedNgram:
     """No `size` ids occur twice in the same order."""
 
-    def rule(ids: Ids) -> Choice:
-        tail = ids[len(ids) - size + 1 :]
-        starts = range(len(ids) - size + 1)
-        return Choice(never=[ids[start + size - 1] for start in starts if ids[start : start + size - 1] == tail])
+    size: int
 
-    return rule
+    def __call__(self, ids: Ids) -> Choice:
+        tail = ids[len(ids) - self.size + 1 :]
+        starts = range(len(ids) - self.size + 1)
+        return Choice(
+            never=[ids[start + self.size - 1] for start in starts if ids[start : start + self.size - 1] == tail]
+        )
+
+    def is_kept(self, ids: Ids) -> bool:
+        ngrams = list(zip(*(ids[start:] for start in range(self.size)), strict=False))
+        return len(set(ngrams)) == len(ngrams)
 
 
-def at_least(length: int, end: int) -> Rule:
+@dataclass(frozen=True)
+class AtLeast:
     """At least `length` ids come before the end."""
-    return lambda ids: Choice(never=(end,)) if len(ids) < length else FREE
+
+    length: int
+    end: int
+
+    def __call__(self, ids: Ids) -> Choice:
+        return Choice(never=(self.end,)) if len(ids) < self.length else FREE
+
+    def is_kept(self, ids: Ids) -> bool:
+        return self.end not in ids[: self.length]
 
 
 class Spelling:
@@ -138,19 +173,24 @@ class Banned:
     def __init__(self, spelling: Spelling, words: Sequence[str], *, longer: bool = False) -> None:
         self._spelling, self._longer = spelling, longer
         self._words = [spelling.of(word) for word in words]
+        self._unmarked = [word.removeprefix(_MARK) for word in self._words]
         self._ending: dict[bytes, list[int]] = {}  # by what is missing of a word: the ids that write it
 
     def __call__(self, ids: Ids) -> Choice:
         text, never = self._spelling.text(ids), list[int]()
-        for word in self._words:
+        for word, unmarked in zip(self._words, self._unmarked, strict=True):
             for size in range(len(word)):
                 if text.endswith(word[:size]):
                     never += self._ids_that_end(word[size:])
-            unmarked = word.removeprefix(_MARK)  # no space precedes a word after a quote or a bracket
+            # no space precedes a word after a quote or a bracket
             for size in range(len(unmarked)):
                 if text.endswith(unmarked[:size]) and _ends_between_words(text[: len(text) - size]):
                     never += self._ids_that_end(unmarked[size:])
         return Choice(never=never)
+
+    def is_kept(self, ids: Ids) -> bool:
+        text = self._spelling.text(ids)
+        return not any(word in text for word in self._unmarked) or is_kept_at_every_step(self, ids)
 
     def _ids_that_end(self, rest: bytes) -> list[int]:
         if rest not in self._ending:
@@ -194,6 +234,14 @@ def _ends_word(spelled: bytes, rest: bytes) -> bool:
     return spelled.startswith(rest) and not after[:1].isalnum()
 
 
+def _only(choices: Sequence[Choice]) -> list[set[int]]:
+    return [{*choice.only} for choice in choices if choice.only is not None]
+
+
+def _never(choices: Sequence[Choice]) -> set[int]:
+    return {index for choice in choices for index in choice.never}
+
+
 class Constrained:
     """A decoding in which every sentence keeps its own rules (search's Decoding protocol)."""
 
@@ -220,16 +268,25 @@ class Constrained:
             for own, new in zip(self._ids, id_BW.tolist(), strict=True)
         ]
         value_NV = self._decoding.log_probs(id_BW)
-        rows = ((rules, ids) for rules, own in zip(self._rules, self._ids, strict=True) for ids in own)
-        for row, (rules, ids) in enumerate(rows):
-            for only, never in (rule(ids[1:]) for rule in rules):
-                if only is not None:
-                    kept = torch.full_like(value_NV[row], NEVER)
-                    places = torch.tensor(list(only), dtype=torch.int64, device=value_NV.device)
-                    kept[places] = value_NV[row, places]
-                    value_NV[row] = kept
-                if never:
-                    value_NV[row, torch.tensor(list(never), dtype=torch.int64, device=value_NV.device)] = NEVER
+        rows = [(rules, ids[1:]) for rules, own in zip(self._rules, self._ids, strict=True) for ids in own]
+        choices = [[rule(ids) for rule in rules] for rules, ids in rows]
+        only = {row: set.intersection(*own) for row, own in enumerate(map(_only, choices)) if own}
+        never = {row: own for row, own in enumerate(map(_never, choices)) if own}
+
+        def entries(ids_of: Mapping[int, Collection[int]]) -> "tuple[Tensor, Tensor]":
+            """All at once: each transfer to a GPU takes longer than a step."""
+            numbers = [row for row, ids in ids_of.items() for _ in ids]
+            pairs = torch.tensor([numbers, [*itertools.chain.from_iterable(ids_of.values())]], dtype=torch.int64)
+            row_E, id_E = pairs.to(value_NV.device)
+            return row_E, id_E
+
+        if only:
+            allowed = entries(only)
+            kept_E = value_NV[allowed]
+            value_NV[torch.tensor([*only], device=value_NV.device)] = NEVER
+            value_NV[allowed] = kept_E
+        if never:
+            value_NV[entries(never)] = NEVER
         return value_NV
 
     def reorder(self, parent_BW: Array) -> None:

@@ -22,7 +22,8 @@ FORCED_TOKENS = 8_192  # per batch of teacher forcing, on the longer side, inclu
 
 
 def search_options(options: DecodeConfig, *, reranks: bool) -> DecodeConfig:
-    """What to ask of the search, whose results `rescored` puts in their order."""
+    """What to ask of the search: what its results must keep is in its jobs, and `rescored` puts them in their order."""
+    options = replace(options, min_length=0, no_repeat_ngram=0, banned=())
     if options.mbr:
         return replace(options, sampling=True, n_best=options.mbr, mbr=0)
     if (reranks or options.coverage_penalty) and not options.sampling:

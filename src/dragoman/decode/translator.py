@@ -34,7 +34,7 @@ from dragoman.decode.batches import (
     search_on_threads,
     search_phrases,
 )
-from dragoman.decode.constraints import Constrained, Prefix, Spelling, rules_of
+from dragoman.decode.constraints import CheckableRule, Prefix, Spelling, rules_of
 from dragoman.decode.engines.choice import EngineChoice, choose_engine, choose_for_ensemble
 from dragoman.decode.garbage import without_garbage_collection
 from dragoman.decode.keeping import Restored, replace_text, restore_kept, restored_line, unchanged_line
@@ -46,7 +46,7 @@ from dragoman.decode.protection import Protector, protect_parts, without_own
 from dragoman.decode.replacing import rules_for_terms
 from dragoman.decode.rescoring import rescored, search_options
 from dragoman.decode.scoring import PairError, encoded_pairs, score_pairs
-from dragoman.decode.search import Decoding, Hypothesis, stream_prefixes
+from dragoman.decode.search import Hypothesis, stream_prefixes
 from dragoman.decode.streaming import stream_joined
 from dragoman.decode.terms import Glossary, GlossaryLike, Speller, Term, TermsIn, glossary_of, no_terms, read_glossary
 from dragoman.decode.translation import Array, Attention, Translation, translated
@@ -399,7 +399,7 @@ class Translator:
             from dragoman.decode.engines.cuda import supports
 
             unable = not supports(options)
-            reason = "the CUDA engine has no sampling, constraints, wide or diverse beams or head masks"
+            reason = "the CUDA engine has no sampling, wide or diverse beams or head masks"
         else:
             unable = options.sampling or options.beam > WIDEST_BEAM_ON_CPU
             reason = f"the CPU engine has no sampling, head masks or beams wider than {WIDEST_BEAM_ON_CPU}"
@@ -440,8 +440,8 @@ class Translator:
         """Yield the translation of a text in parts, as they become certain. Nothing is withdrawn.
 
         Lines are translated one after the other. Together, the parts of a line are what `translate` returns. A line
-        with terms of the glossary or with something to keep comes as a whole, and so does one that is sampled or chosen
-        among several.
+        with terms of the glossary or with something to keep comes as a whole, and so does one that is sampled, chosen
+        among several, or searched again because it breaks a rule: nobody knows before its end.
         """
         if not isinstance(text, str):
             raise ConfigError(f"text: is {type(text).__name__}; give a string")
@@ -478,12 +478,10 @@ class Translator:
         start = self._cpu_engine().start if on_cpu_engine else self.engine.start
         steps = None
         while True:
-            with nullcontext() if on_cpu_engine and not job.rules else self.inference(options.threads):
+            with nullcontext() if on_cpu_engine else self.inference(options.threads):
                 # each step within it, not the generator: what the caller does meanwhile is no concern of ours
                 if steps is None:
-                    decoding: Decoding = start([job.source])
-                    decoding = Constrained(decoding, [job.rules]) if job.rules else decoding
-                    steps = stream_prefixes(decoding, job.limit, options, **self._special()._asdict())
+                    steps = stream_prefixes(start([job.source]), job.limit, options, **self._special()._asdict())
                 ids, best = next(steps)
             if best is not None:
                 outcomes.append([best])
@@ -733,7 +731,8 @@ class Translator:
         terms_in: TermsIn = no_terms,
         prefixes: Sequence[str] = (),
     ) -> list[Translation]:
-        """Put the lines together again, in order; first search again for what lacks a term."""
+        """Put the lines together again, in order; first search again for what breaks a rule or lacks a term."""
+        self._keep_rules(window, outcomes, options, prefixes)
         outcomes = rescored(self, [piece.ids for piece in window.pieces], outcomes, options)
         if terms_in is not no_terms:
             self._keep_terms(window, outcomes, options, terms_in, prefixes)
@@ -767,17 +766,51 @@ class Translator:
         return [results[number] for number in range(len(window.texts))]
 
     def _jobs(
-        self, pieces: Sequence[Piece], options: DecodeConfig, numbers: Sequence[int], prefixes: Sequence[str] = ()
+        self,
+        pieces: Sequence[Piece],
+        options: DecodeConfig,
+        numbers: Sequence[int],
+        prefixes: Sequence[str] = (),
+        *,
+        constrained: bool = False,
     ) -> list[Job]:
-        """What to search for each piece. `numbers` of the lines within the job; `prefixes`: none, or one for each."""
-        rules = rules_of(options, self.tokenizers.target.vocabulary.eos, lambda: self._spelling)
+        """What to search for each piece. `numbers` of the lines within the job; `prefixes`: none, or one for each.
+
+        Unless `constrained`, only samples and what has a prefix must keep the rules from the first id.
+        """
+        rules = self._rules(options)
+        kept = rules if constrained or self._search_options(options).sampling else ()
         jobs = [
-            Job(piece.ids, self.limit(len(piece.ids), options), numbers[piece.line] + (piece.number << 40), rules)
+            Job(piece.ids, self.limit(len(piece.ids), options), numbers[piece.line] + (piece.number << 40), kept)
             for piece in pieces
         ]
-        if prefixes:
-            jobs = [self._begin_with(job, piece, prefixes[piece.line]) for job, piece in zip(jobs, pieces, strict=True)]
+        for number, piece in enumerate(pieces) if prefixes else ():
+            if begins := _prefix_of(piece, prefixes):
+                jobs[number] = self._begin_with(jobs[number]._replace(rules=rules), begins)
         return jobs
+
+    def _rules(self, options: DecodeConfig) -> list[CheckableRule]:
+        return rules_of(options, self.tokenizers.target.vocabulary.eos, lambda: self._spelling)
+
+    def _keep_rules(
+        self, window: Window, outcomes: list[Outcome], options: DecodeConfig, prefixes: Sequence[str]
+    ) -> None:
+        """Search again, with the rules, for pieces whose translations break one. The others stay as they are."""
+        rules, end = self._rules(options), self.tokenizers.target.vocabulary.eos
+        if not rules or self._search_options(options).sampling:
+            return
+        broken = [
+            number
+            for number, (piece, outcome) in enumerate(zip(window.pieces, outcomes, strict=True))
+            if not isinstance(outcome, str)
+            and not _prefix_of(piece, prefixes)
+            and not all(rule.is_kept((*produced(each, end),)) for each in outcome for rule in rules)
+        ]
+        jobs = self._jobs(
+            [window.pieces[number] for number in broken], options, range(len(window.texts)), constrained=True
+        )
+        for place, outcome in self._run(jobs, options):
+            outcomes[broken[place]] = outcome
 
     def _search(
         self, jobs: list[Job], pieces: list[Piece], options: DecodeConfig, advance: Advance = no_progress
@@ -811,7 +844,8 @@ class Translator:
         numbers = list(missing)
         pieces = [window.pieces[number] for number in numbers]
         jobs = []
-        for number, job in zip(numbers, self._jobs(pieces, options, range(len(window.texts)), prefixes), strict=True):
+        constrained = self._jobs(pieces, options, range(len(window.texts)), prefixes, constrained=True)
+        for number, job in zip(numbers, constrained, strict=True):
             phrases = {term: self._speller.phrase(term) for term in missing[number]}
             possible = {term: phrase for term, phrase in phrases.items() if phrase is not None}
             room = sum(len(phrase.forms[0].ids) for phrase in possible.values())
@@ -851,10 +885,8 @@ class Translator:
         start = unless_over(self._cpu_engine().start)
         return search_phrases(start, jobs, options, special, "cpu", self._threads(options))
 
-    def _begin_with(self, job: Job, piece: Piece, prefix: str) -> Job:
-        """The first piece of a line begins with its prefix, for which there is room in any case."""
-        if piece.number or is_blank(prefix):
-            return job
+    def _begin_with(self, job: Job, prefix: str) -> Job:
+        """With room for the prefix in any case."""
         if problem := text_line(prefix).problem:
             raise ConfigError(f"prefix: {problem}; fix the text")
         rule = Prefix(self._spelling, prefix)
@@ -1087,6 +1119,11 @@ def _texts(name: str, given: Iterable[str]) -> list[str]:
 def _refuse_sampling(glossary: Glossary | None, options: DecodeConfig) -> None:
     if glossary is not None and options.sampling:
         raise ConfigError("glossary: not with sampling; leave one of them out")
+
+
+def _prefix_of(piece: Piece, prefixes: Sequence[str]) -> str:
+    """What a piece must begin with: the first one of a line, if that has a prefix."""
+    return "" if piece.number or not prefixes or is_blank(prefixes[piece.line]) else prefixes[piece.line]
 
 
 def _text_of(line: str | Line) -> str:

@@ -462,4 +462,4 @@ class _Pending:
 def supports(options: DecodeConfig) -> bool:
     """Whether this search can run with these options; the plain engine runs the others."""
     is_plain_beam = options.diversity_groups == 1 and options.beam <= MOST_HYPOTHESES
-    return not options.sampling and not options.is_constrained and is_plain_beam
+    return not options.sampling and is_plain_beam
