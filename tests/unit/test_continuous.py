@@ -1,5 +1,6 @@
 """Sentences of many callers in one search: each gets what a search of its own finds, whatever the others do."""
 
+import itertools
 import random
 import threading
 import weakref
@@ -395,6 +396,31 @@ def test_loads_are_added_while_a_device_is_busy(gate: Gate, pool: ThreadPoolExec
     gate.opened.set()
     assert (first.result(SECONDS), second.result(SECONDS)) == (alone(JOBS[11:], GREEDY), alone(JOBS[6:8], GREEDY))
     assert len(devices) == 1
+
+
+def test_a_device_has_a_few_loads_at_a_time(
+    gate: Gate, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = itertools.count()
+
+    class Busy(Device):
+        def advance(self) -> Any:
+            next(rounds)
+            return super().advance() if gate.opened.is_set() else []
+
+    monkeypatch.setattr(continuous, "LOADS", 2)
+    devices = list[Device]()
+    search = searching_on_device(devices, Busy)
+    asked = []
+    for number in range(4):
+        asked.append(pool.submit(found, search, JOBS[number : number + 1], GREEDY))
+        wait_for(lambda number=number: search.running + search.waiting == number + 1)  # type: ignore[misc]
+        before = next(rounds)
+        wait_for(lambda before=before: next(rounds) > before + 20)  # type: ignore[misc]
+    assert devices[0].sizes == [1, 1]
+    assert search.waiting == 2
+    gate.opened.set()
+    assert [each.result(SECONDS) for each in asked] == [alone(JOBS[number : number + 1], GREEDY) for number in range(4)]
 
 
 def test_the_control_one_of_the_same_kind_joins_at_once(gate: Gate, pool: ThreadPoolExecutor) -> None:

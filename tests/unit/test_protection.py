@@ -112,6 +112,7 @@ def test_prose_is_not_kept(line: str) -> None:
         ("Mail first.last+tag@mail.example.org.", ["first.last+tag@mail.example.org"]),
         ("<me@example.com>, mailto:you@example.com", ["me@example.com", "mailto:you@example.com"]),
         ("write to...me@example.com", ["me@example.com"]),
+        ("up to $https://example.com/a, $https only", ["https://example.com/a", "$https"]),
     ],
 )  # fmt: skip
 def test_addresses_are_found_without_the_punctuation_after_them(line: str, expected: list[str]) -> None:

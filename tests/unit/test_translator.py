@@ -200,6 +200,15 @@ def test_a_translation_is_frozen_and_differs_by_its_tokens(translator: Translato
     assert Translation("a", "b", "translated").tokens == ()
 
 
+def test_options_that_change_nothing_are_checked_too(translator: Translator) -> None:
+    own = translator.options()
+    assert translator.options(n_best=own.n_best, beam=own.beam) == own
+    assert translator.options(n_best=own.n_best, beam=own.beam + 1) != own, "the control"
+    assert own.n_best == 1
+    with pytest.raises(ConfigError, match=r"^decode\.n_best: True is not a whole number"):
+        translator.options(n_best=True)
+
+
 def test_unknown_option_is_refused_with_a_suggestion(translator: Translator) -> None:
     with pytest.raises(ConfigError, match=r"^precision: unknown option; give it to dragoman\.load$"):
         translator.translate("a", precision="int8")  # type: ignore[call-overload]

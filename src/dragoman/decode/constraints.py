@@ -179,10 +179,8 @@ class Banned:
     def __call__(self, ids: Ids) -> Choice:
         text, never = self._spelling.text(ids), list[int]()
         for word, unmarked in zip(self._words, self._unmarked, strict=True):
-            for size in range(len(word)):
-                if text.endswith(word[:size]):
-                    never += self._ids_that_end(word[size:])
-            # no space precedes a word after a quote or a bracket
+            never += self._ids_that_end(word)
+            # in several pieces, or without a space before it, as after a quote or a bracket
             for size in range(len(unmarked)):
                 if text.endswith(unmarked[:size]) and _ends_between_words(text[: len(text) - size]):
                     never += self._ids_that_end(unmarked[size:])

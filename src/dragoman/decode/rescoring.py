@@ -3,6 +3,7 @@
 A source is the ids of a sentence, as the model reads it, with </s>.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 FORCED_TOKENS = 8_192  # per batch of teacher forcing, on the longer side, including padding
 
 
+@functools.lru_cache(256)  # checking every field takes longer than all else that is done for a request
 def search_options(options: DecodeConfig, *, reranks: bool) -> DecodeConfig:
     """What to ask of the search: what its results must keep is in its jobs, and `rescored` puts them in their order."""
     options = replace(options, min_length=0, no_repeat_ngram=0, banned=())

@@ -331,7 +331,9 @@ class Translator:
             options["protect"] = tuple(_texts("protect", options["protect"]))
         if "alignment_heads" in options:
             options["alignment_heads"] = tuple(_texts("alignment_heads", options["alignment_heads"]))
-        chosen = self._sized(replace(self.config.decode, **options))  # type: ignore[arg-type]
+        own = self.config.decode
+        is_same = all((type(value), value) == (type(was := getattr(own, name)), was) for name, value in options.items())
+        chosen = self._sized(own if is_same else replace(own, **options))  # type: ignore[arg-type]
         if chosen.banned:
             self._require_spelling("banned")
         if options.get("shortlist"):  # a model's own setting applies where it can
@@ -371,7 +373,9 @@ class Translator:
 
     def _sized(self, options: DecodeConfig) -> DecodeConfig:
         """Fill in the engine's own batch size."""
-        return replace(options, batch_size=options.batch_size or BATCH_SIZES[self.choice_for(options).engine])
+        return (
+            options if options.batch_size else _with_batch_size(options, BATCH_SIZES[self.choice_for(options).engine])
+        )
 
     def window_size(self, options: DecodeConfig) -> int:
         """How many lines to translate together: enough to bucket well by length, few enough to show results early."""
@@ -1119,6 +1123,11 @@ def _texts(name: str, given: Iterable[str]) -> list[str]:
 def _refuse_sampling(glossary: Glossary | None, options: DecodeConfig) -> None:
     if glossary is not None and options.sampling:
         raise ConfigError("glossary: not with sampling; leave one of them out")
+
+
+@functools.lru_cache(256)
+def _with_batch_size(options: DecodeConfig, size: int) -> DecodeConfig:
+    return replace(options, batch_size=size)
 
 
 def _prefix_of(piece: Piece, prefixes: Sequence[str]) -> str:

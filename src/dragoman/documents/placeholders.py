@@ -11,7 +11,7 @@ _BEFORE, _AFTER = r"(?:(?<!\w)(?:[A-Za-z]{1,3}|\w*_))?", r"(?:_\w*|[A-Za-z]{1,3}
 _PERCENT = r"(?<![\d%])%"  # "50% of" is none
 _CONVERSION = r"(?:\d{1,2}\$)?[-+#0']*+(?:\*|\d*+)(?:\.(?:\*|\d++))?(?:hh|ll|[hlLqjzt])?"
 _PLACEHOLDERS = (
-    r"\$[A-Za-z_]\w*(?:\$(?!\w))?",  # $NAME $NAME$; "$100" is none
+    r"\$[A-Za-z_]\w*(?!\w|://)(?:\$(?!\w))?",  # $NAME $NAME$; "$100" is none
     rf"{_PERCENT}\([^()\n]{{1,60}}\)[-+#0-9.]*[a-zA-Z]",  # %(name)s
     rf"{_PERCENT}<\w{{1,60}}>[-+#0-9.]*[a-zA-Z]",  # %<name>s
     rf"{_PERCENT}[A-Za-z][\w.-]{{1,60}}%(?!\w)",  # %name%
