@@ -46,7 +46,7 @@ def examples(folder: Path, most: int) -> list[Example]:
     )
     chance, found = random.Random(1), list[Example]()
     for source, reference in zip(sources, references, strict=True):
-        words = [word for word in dict.fromkeys(COPIED.findall(source[1:])) if _is_once(word, source, reference)]
+        words = words_in_both(source, reference)
         if not words:
             continue
         word = chance.choice(words)
@@ -56,6 +56,11 @@ def examples(folder: Path, most: int) -> list[Example]:
         new = spans[0] if len(spans) == 1 else spans[0] + word + spans[1]
         found.append(Example(source.replace(word, new), source, reference, word, spans))
     return found[:: max(1, len(found) // most)][:most]
+
+
+def words_in_both(source: str, reference: str) -> list[str]:
+    """Names and numbers that occur exactly once on both sides, and not at the start."""
+    return [word for word in dict.fromkeys(COPIED.findall(source[1:])) if _is_once(word, source, reference)]
 
 
 def _is_once(word: str, source: str, reference: str) -> bool:
