@@ -1,0 +1,341 @@
+"""Training pairs of what no corpus has: invented names, code, addresses, emoji, upper case, misspelt words.
+
+    python recipes/hardening.py --source F --target F --languages en de --out DIR [--share 0.2] [--seed 1]
+
+Each pair is made from a real one by a rule. Most put something invented in the place of a name or number that both
+sides have in common, so that a model learns to copy what it does not know; a word in common is the only hint which
+words belong together. Others change the form: upper case, quotes, spelling, several sentences in one line.
+
+Writes DIR/source and DIR/target, to be listed beside the real text in `data.source` and `data.target`, and
+DIR/rules.json, which says how many pairs each rule made. The same text and seed give the same pairs.
+"""
+
+import itertools
+import json
+import random
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import steps
+import typer
+
+from dragoman import ConfigError, DataError
+from dragoman.data.corpus import read_lines
+from dragoman.files import lock_directory
+
+MONTHS = {
+    "en": ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+           "December"),
+    "de": ("Januar", "Februar", "März", "April", "Mai", "Juni", "Juli", "August", "September", "Oktober", "November",
+           "Dezember"),
+}  # fmt: skip
+QUOTES = {"en": (("“", "”"), ('"', '"'), ("‘", "’")), "de": (("„", "“"), ('"', '"'), ("»", "«"))}
+UNITS = (
+    "m",
+    "cm",
+    "km",
+    "g",
+    "kg",
+    "t",
+    "l",
+    "Hz",
+    "MHz",
+    "GB",
+    "TB",
+    "W",
+    "kW",
+    "bar",
+    "°C",
+    "°F",
+    "%",
+    "dB",
+    "Nm",
+    "px",
+)
+VOWELS, CONSONANTS = ("a", "e", "i", "o", "u", "ou", "ie", "y", "ä", "é", "ø"), "bcdfghjklmnpqrstvwxzščłñ"
+EMOJI = [chr(code) for start, end in ((0x1F300, 0x1F650), (0x1F680, 0x1F700), (0x1F900, 0x1FA00), (0x2600, 0x2700))
+         for code in range(start, end)]  # fmt: skip
+MOST_SENTENCES, MOST_CHARACTERS = 5, 600  # of a line that is put together
+_COMMON = re.compile(r"(?<![\w-])(?<!\d[.,:])(?:[A-Z][a-z]{2,}|\d{1,4})(?![\w-]|[.,:]\d)")
+
+
+class Pair(NamedTuple):
+    source: str
+    target: str
+
+
+class Languages(NamedTuple):
+    source: str
+    target: str
+
+
+class Context(NamedTuple):
+    chance: random.Random
+    languages: Languages
+
+
+Rule = Callable[[Pair, Context], Pair | None]
+
+
+# Something invented
+
+
+def word(chance: random.Random) -> str:
+    syllables = (chance.choice(CONSONANTS) + chance.choice(VOWELS) for _ in range(chance.randint(1, 4)))
+    return "".join(syllables) + chance.choice(["", "", chance.choice(CONSONANTS)])
+
+
+def name(chance: random.Random) -> str:
+    return " ".join(word(chance).capitalize() for _ in range(chance.choice([1, 1, 2, 2, 3])))
+
+
+def term(chance: random.Random) -> str:
+    """A product, a model, an abbreviation."""
+    one, two = word(chance), word(chance)
+    return chance.choice(
+        [one.upper()[:5], one.capitalize() + two.capitalize(), f"{one.capitalize()}-{chance.randint(1, 999)}",
+         f"{one.capitalize()} {chance.randint(2, 20)}", f"e{one.capitalize()}", f"{one}{two}"]
+    )  # fmt: skip
+
+
+def address(chance: random.Random) -> str:
+    one, two, three = (_ascii(word(chance)) for _ in range(3))
+    host = f"{one}{chance.choice(['', '-' + two])}.{chance.choice(['com', 'net', 'eu', 'io', 'at', 'info', 'gov'])}"
+    path = "/".join([host, *(_ascii(word(chance)) for _ in range(chance.randint(0, 3)))])
+    query = f"?{three}={chance.randint(0, 10**6)}" if chance.random() < 0.3 else ""
+    person = f"{three}{chance.choice(['', f'.{two}', f'_{two}', f'-{two}'])}"
+    return chance.choice(
+        [f"https://{path}{query}", f"http://{path}", f"www.{path}", f"{person}@{host}", f"{person}@{host}"]
+    )
+
+
+def code(chance: random.Random) -> str:
+    one, two = _ascii(word(chance)), _ascii(word(chance))
+    number = chance.randint(0, 9999)
+    return chance.choice(
+        [f"{one}({two})", f"{one}.{two}()", f"{one}_{two}", f"-{one[0]}", f"--{one}={number}", f"~/{one}/{two}.txt",
+         f"C:\\{one.capitalize()}\\{two}", f"{one}.py", f"{two}_{number}.csv", f"{one.upper()}_{number}", f"<{one}>",
+         f"{number}.{chance.randint(0, 99)}.{chance.randint(0, 99)}", f"#{number:x}", f"{one}::{two}", f"{one}[{two}]"]
+    )  # fmt: skip
+
+
+def phrase(chance: random.Random) -> str:
+    """Words of a language that neither side knows."""
+    return " ".join(word(chance) for _ in range(chance.randint(1, 4)))
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "ignore").decode() or "x"
+
+
+def copied(new: Callable[[random.Random], str]) -> Rule:
+    """Something that is the same on both sides."""
+
+    def rule(pair: Pair, context: Context) -> Pair | None:
+        text = new(context.chance)
+        return in_place_of_common(pair, context.chance, Pair(text, text), digits=False)
+
+    return rule
+
+
+def in_place_of_common(pair: Pair, chance: random.Random, new: Pair, *, digits: bool) -> Pair | None:
+    """Put something in place of a name, or of a number, that occurs once on both sides."""
+    words = [each for each in dict.fromkeys(_COMMON.findall(pair.source)) if each.isdigit() == digits]
+    words = [each for each in words if all(_is_once(each, side) for side in pair)]
+    if not words:
+        return None
+    old = chance.choice(words)
+    return Pair(*(side.replace(old, text) for side, text in zip(pair, new, strict=True)))
+
+
+def _is_once(text: str, side: str) -> bool:
+    return side.count(text) == 1 and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", side) is not None
+
+
+def quoted(pair: Pair, context: Context) -> Pair | None:
+    """A title, words of an interface or of another language, in the quotes of each language."""
+    chance = context.chance
+    text = chance.choice([name, term, phrase])(chance)
+    sides = [
+        f"{opening}{text}{closing}" for opening, closing in (chance.choice(QUOTES[each]) for each in context.languages)
+    ]
+    return in_place_of_common(pair, chance, Pair(*sides), digits=False)
+
+
+# Numbers
+
+
+def number(pair: Pair, context: Context) -> Pair | None:
+    chance = context.chance
+    value = chance.choice([chance.randint(0, 99), chance.randint(100, 9_999), chance.randint(10_000, 99_999_999)])
+    text = chance.choice(
+        [f"{value}", f"{value:,}", f"{value:,}", f"{value / 10:,.1f}", f"{value / 100:,.2f}", f"{value / 10:.1f}"]
+    )
+    return in_place_of_common(pair, chance, _written(text, context.languages), digits=True)
+
+
+def measure(pair: Pair, context: Context) -> Pair | None:
+    chance = context.chance
+    text = chance.choice([f"{chance.randint(1, 9999)}", f"{chance.randint(0, 999)}.{chance.randint(0, 99)}"])
+    unit, space = chance.choice(UNITS), chance.choice([" ", " ", ""])
+    sides = _written(text, context.languages)
+    return in_place_of_common(pair, chance, Pair(*(f"{side}{space}{unit}" for side in sides)), digits=True)
+
+
+def _written(text: str, languages: Languages) -> Pair:
+    """A number as English writes it, in both languages."""
+    swapped = text.translate(str.maketrans(",.", ".,"))
+    return Pair(*(text if language == "en" else swapped for language in languages))
+
+
+def date(pair: Pair, context: Context) -> Pair | None:
+    chance = context.chance
+    day, month, year = chance.randint(1, 31), chance.randint(1, 12), chance.randint(1500, 2150)
+    sides = [f"{day}{'' if each == 'en' else '.'} {MONTHS[each][month - 1]} {year}" for each in context.languages]
+    if chance.random() < 0.4:
+        sides = [
+            chance.choice([f"{year}-{month:02}-{day:02}", f"{day:02}.{month:02}.{year}", f"{year}/{month:02}"])
+        ] * 2
+    if found := in_place_of_common(pair, chance, Pair(*sides), digits=True):
+        return found
+    if chance.random() < 0.5:
+        return Pair(*(f"{text}: {side}" for text, side in zip(sides, pair, strict=True)))
+    ends = [side[-1:] if side[-1:] in ".!?" else "" for side in pair]
+    return Pair(*(f"{side.removesuffix(end)} ({text}){end}" for side, text, end in zip(pair, sides, ends, strict=True)))
+
+
+# Another form
+
+
+def emoji(pair: Pair, context: Context) -> Pair:
+    text = "".join(context.chance.choices(EMOJI, k=context.chance.choice([1, 1, 1, 2, 3])))
+    text += context.chance.choice(["", "", "\ufe0f"])
+    if context.chance.random() < 0.3:
+        return Pair(*(f"{text} {side}" for side in pair))
+    return Pair(*(f"{side} {text}" for side in pair))
+
+
+def upper(pair: Pair, _: Context) -> Pair:
+    return Pair(*(side.upper() for side in pair))
+
+
+def in_quotes(pair: Pair, context: Context) -> Pair | None:
+    """The whole line in quotes, if it has none."""
+    if any(mark in side for side in pair for quotes in QUOTES.values() for both in quotes for mark in both):
+        return None
+    styles = [context.chance.choice(QUOTES[language]) for language in context.languages]
+    return Pair(*(f"{opening}{side}{closing}" for side, (opening, closing) in zip(pair, styles, strict=True)))
+
+
+def without_stop(pair: Pair, _: Context) -> Pair | None:
+    """As in headings and chats."""
+    if not all(side.endswith(".") for side in pair):
+        return None
+    return Pair(*(side.removesuffix(".") for side in pair))
+
+
+def misspelt(pair: Pair, context: Context) -> Pair | None:
+    """The source with a letter too many, too few or in the wrong place; the target as it was."""
+    chance, words = context.chance, pair.source.split(" ")
+    long = [place for place, each in enumerate(words) if each.isalpha() and len(each) > 3]
+    if not long:
+        return None
+    for place in chance.sample(long, k=min(len(long), chance.choice([1, 1, 2]))):
+        text, at = words[place], chance.randint(1, len(words[place]) - 2)
+        start, here, following, end = text[:at], text[at], text[at + 1], text[at + 2 :]
+        letters = chance.choice([following + here, following, here + here + following])
+        words[place] = start + letters + end
+    return Pair(" ".join(words), pair.target)
+
+
+COPYING: dict[str, Rule] = {
+    "name": copied(name),
+    "term": copied(term),
+    "address": copied(address),
+    "code": copied(code),
+    "quoted": quoted,
+    "number": number,
+    "measure": measure,
+}
+FORMS: dict[str, Rule] = {
+    "date": date,
+    "emoji": emoji,
+    "upper": upper,
+    "in quotes": in_quotes,
+    "without stop": without_stop,
+    "misspelt": misspelt,
+}
+SEVERAL = "several sentences"
+RULES = {**COPYING, **FORMS}
+COPYING_FIRST = 0.8  # of the pairs: few have a name or number in common
+
+
+def harden(pairs: Iterator[Pair], languages: Languages, share: float, seed: int) -> Iterator[tuple[str, Pair]]:
+    """The name of a rule, and what it made of a pair: of about `share` of them, fewer where few rules apply."""
+    before: deque[Pair] = deque(maxlen=MOST_SENTENCES)
+    for place, pair in enumerate(pairs):
+        chance = random.Random(f"{seed} {place}")
+        before.append(pair)
+        if chance.random() >= share:
+            continue
+        kinds = _shuffled([*COPYING], chance) if chance.random() < COPYING_FIRST else []
+        for kind in [*kinds, *_shuffled([*FORMS, SEVERAL], chance)]:
+            made = several([*before], chance) if kind == SEVERAL else RULES[kind](pair, Context(chance, languages))
+            if made is not None:
+                yield kind, made
+                break
+
+
+def _shuffled(kinds: list[str], chance: random.Random) -> list[str]:
+    return chance.sample(kinds, len(kinds))
+
+
+def several(before: Sequence[Pair], chance: random.Random) -> Pair | None:
+    """The last few pairs as one line."""
+    own = before[-chance.randint(2, MOST_SENTENCES) :]
+    made = Pair(*(" ".join(side) for side in zip(*own, strict=True)))
+    return made if len(own) > 1 and max(map(len, made)) <= MOST_CHARACTERS else None
+
+
+def command(
+    source: steps.Source,
+    target: steps.Target,
+    languages: Annotated[tuple[str, str], typer.Option(metavar="SOURCE TARGET", help="Of en and de.")],
+    out: steps.Out,
+    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the pairs, to make another from.")] = 0.2,
+    seed: Annotated[int, typer.Option(help="Another seed makes other pairs.")] = 1,
+) -> None:
+    """Write training pairs of what no corpus has."""
+    for language in languages:
+        if language not in MONTHS:
+            raise ConfigError(f"--languages: {language} has no dates and quotes here; use {' or '.join(MONTHS)}")
+    if len(source) != len(target):
+        raise ConfigError(f"--source: {len(source)} files, and {len(target)} of --target; give one for each")
+    counts: Counter[str] = Counter()
+    with lock_directory(out), steps.replacing(out / "source") as sources, steps.replacing(out / "target") as targets:
+        for kind, made in harden(_read(source, target), Languages(*languages), share, seed):
+            counts[kind] += 1
+            sources.write(made.source + "\n")
+            targets.write(made.target + "\n")
+    record = {"source": source, "target": target, "languages": languages, "share": share, "seed": seed, "pairs": counts}
+    with steps.replacing(out / "rules.json") as file:
+        file.write(json.dumps(record, indent=1) + "\n")
+    steps.say(f"{counts.total():,} pairs in {out}")
+
+
+def _read(sources: Sequence[str], targets: Sequence[str]) -> Iterator[Pair]:
+    """Pairs of which both sides are text."""
+    for paths in zip(sources, targets, strict=True):
+        sides = itertools.zip_longest(*(read_lines(Path(path)) for path in paths))
+        for place, lines in enumerate(sides, start=1):
+            if None in lines:
+                raise DataError(f"{paths[0]}, {paths[1]}: one ends before line {place}; both need as many lines")
+            if not any(line.problem or not line.text.strip() for line in lines):
+                yield Pair(*(line.text for line in lines))
+
+
+if __name__ == "__main__":
+    steps.run_command(command)
