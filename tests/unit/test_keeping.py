@@ -547,3 +547,25 @@ def test_texts_of_documents_are_restored_with_their_marks(german: Translator) ->
     for translation, found in zip(translations, own, strict=True):
         assert translation.text == ("" if found is None else text_of(found)), "the record shows what the reader sees"
     assert not re.search(r"\d", translations[0].text)
+
+
+SPACED = ["  The house is small.", "Good morning!\t", "\t I have {count} messages. ", "   ", " No."]
+
+
+def test_spaces_around_a_line_stay(german: Translator) -> None:
+    found = german.translate(SPACED, n_best=2)
+    plain = german.translate([line.strip() for line in SPACED], n_best=2)
+    for line, spaced, alone in zip(SPACED, found, plain, strict=True):
+        assert spaced.source == line
+        assert spaced.text == (line.replace(line.strip(), alone.text) if line.strip() else "")
+        assert spaced.text.strip() == alone.text, "the control"
+        assert [each.text.strip() for each in spaced.alternatives] == [each.text for each in alone.alternatives]
+        assert not spaced.alternatives or spaced.alternatives[0].text == spaced.text
+        assert (spaced.status, spaced.score, spaced.tokens) == (alone.status, alone.score, alone.tokens)
+
+
+def test_spaces_around_stay_in_streams_and_beside_prefixes(german: Translator) -> None:
+    for line in SPACED:
+        assert "".join(german.stream_text(line)) == german.translate(line).text
+        assert german.translate(line, prefix="").text == german.translate(line).text
+    assert german.translate("  The house is small.", prefix="Dieses Haus").text.startswith("Dieses Haus")

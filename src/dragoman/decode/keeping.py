@@ -210,6 +210,23 @@ def unchanged_line(source: str, line: Protected) -> Translation:
     return Translation(source, text, "translated", alternatives=(Alternative(text, 0.0, 0.0),))
 
 
+def with_spaces_around(translation: Translation) -> Translation:
+    """With the white space before and after its source: an indentation, say."""
+    source = translation.source
+    if source[:1].strip() == source[:1] and source[-1:].strip() == source[-1:]:
+        return translation
+    if translation.status in ("failed", "empty"):
+        return translation
+    before, after = spaces_around(source)
+    others = [replace(other, text=before + other.text.strip() + after) for other in translation.alternatives[1:]]
+    return replace_text(translation, source, before + translation.text.strip() + after, others)
+
+
+def spaces_around(text: str) -> tuple[str, str]:
+    """Of text that is not blank."""
+    return text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+
+
 def replace_text(translation: Translation, source: str, text: str, others: Sequence[Alternative] = ()) -> Translation:
     alternatives = translation.alternatives
     best = [replace(alternatives[0], text=text)] if alternatives else []

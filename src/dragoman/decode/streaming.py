@@ -11,8 +11,7 @@ _OPEN_END = re.compile(r"(?:[A-Za-z\u00c0-\u058f\u10a0-\u10ff\u1c80-\u1fff'’-]
 def stream_joined(pieces: Iterable[tuple[str, Iterable[tuple[str, bool]]]]) -> Iterator[str]:
     """Yield what is new in a line, given for each of its pieces what joins it to the one before, and its text so far.
 
-    A text so far is followed by whether it is complete. White space at the ends of the line is left out, as `translate`
-    does.
+    A text so far is followed by whether it is complete. White space at the ends of the line is left out.
     """
     done, emitted = "", ""
     for glue, texts in pieces:

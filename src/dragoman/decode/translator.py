@@ -37,7 +37,15 @@ from dragoman.decode.batches import (
 from dragoman.decode.constraints import CheckableRule, Prefix, Spelling, rules_of
 from dragoman.decode.engines.choice import EngineChoice, choose_engine, choose_for_ensemble
 from dragoman.decode.garbage import without_garbage_collection
-from dragoman.decode.keeping import Restored, replace_text, restore_kept, restored_line, unchanged_line
+from dragoman.decode.keeping import (
+    Restored,
+    replace_text,
+    restore_kept,
+    restored_line,
+    spaces_around,
+    unchanged_line,
+    with_spaces_around,
+)
 from dragoman.decode.options import DecodeOptions
 from dragoman.decode.phrases import Phrases
 from dragoman.decode.pieces import Cutter, Piece, Window, join
@@ -315,7 +323,9 @@ class Translator:
             again = functools.partial(translate, prefixes=own, start=number)
             (restored,) = self._restore([line], [results[number]], again, terms_in)
             results[number] = restored_line(texts[number], line, restored)
-        return results
+        return [
+            result if prefix else with_spaces_around(result) for result, prefix in zip(results, prefixes, strict=True)
+        ]
 
     def options(self, **options: Unpack[DecodeOptions]) -> DecodeConfig:
         """The model's own decoding settings with some replaced."""
@@ -469,9 +479,12 @@ class Translator:
             return result
         outcomes: list[Outcome] = []
         jobs = zip(window.pieces, self._jobs(window.pieces, options, [0]), strict=True)
+        before, after = spaces_around(window.texts[0])
+        yield from filter(None, [before])
         yield from stream_joined((piece.glue, self._stream_job(job, options, outcomes)) for piece, job in jobs)
+        yield from filter(None, [after])
         (result,) = self._assemble_all(window, outcomes, False, options)
-        return result
+        return with_spaces_around(result)
 
     def _stream_job(self, job: Job, options: DecodeConfig, outcomes: list[Outcome]) -> Iterator[tuple[str, bool]]:
         """The text of a piece so far, after every step of its search, and whether it is complete.
@@ -635,7 +648,8 @@ class Translator:
         """Translate one window of lines, and keep in each what is to be kept; `start`: how many lines came before."""
         numbers = range(start, start + len(lines))
         if not options.protect:
-            return self._translate_window(lines, options, attention, numbers, advance, terms_in)
+            results = self._translate_window(lines, options, attention, numbers, advance, terms_in)
+            return [with_spaces_around(result) for result in results]
         found = _protected(lines, Protector(options.protect))
         texts = [found[number].text if number in found else line for number, line in enumerate(lines)]
         worded = {number: line for number, line in found.items() if line.has_words}
@@ -651,7 +665,7 @@ class Translator:
                 results[number] = restored_line(source, line, next(restored))
             else:
                 results[number] = unchanged_line(source, line)
-        return results
+        return [with_spaces_around(result) for result in results]
 
     def _restore(
         self, lines: list[Protected], translations: list[Translation], again: TranslateAgain, terms_in: TermsIn
