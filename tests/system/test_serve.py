@@ -104,6 +104,7 @@ def test_one_text_or_several(service: RunningService) -> None:
     assert records(service.translate(HOUSE, source="en", target="de", model="house")) == [one]
     assert records(service.translate(HOUSE, source="EN", target="DE")) == [one]
     assert records(service.translate(HOUSE, source="auto")) == [one]
+    assert service.translate("One.", source="auto", target="de").status_code == 200, "of no certain language"
     for wrong in ({"source": "fr"}, {"target": "fr"}, {"source": "de", "target": "en"}):
         answer = service.translate(HOUSE, **wrong)
         assert answer.status_code == 400

@@ -245,6 +245,33 @@ def test_errors_have_a_status_and_a_message(
         assert (answer.status_code, answer.json()) == (status, {"error": message})
 
 
+@pytest.mark.parametrize(
+    "kind", ["application/x-www-form-urlencoded", "application/x-www-form-urlencoded; charset=utf-8"]
+)
+def test_a_form_may_have_letters_as_they_are(service: RunningService, kind: str) -> None:
+    """As curl sends them."""
+
+    def form(body: bytes) -> Any:
+        return service.client.post("/translate", content=body, headers={"content-type": kind})
+
+    text = "The café is “old”."
+    asked = service.client.post("/translate", json={"q": text, "source": "en", "target": "de"}).json()
+    assert form(f"q={text}&source=en&target=de".encode()).json() == asked
+    assert form(b"q=The+caf%C3%A9+is+%E2%80%9Cold%E2%80%9D.&source=en&target=de").json() == asked
+    assert "Ã" not in asked["translatedText"]
+    answer = form(f"q={text}&source=en&target=de".encode("cp1252"))
+    assert (answer.status_code, answer.json()) == (400, {"error": "the form cannot be read: it is not valid UTF-8"})
+
+
+@pytest.mark.parametrize("word", ["One.", "OK", "Stop!", "No."])
+def test_a_word_of_no_certain_language_is_translated(service: RunningService, word: str) -> None:
+    answer = service.client.post("/translate", json={"q": word, "source": "auto", "target": "de"}).json()
+    assert answer["detectedLanguage"]["language"] == "en"
+    sure = service.client.post("/translate", json={"q": "Das Haus ist alt und groß.", "source": "auto", "target": "de"})
+    assert sure.json()["detectedLanguage"]["language"] == "de", "the control"
+    assert sure.json()["translatedText"] == "Das Haus ist alt und groß."
+
+
 def send_file(service: RunningService, name: str, content: bytes, **more: str) -> Any:
     return service.client.post(
         "/translate_file", data={"source": "en", "target": "de", **more}, files={"file": (name, content)}
@@ -258,7 +285,7 @@ def test_documents_are_translated_and_kept_as_long_as_there_is_room(service: Run
     assert url.endswith(".de.txt")
     answer = service.client.get(url)
     assert answer.text == "Guten Morgen!\n" * 40
-    assert 'filename="translated.de.txt"' in answer.headers["content-disposition"]
+    assert answer.headers["content-disposition"] == "attachment", "the name of a page's link counts"
     auto = send_file(service, "b.md", b"# Good morning!\n", source="auto").json()["translatedFileUrl"]
     assert service.client.get(auto).text == "# Guten Morgen!\n"
     for _ in range(5):  # 560 bytes each; 3,000 are kept

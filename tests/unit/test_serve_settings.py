@@ -1,5 +1,8 @@
 """Files of settings: what is wrong is said in one line that names the file and the setting."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +108,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_numbers_are_normalised_and_the_defaults_are_for_this_machine_only() -> None:
     assert ServeSettings(seconds=5).seconds == 5.0
     assert (ServeSettings().host, ServeSettings().cors, ServeSettings().log_text) == ("127.0.0.1", (), False)
+
+
+def test_a_model_that_is_not_there_is_named() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "dragoman", "serve", "--model", "nope", "--port", "0"], capture_output=True, text=True
+    )
+    assert result.returncode == 4
+    assert re.fullmatch(r"dragoman: nope: no such model directory; [^\n]+\n", result.stderr)

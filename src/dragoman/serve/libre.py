@@ -5,6 +5,7 @@ Parameters come as JSON, as a form or in the query; some clients mix them.
 
 import json
 import tempfile
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,9 @@ async def parameters(request: Request) -> dict[str, Any]:
     """Those of the body, and of the query where the body has none."""
     found: dict[str, Any] = dict(request.query_params)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
-        if (
-            kind.endswith("urlencoded") and (await request.body()).count(b"&") > MOST_FIELDS
-        ):  # empty ones are not counted
-            raise Failure(400, f"the form has more than {MOST_FIELDS:,} fields; send fewer")
+    if kind == "application/x-www-form-urlencoded":
+        return found | _read_form(await request.body())
+    if kind == "multipart/form-data":
         try:
             form = await request.form()
         except Exception as error:  # of the parser: the body is not what its header says
@@ -47,6 +46,17 @@ async def parameters(request: Request) -> dict[str, Any]:
     if body.strip():
         found |= _read_json(body)
     return found
+
+
+def _read_form(body: bytes) -> dict[str, Any]:
+    """Of letters in UTF-8, escaped or not: `curl -d` sends them as they are."""
+    if body.count(b"&") > MOST_FIELDS:
+        raise Failure(400, f"the form has more than {MOST_FIELDS:,} fields; send fewer")
+    try:
+        fields = urllib.parse.parse_qs(body.decode(), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise Failure(400, "the form cannot be read: it is not valid UTF-8") from None
+    return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
 
 
 def _read_json(body: bytes) -> dict[str, Any]:
@@ -114,7 +124,7 @@ async def translate(request: Request) -> dict[str, Any]:
         raise Failure(400, f"{style} format is not supported")
     alternatives = _count(given, "alternatives")
     characters = check_size(service, "q", texts)
-    detected = [_detect(service, text) for text in texts] if source == "auto" else []
+    detected = [_detect(service, text, target) for text in texts] if source == "auto" else []
     sources = [found.language for found in detected] or [source] * len(texts)
     workers = [_worker(service, each, target) for each in sources]
     spend(request, caller, next((worker for worker in workers if worker), None), characters)
@@ -128,11 +138,11 @@ async def translate(request: Request) -> dict[str, Any]:
     return answer
 
 
-def _detect(service: Service, text: str) -> Detected:
-    found = service.detector.detect(text)
-    if not found:
+def _detect(service: Service, text: str, target: str) -> Detected:
+    found = service.detect_source(text, target)
+    if found is None:
         raise Failure(400, "source: the language cannot be detected; give it")
-    return found[0]
+    return found
 
 
 def _worker(service: Service, source: str, target: str) -> ModelWorker | None:
@@ -247,7 +257,7 @@ async def translate_file(request: Request) -> dict[str, str]:
     source, target = _string(given, "source").lower(), _string(given, "target").lower()
     content = await file.read()
     if source == "auto":
-        source = _detect(service, content[:10_000].decode("utf-8", "ignore")).language
+        source = _detect(service, content[:10_000].decode("utf-8", "ignore"), target).language
     worker = _worker(service, source, target)
     if worker is None:
         raise Failure(400, f"{source}: is the target too; give two languages")
@@ -270,4 +280,4 @@ async def download_file(request: Request, name: str) -> FileResponse:
     path = service_of(request).files.find(name)
     if path is None:
         raise Failure(404, "there is no such file; translated documents are kept for a limited time")
-    return FileResponse(path, filename=f"translated.{name.partition('.')[2]}")
+    return FileResponse(path, headers={"Content-Disposition": "attachment"})  # a page knows a better name

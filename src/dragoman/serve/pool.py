@@ -162,7 +162,8 @@ class ModelWorker:
 
     async def start(self, watch_seconds: float) -> None:
         """Load the model, and keep it loaded. What prevents it is raised."""
-        self._files, self._hash = _files_of(self.settings.model), model_hash(self.settings.model)
+        with suppress(OSError):  # the worker says better what is wrong with a folder
+            self._files, self._hash = _files_of(self.settings.model), model_hash(self.settings.model)
         self._process = await _Process.start(self.settings)
         self._tasks = [asyncio.create_task(self._keep_alive()), asyncio.create_task(self._reload(watch_seconds))]
 

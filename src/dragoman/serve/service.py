@@ -13,7 +13,7 @@ from starlette.requests import Request
 from dragoman.errors import ConfigError
 from dragoman.serve.access import Access
 from dragoman.serve.files import TranslatedFiles
-from dragoman.serve.languages import Detector
+from dragoman.serve.languages import Detected, Detector
 from dragoman.serve.metrics import Metrics
 from dragoman.serve.pool import ModelWorker, NotReady, Overdue, WorkerDied
 from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings
@@ -84,6 +84,11 @@ class Service:
     def worker_for(self, source: str, target: str) -> ModelWorker | None:
         wanted = source.lower(), target.lower()
         return next((worker for worker in self.workers if self.pair_of(worker) == wanted), None)
+
+    def detect_source(self, text: str, target: str | None) -> Detected | None:
+        """The language of a text that is to be translated, to the target if there is one."""
+        pairs = map(self.pair_of, self.workers)
+        return self.detector.detect_one_of(text, {own for own, other in pairs if (target or other).lower() == other})
 
     def worker_named(self, name: str) -> ModelWorker | None:
         return next((worker for worker in self.workers if worker.settings.name == name), None)

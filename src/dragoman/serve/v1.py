@@ -36,8 +36,8 @@ def _worker(service: Service, given: ModelRequest, text: str) -> ModelWorker:
         return worker
     source = given.source
     if source == "auto":
-        found = service.detector.detect(text)
-        source = found[0].language if found else None
+        found = service.detect_source(text, given.target)
+        source = found.language if found else None
     fitting = [
         worker
         for worker in service.workers
