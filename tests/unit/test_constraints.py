@@ -354,6 +354,13 @@ def test_a_banned_word_does_not_appear_after_a_quote(german: Translator) -> None
         assert "Haus" not in re.findall(r"\w+", german.translate(text, banned=["Haus"]).text)
 
 
+def test_a_prefix_with_a_banned_word_is_refused(german: Translator) -> None:
+    with pytest.raises(ConfigError, match=r"^prefix: 'Das Haus ' has 'Haus', which is banned; leave out one of them$"):
+        german.translate("The house is old.", prefix="Das Haus ", banned=["Haus"])
+    begun = german.translate("The houseboat is old.", prefix="Das Haus", banned=["Haus"]).text
+    assert re.match(r"Das Haus\w", begun), "the control: a longer word"
+
+
 def test_what_is_no_text_is_refused_everywhere(german: Translator) -> None:
     message = r"^text: is int; give a list of strings$"
     for options in ({}, {"prefix": "a"}):

@@ -103,7 +103,7 @@ def test_a_page_is_cut_into_segments() -> None:
         ("item",),
         ("nested ", o(1), "see here", c(1), " and ", o(2), "that", c(2)),
         ("Left",),
-        ("Right | side",),
+        ("Right ", Kept(1, "|"), " side"),
         (Kept(1, "a|b"), " and"),
         ("alt text",),
         (o(1), "HTML", c(1), " text", s(2), "\ntoo"),
@@ -182,6 +182,40 @@ def test_a_translation_is_escaped_only_where_it_must_be(source: str, translation
     wanted = " ".join(translation.split()) if "\n" in translation else translation.strip()
     if re.search(r"[a-zA-Z]", wanted):
         assert wanted in texts(parse(rendered))
+
+
+@pytest.mark.parametrize(
+    ("source", "segments"),
+    [
+        ("[^1]: One.\n[^2]: Two.\n", ["One.", "Two."]),
+        ("A text[^1].\n[^1]: A note\non two lines.\n", ["A text.", "A note on two lines."]),
+        ("[a]: one is text\n[b]: two\n", ["[a]: one is text [b]: two"]),
+        ("Before.\n$$\nx = y\n\nz\n$$\nAfter.\n", ["Before.", "After."]),
+        ("$$\nnever closed\n", ["$$ never closed"]),
+        ("> $$\n> x = y\n> $$\n> After.\n", ["After."]),
+        ("It costs $5, not 5$, or $10 = 9€.\n", ["It costs $5, not 5$, or $10 = 9€."]),
+    ],
+)
+def test_footnotes_and_formulas(source: str, segments: list[str]) -> None:
+    document = markdown.parse(source.encode(), OPTIONS)
+    assert [text_of(tuple(part for part in parts if isinstance(part, str))) for parts in parts_of(document)] == segments
+    check_round_trip(document, source.encode())
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        ("We have $x = 1$ and $n$ and $\\frac{a}{b}$.", ["$x = 1$", "$n$", r"$\frac{a}{b}$"]),
+        ("| a \\| b |\n| --- |\n", ["|"]),
+        ("A \\* star", []),
+        ("From $5 to $10, or $USER = $HOME", []),
+    ],
+)
+def test_formulas_and_bars_are_kept(source: str, kept: list[str]) -> None:
+    document = markdown.parse(source.encode(), OPTIONS)
+    found = [part.text for parts in parts_of(document) for part in parts if isinstance(part, Kept)]
+    assert found == kept
+    check_round_trip(document, source.encode())
 
 
 def test_marks_may_be_reordered() -> None:

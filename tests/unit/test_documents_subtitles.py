@@ -229,3 +229,12 @@ def test_hostile_subtitles_take_linear_time(unit: str, count: int) -> None:
     document = subtitles.parse(content, OPTIONS)
     check_round_trip(document, content)
     assert document.render([("x",)] * len(document.segments))
+
+
+@pytest.mark.parametrize("timing", ["00:00:01 -> 3", "0:01,000 -> 0:02,000", "00:00:01,000 -> 00:00:02,000"])
+def test_a_broken_timing_is_named(timing: str) -> None:
+    good = "1\n00:00:01,000 --> 00:00:02,000\nFrom 10:30 -> 11:00\n\n"
+    assert texts(subtitles.parse(good.encode(), OPTIONS, "a.srt")) == ["From 10:30 -> 11:00"], "the control"
+    message = r"^a\.srt:6: is no timing; write it as 00:00:01,000 --> 00:00:03,000$"
+    with pytest.raises(DataError, match=message):
+        subtitles.parse(f"{good}2\n{timing}\nHello there\n".encode(), OPTIONS, "a.srt")

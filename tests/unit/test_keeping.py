@@ -569,3 +569,20 @@ def test_spaces_around_stay_in_streams_and_beside_prefixes(german: Translator) -
         assert "".join(german.stream_text(line)) == german.translate(line).text
         assert german.translate(line, prefix="").text == german.translate(line).text
     assert german.translate("  The house is small.", prefix="Dieses Haus").text.startswith("Dieses Haus")
+
+
+def test_a_segment_that_is_translated_to_nothing_stays(german: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    window = Translator._translate_window
+
+    def nothing(self: Translator, lines: Any, *rest: Any, **more: Any) -> list[Translation]:
+        found = window(self, lines, *rest, **more)
+        return [
+            Translation(line, "", "translated") if line == "one" else each
+            for line, each in zip(lines, found, strict=True)
+        ]
+
+    monkeypatch.setattr(Translator, "_translate_window", nothing)
+    (lost, lost_parts), (kept, _) = german.stream_parts([[("one",), ("Good morning!",)]])
+    assert (lost.text, lost.status, lost_parts) == ("one", "altered", ("one",))
+    assert lost.reason == "the model wrote nothing; it stays as it was"
+    assert (kept.text, kept.status) == ("Guten Morgen!", "translated"), "the control"

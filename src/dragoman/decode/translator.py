@@ -305,6 +305,9 @@ class Translator:
             raise ConfigError(f"prefix: {len(prefixes)} for {len(texts)} texts; give one for each")
         if any(prefixes):
             self._require_spelling("prefix")
+        for banned, prefix in itertools.product(options.banned, prefixes):
+            if re.search(rf"(?<!\w){re.escape(banned)}(?=\W)", prefix):  # at its end a word may go on
+                raise ConfigError(f"prefix: {prefix!r} has {banned!r}, which is banned; leave out one of them")
 
         def translate(
             texts: Sequence[str], terms_in: TermsIn, places: Sequence[int], prefixes: Sequence[str], start: int = 0
@@ -547,6 +550,11 @@ class Translator:
         for number, (translation, own_parts, _) in zip(worded, found, strict=True):
             is_failed = translation.status == "failed"
             parts = None if is_failed else without_own(own_parts, lines[number].originals)
+            if parts is not None and not text_of(parts).strip():  # a value or a cell must not become empty
+                parts = texts[number]
+                translation = replace(
+                    translation, status="altered", reason="the model wrote nothing; it stays as it was"
+                )
             text = "" if parts is None else text_of(parts)
             results[number] = (replace_text(translation, text_of(texts[number]), text), parts)
         return results

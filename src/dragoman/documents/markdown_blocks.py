@@ -57,7 +57,7 @@ _RULE = re.compile(r"(?:(?:\*[ \t]*){3,}|(?:_[ \t]*){3,}|(?:-[ \t]*){3,})$")
 _FENCE = re.compile(r"`{3,}(?=[^`]*$)|~{3,}")
 _ITEM = re.compile(r"(?:[-+*]|([0-9]{1,9})[.)])(?=[ \t]|$)")
 _DELIMITERS = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
-_STARTS = frozenset("#`~<>=-_*+|:0123456789")  # whatever begins a block begins with one of these
+_STARTS = frozenset("#`~<>=-_*+|:[$0123456789")  # whatever begins a block begins with one of these
 _BLOCK_TAGS = (
     "address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details|dialog|dir|div|dl|dt|"
     "fieldset|figcaption|figure|footer|form|frame|frameset|h[1-6]|head|header|hr|html|iframe|legend|li|link|main|menu|"
@@ -88,6 +88,9 @@ _DEFINITION = re.compile(
     re.DOTALL,
 )
 _ASIDE = re.compile(r":::|!!![ \t]|\?\?\?|\[![A-Za-z]+\][-+]?[ \t]*$|\[TOC\][ \t]*$|\[\[_TOC_\]\][ \t]*$")
+_FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:")
+_MATH = re.compile(r"\$\$[ \t]*$")
+_MATH_END = re.compile(r"^[ \t>]*\$\$[ \t]*\r?$", re.MULTILINE)
 _PREFIX = re.compile(r"\[[ xX]\][ \t]+(?=\S)|\[\^[^\]\s]+\]:[ \t]*")  # of a task, of a footnote
 
 
@@ -117,6 +120,7 @@ class _Reader:
         self.labels: set[str] = set()
         self._containers: list[_Container] = []
         self._leaf: _Leaf | None = None
+        self._last_math: int | None = None  # where the last line of two dollars begins, once it was looked for
         # the place in the line: an index, and a column, which may lie inside a tab; and the first text after it
         self._place = self._column = self._end = self._text = self._text_column = 0
 
@@ -264,6 +268,13 @@ class _Reader:
             self.close(matched)
             self._add_heading(match.end(), end)
             return True
+        if _FOOTNOTE.match(source, text, end):
+            self.close(matched)  # it begins a paragraph of its own
+            return False
+        if _MATH.match(source, text, end) and self._has_math_end(end):
+            self.close(matched)
+            self._open(_Leaf("fence", fence="$$"))
+            return True
         if match := _FENCE.match(source, text, end):
             self.close(matched)
             self._open(_Leaf("fence", fence=match[0]))
@@ -285,6 +296,12 @@ class _Reader:
             self._touch()
             return True
         return False
+
+    def _has_math_end(self, end: int) -> bool:
+        """Whether there is one; without it, two dollars are text."""
+        if self._last_math is None:
+            self._last_math = max((match.start() for match in _MATH_END.finditer(self.source)), default=-1)
+        return self._last_math >= end
 
     def _html_end(self, interrupts: bool) -> tuple[re.Pattern[str] | None] | None:
         for number, (begin, end) in enumerate(_HTML):

@@ -14,11 +14,13 @@ from dragoman.documents.html import KEPT, VOID
 from dragoman.documents.markdown_blocks import CLOSE_TAG, OPEN_TAG, normalize_label
 from dragoman.documents.spans import BREAK, Piece, collapse_space, pair
 
-_INTERESTING = re.compile(r"[\\`*_~!\[\]<\n{:]")  # one set of characters, which `re` finds fast
+_INTERESTING = re.compile(r"[\\`*_~!\[\]<\n{:$]")  # one set of characters, which `re` finds fast
 _SPECIAL = re.compile(
     r"""\\(?:\n[ \t]*|[!-/:-@\[-`{-~])|(?P<ticks>`+)|(?P<run>\*+|_+|~+)|(?P<open>!?\[)|(?P<close>\])|(?P<tag><)"""
     r"""|(?P<break>\n[ \t]*)|(?P<template>\{\{|\{%)|(?P<attributes>\{[:#.])|(?P<address>://[^\s<>\[\]`|]+)"""
+    r"""|(?P<math>\$)"""
 )
+_MATH = re.compile(r"\$(?! )(?=[A-Za-z]\$|[^$\n]*[\\=^_{}<>])[^$\n]{1,200}(?<! )\$(?!\d)")  # prices are none
 _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?\Z")
 _AUTOLINK = re.compile(
     r"<(?:[A-Za-z][A-Za-z0-9+.-]{1,31}:[^\s<>]*|[\w.!#$%&'*+/=?^`{|}~-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)>"
@@ -132,6 +134,8 @@ class _Scanner:
         if kind is None:  # an escape; before a line break it is a hard one
             if self.text[start + 1] == "\n":
                 self._add("single", start, end, BREAK)
+            elif self.text[start + 1] == "|":  # a bar that ends no cell is rarely a word
+                self._add("kept", start, end, text="|")
         elif kind == "break":
             first = start
             while first and self.text[first - 1] == " ":
@@ -148,6 +152,10 @@ class _Scanner:
             return self._take_close(start, end)
         elif kind == "tag":
             return self._take_tag(start, end)
+        elif kind == "math":
+            if (math := _MATH.match(self.text, start)) is not None:
+                self._add("kept", *math.span(), text=math[0])
+                return math.end()
         elif kind == "address":
             scheme = _SCHEME.search(self.text, max(place, start - 6), start)
             if scheme is not None and scheme.start() >= place:

@@ -33,6 +33,7 @@ WIDEST = 42  # characters of a line, as broadcasters ask for
 
 _TIME = r"(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _TIMING = re.compile(rf"[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}(?:[ \t].*)?")
+_BROKEN_TIMING = re.compile(r"[ \t]*\d+:\d.*->.*")  # after the number of a cue
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|</>|\{\\[^{}]*\}|[♩♪♫♬]+")
 _NAME = re.compile(r"</?([A-Za-z]+)")
 _VOICE = re.compile(r"<v[.\s][^<>]*>")  # who speaks from here on, in WebVTT
@@ -51,6 +52,7 @@ def parse(content: bytes, options: Options, name: str = "subtitles") -> Document
     is_vtt = re.match(r"WEBVTT(?:[ \t\r\n]|$)", source[decoded.begin :]) is not None
     if not is_vtt and name.lower().endswith(".vtt"):
         raise DataError(f"{name}:1: does not begin with WEBVTT; add that line, or name it .srt if it is SubRip")
+    _refuse_broken_timings(source, decoded.begin, name)
     slots = [
         slot
         for number, cue in enumerate(_cues(source, decoded.begin, is_vtt), start=1)
@@ -61,6 +63,16 @@ def parse(content: bytes, options: Options, name: str = "subtitles") -> Document
 
 
 # Cues
+
+
+def _refuse_broken_timings(source: str, begin: int, name: str) -> None:
+    """A cue without a timing would not be translated, and nobody would notice."""
+    before = ""
+    for number, (start, end) in enumerate(split_lines(source, begin), start=1):
+        line = source[start:end]
+        if before.isdecimal() and _BROKEN_TIMING.fullmatch(line) and not _TIMING.fullmatch(line):
+            raise DataError(f"{name}:{number}: is no timing; write it as 00:00:01,000 --> 00:00:03,000")
+        before = line.strip()
 
 
 def _cues(source: str, begin: int, is_vtt: bool) -> Iterator[list[_Line]]:
