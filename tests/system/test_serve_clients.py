@@ -33,7 +33,10 @@ KEYS = (
     f'[[keys]]\nkey = "{KEY}"\nname = "ann"\n[[keys]]\nkey = "{LIMITED_KEY}"\nname = "bob"\nrequests_per_minute = 1\n'
 )
 ENGLISH, GERMAN = "The house is old.", "Das Haus ist alt."
-LANGUAGES = [{"code": "en", "name": "English", "targets": ["de"]}]
+LANGUAGES = [
+    {"code": "de", "name": "German", "targets": ["de"]},
+    {"code": "en", "name": "English", "targets": ["de", "en"]},
+]
 NODE = Path(__file__).parents[2] / ".venv" / "node"
 HAS_NODE = shutil.which("node") is not None and (NODE / "node_modules" / "translate").is_dir()
 
@@ -104,7 +107,9 @@ def test_libretranslate_aio(service: RunningService, suggestions: Path, tmp_path
             assert "attachment" in answer.headers["content-disposition"]
     with httpx.Client(base_url=service.url, headers={"x-api-key": KEY}) as http:
         client = LibreTranslate(client=http)
-        assert [(each.code, each.name, each.targets) for each in client.languages()] == [("en", "English", ["de"])]
+        assert [(each.code, each.name, each.targets) for each in client.languages()] == [
+            ("de", "German", ["de"]), ("en", "English", ["de", "en"]),
+        ]  # fmt: skip
         for wrong in ("xx", ""):
             with pytest.raises(BadRequestError):
                 client.translate(ENGLISH, "en", wrong)

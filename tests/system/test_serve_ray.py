@@ -229,7 +229,7 @@ def test_streams_arrive_in_parts(ray: OnRay, translator: Translator) -> None:
 
 
 def test_other_routes_answer(ray: OnRay) -> None:
-    assert ray.client.get("/languages").json() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    assert [each["code"] for each in ray.client.get("/languages").json()] == ["de", "en"]
     assert ray.client.post("/detect", json={"q": HOUSE}).json()[0]["language"] == "en"
     assert [each["name"] for each in ray.client.get("/v1/models").json()] == ["house"]
     assert ray.client.get("/health").json() == {"status": "ok"}

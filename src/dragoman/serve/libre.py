@@ -3,6 +3,7 @@
 Parameters come as JSON, as a form or in the query; some clients mix them.
 """
 
+import itertools
 import json
 import tempfile
 import urllib.parse
@@ -197,12 +198,11 @@ async def detect(request: Request) -> list[dict[str, Any]]:
 
 @router.get("/languages")
 async def languages(request: Request) -> list[dict[str, Any]]:
-    """List the languages and what they can be translated into."""
+    """List the languages and what they can be translated into; each into itself, which changes nothing."""
     identify(request, request.query_params.get("api_key") or _key(await parameters(request)))
-    return [
-        {"code": source, "name": name_of(source), "targets": targets}
-        for source, targets in service_of(request).sources.items()
-    ]
+    sources = service_of(request).sources
+    codes = sorted({*sources, *itertools.chain.from_iterable(sources.values())})
+    return [{"code": code, "name": name_of(code), "targets": sorted({*sources.get(code, []), code})} for code in codes]
 
 
 @router.get("/frontend/settings")

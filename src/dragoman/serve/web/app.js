@@ -15,7 +15,7 @@ const PAIR = "dragoman.pair";
 const AUTO = "auto";
 const source = at("source");
 
-let languages = []; // as /languages has them
+let languages = []; // those of /languages that can be translated into another
 let models = []; // as /v1/models has them
 let limit = Infinity;
 let lines = []; // of the translation shown
@@ -325,7 +325,10 @@ async function start() {
   try {
     const found = await Promise.all(["frontend/settings", "v1/models", "languages"].map(getJson));
     const [settings] = found;
-    [, models, languages] = found;
+    [, models] = found;
+    languages = found[2]
+      .map((each) => ({ ...each, targets: each.targets.filter((target) => target !== each.code) }))
+      .filter(({ targets }) => targets.length);
     limit = settings.charLimit;
     const millions = (count) => `${(count / 1e6).toFixed(0)} million parameters`;
     at("models").textContent = `Models: ${models.map(({ name, parameters }) => `${name} (${millions(parameters)})`).join(", ")}.`;
