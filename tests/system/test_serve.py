@@ -217,6 +217,21 @@ def test_the_page_of_inspect(service: RunningService) -> None:
     assert (blank.status_code, blank.json()) == (400, {"error": "inspect: the text is blank; give a sentence"})
 
 
+def test_a_text_of_several_lines_has_a_record_for_each(service: RunningService) -> None:
+    found = records(service.translate(f"{HOUSE}\n\n  {HOUSE}"))
+    assert [each["translation"] for each in found] == ["Das Haus ist alt.", "", "  Das Haus ist alt."]
+    assert [each["source"] for each in found] == [HOUSE, "", f"  {HOUSE}"]
+    for wrong, message in (
+        ({"text": [HOUSE, f"{HOUSE}\n{HOUSE}"]}, "text[1]: has several lines; send each as a text of its own"),
+        (
+            {"text": f"{HOUSE}\n{HOUSE}", "prefix": "Das"},
+            "prefix: is for one line, and text has several; send them as a list, with a prefix each",
+        ),
+    ):
+        answer = service.post("/v1/translate", wrong)
+        assert (answer.status_code, answer.json()) == (400, {"error": message})
+
+
 def test_models_languages_and_the_description(service: RunningService, translator: Translator) -> None:
     (found,) = service.client.get("/v1/models").json()
     assert found.pop("engine").startswith("cpu")

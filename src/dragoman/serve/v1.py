@@ -85,12 +85,11 @@ def _payload(service: Service, given: TranslateRequest, texts: list[str]) -> dic
 async def translate(request: Request, given: TranslateRequest) -> Any:
     """Translate a text or several. With `stream`, one text comes in parts."""
     service, caller = service_of(request), identify(request, given.api_key)
-    texts = [given.text] if isinstance(given.text, str) else given.text
-    if not texts:
-        raise Failure(400, "text: is an empty list; give one text or more")
+    texts = _texts(given)
     prefixes = [given.prefix] if isinstance(given.prefix, str) else given.prefix or []
     characters = check_size(service, "text", texts) + check_size(service, "prefix", prefixes)
-    worker, payload = _worker(service, given, texts[0]), _payload(service, given, texts)
+    first = given.text if isinstance(given.text, str) else texts[0]
+    worker, payload = _worker(service, given, first), _payload(service, given, texts)
     if given.stream and (len(texts) > 1 or given.prefix or given.attention or given.n_best > 1):
         raise Failure(400, "stream: is for one text; leave out prefix, attention and n_best")
     spend(request, caller, worker, characters)
@@ -102,6 +101,21 @@ async def translate(request: Request, given: TranslateRequest) -> Any:
     result = await service.ask(request, worker, "translate", payload, _seconds(service, given))
     note_texts(request, texts, result["translations"])
     return {**about, **result}
+
+
+def _texts(given: TranslateRequest) -> list[str]:
+    """What is translated at a time: the lines of one text, or the texts of a list."""
+    if isinstance(given.text, str):
+        is_whole = given.stream or "\n" not in given.text
+        if not is_whole and given.prefix:
+            raise Failure(400, "prefix: is for one line, and text has several; send them as a list, with a prefix each")
+        return [given.text] if is_whole else given.text.split("\n")
+    if not given.text:
+        raise Failure(400, "text: is an empty list; give one text or more")
+    for place, text in enumerate(given.text):
+        if "\n" in text:
+            raise Failure(400, f"text[{place}]: has several lines; send each as a text of its own")
+    return given.text
 
 
 class _Events(StreamingResponse):
