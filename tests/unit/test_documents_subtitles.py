@@ -231,10 +231,31 @@ def test_hostile_subtitles_take_linear_time(unit: str, count: int) -> None:
     assert document.render([("x",)] * len(document.segments))
 
 
-@pytest.mark.parametrize("timing", ["00:00:01 -> 3", "0:01,000 -> 0:02,000", "00:00:01,000 -> 00:00:02,000"])
-def test_a_broken_timing_is_named(timing: str) -> None:
-    good = "1\n00:00:01,000 --> 00:00:02,000\nFrom 10:30 -> 11:00\n\n"
-    assert texts(subtitles.parse(good.encode(), OPTIONS, "a.srt")) == ["From 10:30 -> 11:00"], "the control"
-    message = r"^a\.srt:6: is no timing; write it as 00:00:01,000 --> 00:00:03,000$"
+@pytest.mark.parametrize(
+    "cue",
+    [
+        "2\n00:00:01 -> 3",
+        "2\n0:01,000 -> 0:02,000",
+        "2\n00:00:01,000 -> 00:00:02,000",
+        "2\n00:00:01,000 - 00:00:02,000",
+        "2\n00;00;01,000 --> 00;00;02,000",
+        "2\n\n00:00:01 --> 00:00:02",
+        "\n00:00:01 --> 00:00:02",
+    ],
+)
+def test_a_broken_timing_is_named(cue: str) -> None:
+    good = "1\n00:00:01,000 --> 00:00:02,000\nFrom 10:30 -> 11:00\nat platform\n9\n10:30 -> 11:00\n\n"
+    (text,) = texts(subtitles.parse(good.encode(), OPTIONS, "a.srt"))
+    assert text == "From 10:30 -> 11:00 at platform 9 10:30 -> 11:00", "the control"
+    line = 8 + cue.count("\n")
+    message = rf"^a\.srt:{line}: invalid timing; write it as 00:00:01,000 --> 00:00:03,000$"
     with pytest.raises(DataError, match=message):
-        subtitles.parse(f"{good}2\n{timing}\nHello there\n".encode(), OPTIONS, "a.srt")
+        subtitles.parse(f"{good}{cue}\nHello there\n".encode(), OPTIONS, "a.srt")
+
+
+def test_a_broken_timing_of_webvtt_is_named() -> None:
+    good = "WEBVTT\n\nNOTE\n7\n10:30 -> 11:00\n\n00:01.000 --> 00:02.000\nHello\n"
+    assert texts(subtitles.parse(good.encode(), OPTIONS, "a.vtt")) == ["Hello"], "the control"
+    message = r"^a\.vtt:7: invalid timing; write it as 00:00:01\.000 --> 00:00:03\.000$"
+    with pytest.raises(DataError, match=message):
+        subtitles.parse(good.replace("00:01.000", "00:01").encode(), OPTIONS, "a.vtt")

@@ -5,7 +5,9 @@ and what is left is text. The depth of the stack is bounded, so that time is lin
 """
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -90,8 +92,8 @@ _DEFINITION = re.compile(
 _ASIDE = re.compile(r":::|!!![ \t]|\?\?\?|\[![A-Za-z]+\][-+]?[ \t]*$|\[TOC\][ \t]*$|\[\[_TOC_\]\][ \t]*$")
 _FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:")
 _MATH = re.compile(r"\$\$[ \t]*$")
-_MATH_END = re.compile(r"^[ \t>]*\$\$[ \t]*\r?$", re.MULTILINE)
-_PREFIX = re.compile(r"\[[ xX]\][ \t]+(?=\S)|\[\^[^\]\s]+\]:[ \t]*")  # of a task, of a footnote
+_MATH_OR_FENCE = re.compile(r"^([ \t>]*)(?:(\$\$)[ \t]*\r?$|`{3}|~{3})", re.MULTILINE)
+_PREFIX = re.compile(r"\[[ xX]\][ \t]+(?=\S)")  # of a task
 
 
 # The reader
@@ -120,7 +122,6 @@ class _Reader:
         self.labels: set[str] = set()
         self._containers: list[_Container] = []
         self._leaf: _Leaf | None = None
-        self._last_math: int | None = None  # where the last line of two dollars begins, once it was looked for
         # the place in the line: an index, and a column, which may lie inside a tab; and the first text after it
         self._place = self._column = self._end = self._text = self._text_column = 0
 
@@ -246,6 +247,12 @@ class _Reader:
             self._skip_columns(1)
             self._push(_Container(is_quote=True))
             return True
+        if note := _FOOTNOTE.match(self.source, text, end):
+            self.close(matched)
+            self._skip_to(note.end())
+            self._skip_to(self._text)
+            self._push(_Container(is_quote=False, width=4))
+            return True
         match = _ITEM.match(self.source, text, end)
         if match is None or _RULE.match(self.source, text, end):
             return False
@@ -268,10 +275,7 @@ class _Reader:
             self.close(matched)
             self._add_heading(match.end(), end)
             return True
-        if _FOOTNOTE.match(source, text, end):
-            self.close(matched)  # it begins a paragraph of its own
-            return False
-        if _MATH.match(source, text, end) and self._has_math_end(end):
+        if _MATH.match(source, text, end) and self._has_math_end(matched):
             self.close(matched)
             self._open(_Leaf("fence", fence="$$"))
             return True
@@ -297,11 +301,17 @@ class _Reader:
             return True
         return False
 
-    def _has_math_end(self, end: int) -> bool:
-        """Whether there is one; without it, two dollars are text."""
-        if self._last_math is None:
-            self._last_math = max((match.start() for match in _MATH_END.finditer(self.source)), default=-1)
-        return self._last_math >= end
+    def _has_math_end(self, matched: int) -> bool:
+        """Whether two dollars follow in as many quotes, before any code; without them, two dollars are text."""
+        following = bisect_left(self._math_and_fences, self._end, key=lambda match: match.start())
+        if following == len(self._math_and_fences):
+            return False
+        prefix, dollars = self._math_and_fences[following].groups()
+        return bool(dollars) and prefix.count(">") == sum(each.is_quote for each in self._containers[:matched])
+
+    @cached_property
+    def _math_and_fences(self) -> list[re.Match[str]]:
+        return [*_MATH_OR_FENCE.finditer(self.source)]
 
     def _html_end(self, interrupts: bool) -> tuple[re.Pattern[str] | None] | None:
         for number, (begin, end) in enumerate(_HTML):

@@ -20,7 +20,13 @@ _SPECIAL = re.compile(
     r"""|(?P<break>\n[ \t]*)|(?P<template>\{\{|\{%)|(?P<attributes>\{[:#.])|(?P<address>://[^\s<>\[\]`|]+)"""
     r"""|(?P<math>\$)"""
 )
-_MATH = re.compile(r"\$(?! )(?=[A-Za-z]\$|[^$\n]*[\\=^_{}<>])[^$\n]{1,200}(?<! )\$(?!\d)")  # prices are none
+_MATH = re.compile(
+    r"""\$\$(?:\\.|[^$\\]){1,1000}\$\$|\$`[^`$\n]{1,200}`\$"""
+    r"""|(?<![\w$])\$(?! )(?:\\.|[^$\\\n]){1,200}(?<! )\$(?![\w$])""",
+    re.DOTALL,
+)
+_IN_FORMULA = re.compile(r"[=^_{}<>]")
+_IN_PROSE = re.compile(r"\]\(|</?[A-Za-z][^<>]*>|[^\W\d_]{2,} [^\W\d_]{2,}")  # a link, a tag, two words
 _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?\Z")
 _AUTOLINK = re.compile(
     r"<(?:[A-Za-z][A-Za-z0-9+.-]{1,31}:[^\s<>]*|[\w.!#$%&'*+/=?^`{|}~-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)>"
@@ -153,8 +159,8 @@ class _Scanner:
         elif kind == "tag":
             return self._take_tag(start, end)
         elif kind == "math":
-            if (math := _MATH.match(self.text, start)) is not None:
-                self._add("kept", *math.span(), text=math[0])
+            if (math := _MATH.match(self.text, start)) is not None and _is_formula(math[0]):
+                self._add("kept", *math.span(), text=math[0].replace("\n", " "))
                 return math.end()
         elif kind == "address":
             scheme = _SCHEME.search(self.text, max(place, start - 6), start)
@@ -375,6 +381,15 @@ def _remove(run: _Run) -> None:
 
 def _is_punctuation(character: str) -> bool:
     return unicodedata.category(character)[0] in "PS"
+
+
+def _is_formula(text: str) -> bool:
+    """Whether what dollars enclose is one, and not prose between prices, variables of a shell or links."""
+    inner = text.strip("$")
+    if "\\" in inner or "`" in inner:
+        return True
+    is_short = len(inner) == 1 and inner.isalpha()
+    return (is_short or text.startswith("$$") or _IN_FORMULA.search(inner) is not None) and not _IN_PROSE.search(inner)
 
 
 def _end_of_space(text: str, place: int) -> int:

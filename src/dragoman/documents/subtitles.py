@@ -33,7 +33,9 @@ WIDEST = 42  # characters of a line, as broadcasters ask for
 
 _TIME = r"(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _TIMING = re.compile(rf"[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}(?:[ \t].*)?")
-_BROKEN_TIMING = re.compile(r"[ \t]*\d+:\d.*->.*")  # after the number of a cue
+# what is meant as one: with an arrow where a cue begins, with a dash only after the number of a cue
+_BROKEN_TIMING = re.compile(r"[ \t]*\d+[:;.]\d.*-->.*")
+_BROKEN_AFTER_NUMBER = re.compile(r"[ \t]*\d+[:;.]\d[\d:;.,]*[ \t]*(?:-+>?|[–—→])[ \t]*\d.*")
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|</>|\{\\[^{}]*\}|[♩♪♫♬]+")
 _NAME = re.compile(r"</?([A-Za-z]+)")
 _VOICE = re.compile(r"<v[.\s][^<>]*>")  # who speaks from here on, in WebVTT
@@ -52,7 +54,7 @@ def parse(content: bytes, options: Options, name: str = "subtitles") -> Document
     is_vtt = re.match(r"WEBVTT(?:[ \t\r\n]|$)", source[decoded.begin :]) is not None
     if not is_vtt and name.lower().endswith(".vtt"):
         raise DataError(f"{name}:1: does not begin with WEBVTT; add that line, or name it .srt if it is SubRip")
-    _refuse_broken_timings(source, decoded.begin, name)
+    _refuse_broken_timings(source, decoded.begin, is_vtt, name)
     slots = [
         slot
         for number, cue in enumerate(_cues(source, decoded.begin, is_vtt), start=1)
@@ -65,14 +67,18 @@ def parse(content: bytes, options: Options, name: str = "subtitles") -> Document
 # Cues
 
 
-def _refuse_broken_timings(source: str, begin: int, name: str) -> None:
+def _refuse_broken_timings(source: str, begin: int, is_vtt: bool, name: str) -> None:
     """A cue without a timing would not be translated, and nobody would notice."""
-    before = ""
+    second_to_last, last = "", ""
     for number, (start, end) in enumerate(split_lines(source, begin), start=1):
         line = source[start:end]
-        if before.isdecimal() and _BROKEN_TIMING.fullmatch(line) and not _TIMING.fullmatch(line):
-            raise DataError(f"{name}:{number}: is no timing; write it as 00:00:01,000 --> 00:00:03,000")
-        before = line.strip()
+        follows_number = last.isdecimal() and not second_to_last
+        is_meant = (not last or follows_number) and _BROKEN_TIMING.fullmatch(line) is not None
+        is_meant |= follows_number and _BROKEN_AFTER_NUMBER.fullmatch(line) is not None
+        if is_meant and not _TIMING.fullmatch(line):
+            form = "00:00:01.000 --> 00:00:03.000" if is_vtt else "00:00:01,000 --> 00:00:03,000"
+            raise DataError(f"{name}:{number}: invalid timing; write it as {form}")
+        second_to_last, last = last, line.strip()
 
 
 def _cues(source: str, begin: int, is_vtt: bool) -> Iterator[list[_Line]]:
