@@ -103,13 +103,19 @@ def matches_once(pattern: str) -> Check:
     return lambda out: len(compiled.findall(out.text)) == 1
 
 
-def has_number(number: str) -> Check:
-    """With whatever separators."""
-    return lambda out: _digits(number) in map(_digits, re.findall(r"\d+(?:[.,' \u00a0\u202f]\d+)*", out.text))
+def has_number(number: str, languages: Sequence[str]) -> Check:
+    """With the separators of the target language, or as it is."""
+    language, other = languages
+    value = _value(number, language)
+    return lambda out: any(each == number or _value(each, other) == value for each in _NUMBER.findall(out.text))
 
 
-def _digits(number: str) -> str:
-    return re.sub(r"\D", "", number)
+_NUMBER = re.compile(r"\d+(?:[.,' \u00a0\u202f]\d+)*")
+
+
+def _value(number: str, language: str) -> str:
+    point = "." if language == "en" else ","
+    return re.sub(rf"[^\d{point}]", "", number).replace(",", ".")
 
 
 def keeps_quality(reference: str, share: float = KEPT_QUALITY) -> Check:
@@ -172,13 +178,14 @@ def unknown_words(pairs: Sequence[Pair], chance: random.Random, *_: str) -> Iter
     return _copied(pairs, new)
 
 
-def numbers(pairs: Sequence[Pair], chance: random.Random, language: str, _: str) -> Iterator[Case]:
+def numbers(pairs: Sequence[Pair], chance: random.Random, language: str, other: str) -> Iterator[Case]:
     def new() -> str:
         value = chance.choice([chance.randint(11, 9_999), chance.randint(10_000, 9_999_999)])
         found = chance.choice([f"{value}", f"{value:,}", f"{value / 100:,.2f}", f"{value / 10:.1f}"])
         return found if language == "en" else found.translate(str.maketrans(",.", ".,"))
 
-    return (Case(source, has_number(number)) for source, number in _with(pairs, new, number=True))
+    checked = (language, other)
+    return (Case(source, has_number(number, checked)) for source, number in _with(pairs, new, number=True))
 
 
 def dates(pairs: Sequence[Pair], chance: random.Random, language: str, other: str) -> Iterator[Case]:
@@ -195,14 +202,15 @@ def dates(pairs: Sequence[Pair], chance: random.Random, language: str, other: st
 
 
 def units(pairs: Sequence[Pair], chance: random.Random, language: str, _: str) -> Iterator[Case]:
-    def new() -> str:
-        value = chance.choice([str(chance.randint(2, 950)), f"{chance.randint(2, 99)}.{chance.randint(1, 9)}"])
-        return f"{value if language == 'en' else value.replace('.', ',')} {chance.choice(UNITS)}"
-
-    for source, span in _with(pairs, new, number=True):
-        value, unit = span.split(" ")
+    for pair in pairs:
+        value, unit = (
+            chance.choice([f"{chance.randint(2, 950)}", f"{chance.randint(2, 990) / 10}"]),
+            chance.choice(UNITS),
+        )
+        span = f"{value if language == 'en' else value.replace('.', ',')} {unit}"
+        source = f"{pair.source.rstrip('.!?')}, {span}." if chance.random() < 0.5 else f"{span} - {pair.source}"
         said = "(?:%|Prozent|per ?cent)" if unit == "%" else re.escape(unit)
-        yield Case(source, matches_once(rf"(?<![\d.,]){re.sub('[.,]', '[.,]', value)}\s?{said}(?!\w)"))
+        yield Case(source, matches_once(rf"(?<![\d.,]){value.replace('.', '[.,]')}\s?{said}(?!\w)"))
 
 
 def addresses(pairs: Sequence[Pair], chance: random.Random, *_: str) -> Iterator[Case]:
@@ -258,7 +266,8 @@ def misspelt(pairs: Sequence[Pair], chance: random.Random, *_: str) -> Iterator[
         long = [place for place, word in enumerate(words) if word.isalpha() and word.islower() and len(word) > 4]
         if long:
             place = chance.choice(long)
-            word, at = words[place], chance.randint(1, len(words[place]) - 3)
+            word = words[place]
+            at = chance.choice([at for at in range(1, len(word) - 2) if word[at] != word[at + 1]])
             swapped, shorter = word[:at] + word[at + 1] + word[at] + word[at + 2 :], word[:at] + word[at + 1 :]
             words[place] = chance.choice([swapped, shorter])
             yield Case(" ".join(words), keeps_quality(pair.reference), (pair.source,))
@@ -335,9 +344,11 @@ def main() -> None:
     parser.add_argument("--model", action="append", help="repeatable")
     parser.add_argument("--source", choices=["en", "de"], default="en")
     parser.add_argument("--each", type=int, default=135, help="cases of each class")
-    parser.add_argument("--show", metavar="CLASS", help="print the cases of a class that fail")
+    parser.add_argument("--show", choices=CLASSES, metavar="CLASS", help="print the cases of a class that fail")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.each < 1:
+        parser.error(f"--each: is {options.each}; give 1 or more")
     found = cases(options.data, options.source, options.each)
     table: dict[str, dict[str, float]] = {kind: {} for kind in CLASSES}
     for model in options.model or ["en-de"]:

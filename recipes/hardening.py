@@ -1,4 +1,4 @@
-"""Training pairs of what no corpus has: invented names, code, addresses, emoji, upper case, misspelt words.
+"""Synthetic training pairs for input that corpora lack: new names, code, addresses, emoji, upper case, misspelt words.
 
     python recipes/hardening.py --source F --target F --languages en de --out DIR [--share 0.2] [--seed 1]
 
@@ -16,6 +16,8 @@ import random
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date as calendar_date
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -34,30 +36,12 @@ MONTHS = {
 }  # fmt: skip
 QUOTES = {"en": (("“", "”"), ('"', '"'), ("‘", "’")), "de": (("„", "“"), ('"', '"'), ("»", "«"))}
 UNITS = (
-    "m",
-    "cm",
-    "km",
-    "g",
-    "kg",
-    "t",
-    "l",
-    "Hz",
-    "MHz",
-    "GB",
-    "TB",
-    "W",
-    "kW",
-    "bar",
-    "°C",
-    "°F",
-    "%",
-    "dB",
-    "Nm",
-    "px",
-)
+    "m", "cm", "km", "g", "kg", "t", "l", "Hz", "MHz", "GB", "TB", "W", "kW", "bar", "°C", "°F", "%", "dB", "Nm", "px",
+)  # fmt: skip
 VOWELS, CONSONANTS = ("a", "e", "i", "o", "u", "ou", "ie", "y", "ä", "é", "ø"), "bcdfghjklmnpqrstvwxzščłñ"
 EMOJI = [chr(code) for start, end in ((0x1F300, 0x1F650), (0x1F680, 0x1F700), (0x1F900, 0x1FA00), (0x2600, 0x2700))
          for code in range(start, end)]  # fmt: skip
+FIRST_DAY, DAYS = calendar_date(1500, 1, 1), 237_000  # to 2148
 MOST_SENTENCES, MOST_CHARACTERS = 5, 600  # of a line that is put together
 _COMMON = re.compile(r"(?<![\w-])(?<!\d[.,:])(?:[A-Z][a-z]{2,}|\d{1,4})(?![\w-]|[.,:]\d)")
 
@@ -177,12 +161,12 @@ def number(pair: Pair, context: Context) -> Pair | None:
     return in_place_of_common(pair, chance, _written(text, context.languages), digits=True)
 
 
-def measure(pair: Pair, context: Context) -> Pair | None:
+def measure(pair: Pair, context: Context) -> Pair:
     chance = context.chance
     text = chance.choice([f"{chance.randint(1, 9999)}", f"{chance.randint(0, 999)}.{chance.randint(0, 99)}"])
     unit, space = chance.choice(UNITS), chance.choice([" ", " ", ""])
     sides = _written(text, context.languages)
-    return in_place_of_common(pair, chance, Pair(*(f"{side}{space}{unit}" for side in sides)), digits=True)
+    return beside(pair, chance, Pair(*(f"{side}{space}{unit}" for side in sides)))
 
 
 def _written(text: str, languages: Languages) -> Pair:
@@ -191,20 +175,25 @@ def _written(text: str, languages: Languages) -> Pair:
     return Pair(*(text if language == "en" else swapped for language in languages))
 
 
-def date(pair: Pair, context: Context) -> Pair | None:
+def date(pair: Pair, context: Context) -> Pair:
     chance = context.chance
-    day, month, year = chance.randint(1, 31), chance.randint(1, 12), chance.randint(1500, 2150)
-    sides = [f"{day}{'' if each == 'en' else '.'} {MONTHS[each][month - 1]} {year}" for each in context.languages]
+    found = FIRST_DAY + timedelta(chance.randrange(DAYS))
     if chance.random() < 0.4:
-        sides = [
-            chance.choice([f"{year}-{month:02}-{day:02}", f"{day:02}.{month:02}.{year}", f"{year}/{month:02}"])
-        ] * 2
-    if found := in_place_of_common(pair, chance, Pair(*sides), digits=True):
-        return found
+        text = found.strftime(chance.choice(["%Y-%m-%d", "%d.%m.%Y", "%Y/%m"]))
+        return beside(pair, chance, Pair(text, text))
+    sides = (
+        f"{found.day}{'' if each == 'en' else '.'} {MONTHS[each][found.month - 1]} {found.year}"
+        for each in context.languages
+    )
+    return beside(pair, chance, Pair(*sides))
+
+
+def beside(pair: Pair, chance: random.Random, new: Pair) -> Pair:
+    """Put something before a line, or in brackets at its end: within it, other words would have to agree with it."""
     if chance.random() < 0.5:
-        return Pair(*(f"{text}: {side}" for text, side in zip(sides, pair, strict=True)))
+        return Pair(*(f"{text}: {side}" for text, side in zip(new, pair, strict=True)))
     ends = [side[-1:] if side[-1:] in ".!?" else "" for side in pair]
-    return Pair(*(f"{side.removesuffix(end)} ({text}){end}" for side, text, end in zip(pair, sides, ends, strict=True)))
+    return Pair(*(f"{side.removesuffix(end)} ({text}){end}" for side, text, end in zip(pair, new, ends, strict=True)))
 
 
 # Another form
@@ -240,11 +229,12 @@ def without_stop(pair: Pair, _: Context) -> Pair | None:
 def misspelt(pair: Pair, context: Context) -> Pair | None:
     """The source with a letter too many, too few or in the wrong place; the target as it was."""
     chance, words = context.chance, pair.source.split(" ")
-    long = [place for place, each in enumerate(words) if each.isalpha() and len(each) > 3]
+    long = [place for place, each in enumerate(words) if each.isalpha() and len({*each[1:]}) > 1 and len(each) > 3]
     if not long:
         return None
     for place in chance.sample(long, k=min(len(long), chance.choice([1, 1, 2]))):
-        text, at = words[place], chance.randint(1, len(words[place]) - 2)
+        text = words[place]
+        at = chance.choice([at for at in range(1, len(text) - 1) if text[at] != text[at + 1]])
         start, here, following, end = text[:at], text[at], text[at + 1], text[at + 2 :]
         letters = chance.choice([following + here, following, here + here + following])
         words[place] = start + letters + end
@@ -258,10 +248,10 @@ COPYING: dict[str, Rule] = {
     "code": copied(code),
     "quoted": quoted,
     "number": number,
-    "measure": measure,
 }
 FORMS: dict[str, Rule] = {
     "date": date,
+    "measure": measure,
     "emoji": emoji,
     "upper": upper,
     "in quotes": in_quotes,
@@ -274,7 +264,7 @@ COPYING_FIRST = 0.8  # of the pairs: few have a name or number in common
 
 
 def harden(pairs: Iterator[Pair], languages: Languages, share: float, seed: int) -> Iterator[tuple[str, Pair]]:
-    """The name of a rule, and what it made of a pair: of about `share` of them, fewer where few rules apply."""
+    """The name of a rule, and what it made of a pair, for about `share` of the pairs."""
     before: deque[Pair] = deque(maxlen=MOST_SENTENCES)
     for place, pair in enumerate(pairs):
         chance = random.Random(f"{seed} {place}")
@@ -308,7 +298,7 @@ def command(
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the pairs, to make another from.")] = 0.2,
     seed: Annotated[int, typer.Option(help="Another seed makes other pairs.")] = 1,
 ) -> None:
-    """Write training pairs of what no corpus has."""
+    """Write synthetic training pairs for input that corpora lack."""
     for language in languages:
         if language not in MONTHS:
             raise ConfigError(f"--languages: {language} has no dates and quotes here; use {' or '.join(MONTHS)}")
@@ -320,9 +310,9 @@ def command(
             counts[kind] += 1
             sources.write(made.source + "\n")
             targets.write(made.target + "\n")
-    record = {"source": source, "target": target, "languages": languages, "share": share, "seed": seed, "pairs": counts}
-    with steps.replacing(out / "rules.json") as file:
-        file.write(json.dumps(record, indent=1) + "\n")
+        record = {"source": source, "target": target, "languages": languages, "share": share, "seed": seed}
+        with steps.replacing(out / "rules.json") as file:
+            file.write(json.dumps({**record, "pairs": counts}, indent=1) + "\n")
     steps.say(f"{counts.total():,} pairs in {out}")
 
 

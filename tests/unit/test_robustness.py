@@ -59,9 +59,12 @@ def test_quotes_may_change_but_not_what_is_in_them(data: Path, kind: str) -> Non
 
 
 def test_numbers_may_have_the_separators_of_a_language() -> None:
-    passes = robustness.has_number("3,481.50")
-    assert all(passes(Outputs(text, "")) for text in ("3.481,50", "um 3481,50 Euro", "3 481,50"))
-    assert not any(passes(Outputs(text, "")) for text in ("3.481,5", "34,81 und 50", "13.481,50"))
+    passes = robustness.has_number("3,481.50", ("en", "de"))
+    assert all(passes(Outputs(text, "")) for text in ("3.481,50", "um 3481,50 Euro", "3 481,50", "3,481.50"))
+    assert not any(passes(Outputs(text, "")) for text in ("3.481,5", "34,81 und 50", "13.481,50", "348.150"))
+    passes = robustness.has_number("12,5", ("de", "en"))
+    assert all(passes(Outputs(text, "")) for text in ("12.5 metres", "12,5"))
+    assert not any(passes(Outputs(text, "")) for text in ("125 metres", "12.50"))
 
 
 def test_dates_are_translated(data: Path) -> None:
