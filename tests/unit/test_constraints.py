@@ -354,9 +354,23 @@ def test_a_banned_word_does_not_appear_after_a_quote(german: Translator) -> None
         assert "Haus" not in re.findall(r"\w+", german.translate(text, banned=["Haus"]).text)
 
 
-def test_a_prefix_with_a_banned_word_is_refused(german: Translator) -> None:
-    with pytest.raises(ConfigError, match=r"^prefix: 'Das Haus ' has 'Haus', which is banned; leave out one of them$"):
-        german.translate("The house is old.", prefix="Das Haus ", banned=["Haus"])
+@pytest.mark.parametrize(
+    ("banned", "prefix"),
+    [
+        ("Haus", "Das Haus "),
+        ("Haus", "Das Haus_x"),
+        ("das  Haus", "Und das Haus ist"),
+        ("Haus ", "Das Haus x"),
+        ("H\u00e4user", "Die Ha\u0308user sind"),
+    ],
+)
+def test_a_prefix_with_a_banned_word_is_refused(german: Translator, banned: str, prefix: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^prefix: {prefix!r} has a word that is banned; leave out one of them$"):
+        german.translate("The house is old.", prefix=prefix, banned=["Boot", banned])
+    assert german.translate("The house is old.", prefix=prefix, banned=["Boot"]).text.startswith(prefix[:3])
+
+
+def test_a_prefix_may_end_with_a_banned_word_that_goes_on(german: Translator) -> None:
     begun = german.translate("The houseboat is old.", prefix="Das Haus", banned=["Haus"]).text
     assert re.match(r"Das Haus\w", begun), "the control: a longer word"
 

@@ -568,7 +568,17 @@ def test_spaces_around_stay_in_streams_and_beside_prefixes(german: Translator) -
     for line in SPACED:
         assert "".join(german.stream_text(line)) == german.translate(line).text
         assert german.translate(line, prefix="").text == german.translate(line).text
-    assert german.translate("  The house is small.", prefix="Dieses Haus").text.startswith("Dieses Haus")
+    begun = german.translate("  The house is small.\t", prefix="Dieses Haus").text
+    assert re.fullmatch(r"Dieses Haus.*\S\t", begun)
+    assert german.translate("  The house is small.", prefix=" ").text.startswith("  "), "a blank prefix is none"
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\u2028", "\x85"])
+def test_line_breaks_around_a_line_are_not_part_of_it(german: Translator, ending: str) -> None:
+    alone = german.translate("The house is small.").text
+    assert german.translate(f"The house is small.{ending}").text == alone
+    assert german.translate(f"{ending}\tThe house is small. {ending}").text == f"\t{alone} "
+    assert "".join(german.stream_text(f"The house is small.{ending}")).rstrip("\n") == alone, "lines are separated"
 
 
 def test_a_segment_that_is_translated_to_nothing_stays(german: Translator, monkeypatch: pytest.MonkeyPatch) -> None:

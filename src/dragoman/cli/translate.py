@@ -345,7 +345,7 @@ class _Job:
             if self.min_confidence is not None:
                 record["review"] = is_to_review(translation, self.min_confidence)
             return json.dumps(record, ensure_ascii=False) + "\n"
-        return "\t".join(other.text for other in translation.alternatives) + "\n"
+        return "\t".join(other.text.strip() for other in translation.alternatives) + "\n"
 
 
 def _printed(parts: "Generator[str, None, Translation]", output: TextIO) -> "Translation":

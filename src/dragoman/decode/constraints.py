@@ -55,7 +55,7 @@ def rules_of(options: DecodeConfig, end: int, spelling: "Callable[[], Spelling]"
 
 
 def is_kept_at_every_step(rule: Rule, ids: Ids) -> bool:
-    """What `is_kept` means."""
+    """The reference for every `is_kept`."""
     choices = (rule(ids[:place]) for place in range(len(ids)))
     return all(
         (only is None or index in only) and index not in never
@@ -163,6 +163,16 @@ class Prefix:
             return FREE  # it is done, or a search has given the hypothesis up
         return Choice(only=self._continues[len(written)])
 
+    def is_possible_with(self, banned: "Banned") -> bool:
+        """Whether some ids write the text and no banned word."""
+        spelling, text = self._spelling, self._text
+        reached = [True] + [False] * len(text)  # by the bytes written
+        for place, continues in enumerate(self._continues):
+            never = banned.ids_never_after(text[:place]) if reached[place] else continues
+            for index in {*continues} - {*never}:
+                reached[min(place + len(spelling.text((index,))), len(text))] = True
+        return reached[-1]
+
 
 class Banned:
     """Some words do not appear, however the vocabulary spells them, nor as the first piece of a longer word.
@@ -177,14 +187,17 @@ class Banned:
         self._ending: dict[bytes, list[int]] = {}  # by what is missing of a word: the ids that write it
 
     def __call__(self, ids: Ids) -> Choice:
-        text, never = self._spelling.text(ids), list[int]()
+        return Choice(never=self.ids_never_after(self._spelling.text(ids)))
+
+    def ids_never_after(self, text: bytes) -> list[int]:
+        never = list[int]()
         for word, unmarked in zip(self._words, self._unmarked, strict=True):
             never += self._ids_that_end(word)
             # in several pieces, or without a space before it, as after a quote or a bracket
             for size in range(len(unmarked)):
                 if text.endswith(unmarked[:size]) and _ends_between_words(text[: len(text) - size]):
                     never += self._ids_that_end(unmarked[size:])
-        return Choice(never=never)
+        return never
 
     def is_kept(self, ids: Ids) -> bool:
         text = self._spelling.text(ids)

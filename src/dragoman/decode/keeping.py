@@ -19,6 +19,7 @@ from dragoman.documents.document import Kept, Mark, Parts
 # texts, terms that must appear where a text has them, and which of the lines the texts are of
 Translate = Callable[[list[str], list[Term], list[int]], list[Translation]]
 Align = Callable[[list[str], list[str]], list[Alignment]]
+_WITHOUT_LINE_BREAKS = dict.fromkeys(map(ord, "\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"))
 OPENING = "([{„“‚‘«‹¿¡\"'"  # no space follows these
 
 
@@ -210,21 +211,23 @@ def unchanged_line(source: str, line: Protected) -> Translation:
     return Translation(source, text, "translated", alternatives=(Alternative(text, 0.0, 0.0),))
 
 
-def with_spaces_around(translation: Translation) -> Translation:
-    """With the white space before and after its source: an indentation, say."""
+def with_spaces_around(translation: Translation, *, has_prefix: bool = False) -> Translation:
+    """With the white space before and after its source, such as an indentation; a prefix replaces that before it."""
     source = translation.source
     if source[:1].strip() == source[:1] and source[-1:].strip() == source[-1:]:
         return translation
     if translation.status in ("failed", "empty"):
         return translation
     before, after = spaces_around(source)
+    before = "" if has_prefix else before
     others = [replace(other, text=before + other.text.strip() + after) for other in translation.alternatives[1:]]
     return replace_text(translation, source, before + translation.text.strip() + after, others)
 
 
 def spaces_around(text: str) -> tuple[str, str]:
-    """Of text that is not blank."""
-    return text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    """Of text that is not blank. Line breaks are not part of a line."""
+    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    return before.translate(_WITHOUT_LINE_BREAKS), after.translate(_WITHOUT_LINE_BREAKS)
 
 
 def replace_text(translation: Translation, source: str, text: str, others: Sequence[Alternative] = ()) -> Translation:

@@ -34,7 +34,7 @@ from dragoman.decode.batches import (
     search_on_threads,
     search_phrases,
 )
-from dragoman.decode.constraints import CheckableRule, Prefix, Spelling, rules_of
+from dragoman.decode.constraints import Banned, CheckableRule, Prefix, Spelling, rules_of
 from dragoman.decode.engines.choice import EngineChoice, choose_engine, choose_for_ensemble
 from dragoman.decode.garbage import without_garbage_collection
 from dragoman.decode.keeping import (
@@ -305,9 +305,6 @@ class Translator:
             raise ConfigError(f"prefix: {len(prefixes)} for {len(texts)} texts; give one for each")
         if any(prefixes):
             self._require_spelling("prefix")
-        for banned, prefix in itertools.product(options.banned, prefixes):
-            if re.search(rf"(?<!\w){re.escape(banned)}(?=\W)", prefix):  # at its end a word may go on
-                raise ConfigError(f"prefix: {prefix!r} has {banned!r}, which is banned; leave out one of them")
 
         def translate(
             texts: Sequence[str], terms_in: TermsIn, places: Sequence[int], prefixes: Sequence[str], start: int = 0
@@ -327,7 +324,8 @@ class Translator:
             (restored,) = self._restore([line], [results[number]], again, terms_in)
             results[number] = restored_line(texts[number], line, restored)
         return [
-            result if prefix else with_spaces_around(result) for result, prefix in zip(results, prefixes, strict=True)
+            with_spaces_around(result, has_prefix=not is_blank(prefix))
+            for result, prefix in zip(results, prefixes, strict=True)
         ]
 
     def options(self, **options: Unpack[DecodeOptions]) -> DecodeConfig:
@@ -457,8 +455,8 @@ class Translator:
         """Yield the translation of a text in parts, as they become certain. Nothing is withdrawn.
 
         Lines are translated one after the other. Together, the parts of a line are what `translate` returns. A line
-        with terms of the glossary or with something to keep comes as a whole, and so does one that is sampled, chosen
-        among several, or searched again because it breaks a rule: nobody knows before its end.
+        with terms of the glossary or with something to keep comes as a whole, and so does one that is sampled or chosen
+        among several. With banned words, n-grams or a least length every line does: it may have to be searched again.
         """
         if not isinstance(text, str):
             raise ConfigError(f"text: is {type(text).__name__}; give a string")
@@ -918,6 +916,9 @@ class Translator:
         rule = Prefix(self._spelling, prefix)
         if not rule.is_possible:
             raise ConfigError(f"prefix: the vocabulary cannot spell {prefix!r}; use other characters")
+        for banned in job.rules:
+            if isinstance(banned, Banned) and not rule.is_possible_with(banned):
+                raise ConfigError(f"prefix: {prefix!r} has a word that is banned; leave out one of them")
         room = (self.config.model.longest or sys.maxsize) - 1
         limit = min(job.limit + rule.most_ids, room)
         return job._replace(limit=limit, rules=[*job.rules, rule])
