@@ -221,14 +221,14 @@ def test_a_text_of_several_lines_has_a_record_for_each(service: RunningService) 
     found = records(service.translate(f"{HOUSE}\n\n  {HOUSE}"))
     assert [each["translation"] for each in found] == ["Das Haus ist alt.", "", "  Das Haus ist alt."]
     assert [each["source"] for each in found] == [HOUSE, "", f"  {HOUSE}"]
-    for wrong, message in (
-        ({"text": [HOUSE, f"{HOUSE}\n{HOUSE}"]}, "text[1]: has several lines; send each as a text of its own"),
-        (
-            {"text": f"{HOUSE}\n{HOUSE}", "prefix": "Das"},
-            "prefix: is for one line, and text has several; send them as a list, with a prefix each",
-        ),
-    ):
-        answer = service.post("/v1/translate", wrong)
+    assert [each["translation"] for each in records(service.translate(f"{HOUSE}\n"))] == ["Das Haus ist alt."]
+    assert [each["translation"] for each in records(service.translate([f"{HOUSE}\n"] * 2))] == ["Das Haus ist alt."] * 2
+    message = "prefix: is for one line, and text has several; send them as a list, with a prefix for each"
+    answer = service.post("/v1/translate", {"text": f"{HOUSE}\n{HOUSE}", "prefix": "Das"})
+    assert (answer.status_code, answer.json()) == (400, {"error": message})
+    message = "text: has 257 texts, at most 256 are possible; send fewer"
+    for text in ("x\n" * 257, ["x"] * 257):
+        answer = service.post("/v1/translate", {"text": text})
         assert (answer.status_code, answer.json()) == (400, {"error": message})
 
 

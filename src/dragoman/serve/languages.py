@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 LONGEST = 2_000  # characters that are looked at
-SURE = 80.0  # percent
+PLAUSIBLE = 40.0  # percent
 
 
 class Detected(NamedTuple):
@@ -44,8 +44,7 @@ class Detector:
         return [Detected(str(code), round(100 * float(share), 1)) for code, share in ranked]
 
     def detect_one_of(self, text: str, possible: Collection[str]) -> Detected | None:
-        """The likeliest; if that is not sure, the likeliest of the possible ones. A word may be of many languages."""
+        """The likeliest plausible one of the possible ones, else the likeliest: a word may be of many languages."""
         found = self.detect(text)
-        if found and found[0].confidence < SURE:
-            return next((each for each in found if each.language in possible), found[0])
-        return found[0] if found else None
+        plausible = (each for each in found if each.language in possible and each.confidence >= PLAUSIBLE)
+        return next(plausible, found[0] if found else None)

@@ -280,4 +280,4 @@ async def download_file(request: Request, name: str) -> FileResponse:
     path = service_of(request).files.find(name)
     if path is None:
         raise Failure(404, "there is no such file; translated documents are kept for a limited time")
-    return FileResponse(path, headers={"Content-Disposition": "attachment"})  # a page knows a better name
+    return FileResponse(path, headers={"Content-Disposition": "attachment"})  # a link's `download` names it

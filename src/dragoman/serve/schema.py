@@ -53,7 +53,9 @@ class ModelRequest(_Strict):
 
 
 class TranslateRequest(ModelRequest):
-    text: str | list[str] = Field(examples=["The house is old."])
+    text: str | list[str] = Field(
+        examples=["The house is old."], description="texts, or one text, each line of which counts as a text"
+    )
     n_best: int = Field(default=1, ge=1)
     prefix: str | list[str] | None = Field(
         default=None, description="what the translation begins with; one for each text"

@@ -104,18 +104,17 @@ async def translate(request: Request, given: TranslateRequest) -> Any:
 
 
 def _texts(given: TranslateRequest) -> list[str]:
-    """What is translated at a time: the lines of one text, or the texts of a list."""
-    if isinstance(given.text, str):
-        is_whole = given.stream or "\n" not in given.text
-        if not is_whole and given.prefix:
-            raise Failure(400, "prefix: is for one line, and text has several; send them as a list, with a prefix each")
-        return [given.text] if is_whole else given.text.split("\n")
-    if not given.text:
-        raise Failure(400, "text: is an empty list; give one text or more")
-    for place, text in enumerate(given.text):
-        if "\n" in text:
-            raise Failure(400, f"text[{place}]: has several lines; send each as a text of its own")
-    return given.text
+    """What is translated at a time: the texts of a list, or the lines of one text."""
+    if not isinstance(given.text, str):
+        if not given.text:
+            raise Failure(400, "text: is an empty list; give one text or more")
+        return given.text
+    lines = given.text.removesuffix("\n").split("\n")
+    if given.stream or len(lines) == 1:
+        return [given.text]
+    if given.prefix is not None:
+        raise Failure(400, "prefix: is for one line, and text has several; send them as a list, with a prefix for each")
+    return lines
 
 
 class _Events(StreamingResponse):
