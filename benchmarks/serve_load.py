@@ -1,14 +1,15 @@
 """Load on the service, beside a CTranslate2-backed server of the same model (benchmarks/serve_peer.py), in one run.
 
     python -m benchmarks.serve_load --input FILE [--clients 1 8 64 512] [--seconds 20] [--model en-de] [--alone]
-    python -m benchmarks.serve_load --input FILE --overload 120      as many as the queue holds, then ten times as many
+    python -m benchmarks.serve_load --input FILE --overload 120 [--queue 128]   as many clients as it holds, then 10x
     python -m benchmarks.serve_load --input FILE --soak 600          memory while 64 clients are at work
     python -m benchmarks.serve_load --input FILE --kill 30           kill -9 of the worker, again and again
 
 Every client sends one line at a time and waits for the answer; lines come from the file in turn. Server and clients
 share the machine. The servers take turns at each number of clients; requests per second and the time of an answer
 (p50, p95, p99) are of all answers that were right. `--overload` and `--kill` count every answer: each request gets
-exactly one.
+exactly one. `--overload` also has the answers per second of processor time of the server: clients that are refused
+take time of their own on the same cores.
 """
 
 import argparse
@@ -170,6 +171,15 @@ def resident_bytes(pid: int) -> int:
     return total
 
 
+def processor_seconds(pid: int) -> float:
+    """Of a process and its children, so far."""
+    ticks = 0
+    for each in [pid, *(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]:
+        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def worker_pid(pid: int) -> int | None:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(children[0]) if children else None
@@ -206,16 +216,21 @@ def compare(arguments: argparse.Namespace, lines: Sequence[str], folder: Path) -
 
 def overload(arguments: argparse.Namespace, lines: Sequence[str], folder: Path) -> list[dict[str, Any]]:
     """First as many clients as there is room, then ten times as many: who wait as Retry-After says, and who do not."""
-    queue, port = 16, free_port()
+    queue, port = arguments.queue, free_port()
     rows = []
     with server(our_command(arguments.model, port, _settings(folder, queue=queue, seconds=30.0)), port) as process:
         for clients, pause in ((queue, 0.1), (10 * queue, 2.0), (10 * queue, 0.1)):
+            before, stolen_before = processor_seconds(process.pid), stolen()
             load = asyncio.run(run_clients(port, lines, clients, arguments.overload, {}, pause))
+            used = processor_seconds(process.pid) - before
             refused = np.percentile(np.array(load.refusal_times or [0.0]) * 1000, 99)
-            memory = {"resident_mb": resident_bytes(process.pid) // 1_000_000}
-            rows.append(
-                {"clients": clients, "pause": pause, **load.row(), "refused_p99_ms": round(float(refused), 1), **memory}
-            )
+            server_use = {
+                "resident_mb": resident_bytes(process.pid) // 1_000_000,
+                "answers_per_server_second": round(load.statuses[200] / used, 1),
+                "stolen_ticks": stolen() - stolen_before,
+            }
+            row = {"clients": clients, "pause": pause, **load.row(), "refused_p99_ms": round(float(refused), 1)}
+            rows.append({**row, **server_use})
     return rows
 
 
@@ -265,6 +280,7 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=1_000)
     parser.add_argument("--alone", action="store_true", help="without the peer")
     parser.add_argument("--overload", type=float)
+    parser.add_argument("--queue", type=int, default=128, help="room for so many requests, in --overload")
     parser.add_argument("--soak", type=float)
     parser.add_argument("--kill", type=float)
     parser.add_argument("--json", action="store_true")

@@ -133,6 +133,13 @@ def test_json_is_one_object_per_line(quick_run: Path) -> None:
     assert first["score"] < 0
 
 
+def test_white_space_around_a_line_stays_but_separates_no_columns(quick_run: Path) -> None:
+    alone, spaced = (run("translate", "--model", quick_run, stdin=text).stdout for text in (b"a b\n", b"\ta b  \n"))
+    assert spaced == "\t" + alone.removesuffix("\n") + "  \n"
+    best = run("translate", "--model", quick_run, "--n-best", "3", stdin=b"\ta b  \n").stdout
+    assert best == run("translate", "--model", quick_run, "--n-best", "3", stdin=b"a b\n").stdout
+
+
 def test_n_best_is_tab_separated_and_attention_is_drawn(quick_run: Path) -> None:
     done = run("translate", "--model", quick_run, "--n-best", "3", "--beam", "3", "a b", "c")
     assert [line.count("\t") for line in done.stdout.rstrip("\n").split("\n")] == [2, 2]

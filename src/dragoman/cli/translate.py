@@ -345,7 +345,9 @@ class _Job:
             if self.min_confidence is not None:
                 record["review"] = is_to_review(translation, self.min_confidence)
             return json.dumps(record, ensure_ascii=False) + "\n"
-        return "\t".join(other.text.strip() for other in translation.alternatives) + "\n"
+        texts = [other.text for other in translation.alternatives]
+        columns = texts if self.options.n_best == 1 else [text.strip() for text in texts]  # a tab separates them
+        return "\t".join(columns) + "\n"
 
 
 def _printed(parts: "Generator[str, None, Translation]", output: TextIO) -> "Translation":
