@@ -16,7 +16,15 @@ import dragoman
 from dragoman import Translator
 from dragoman.config import PROTECTED
 from dragoman.decode.alignment import Alignment, diagonal
-from dragoman.decode.keeping import Align, Restored, _with_kept, restore_kept, restored_line, unchanged_line
+from dragoman.decode.keeping import (
+    Align,
+    Restored,
+    _with_kept,
+    restore_kept,
+    restored_line,
+    unchanged_line,
+    with_spaces_around,
+)
 from dragoman.decode.projection import find_emptied
 from dragoman.decode.protected import Located, Place, Protected
 from dragoman.decode.protection import Protector
@@ -571,6 +579,12 @@ def test_spaces_around_stay_in_streams_and_beside_prefixes(german: Translator) -
     begun = german.translate("  The house is small.\t", prefix="Dieses Haus").text
     assert re.fullmatch(r"Dieses Haus.*\S\t", begun)
     assert german.translate("  The house is small.", prefix=" ").text.startswith("  "), "a blank prefix is none"
+
+
+def test_a_line_without_a_translation_has_no_spaces() -> None:
+    nothing, word = (Translation("  x ", text, "translated") for text in ("", "y"))
+    assert with_spaces_around(nothing).text == ""
+    assert with_spaces_around(word).text == "  y ", "the control"
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\u2028", "\x85"])

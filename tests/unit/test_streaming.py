@@ -72,10 +72,10 @@ TEXT = "The house is old. It is very big, and nobody lives there any more, becau
 @pytest.mark.slow
 def test_parts_are_together_what_translate_returns(german: Translator) -> None:
     plain = dragoman.load("en-de", "cpu", "float32", engine="plain")
-    for translator, options in itertools.product([german, plain], [{}, {"beam": 1}, {"no_repeat_ngram": 3}]):
+    for translator, options in itertools.product([german, plain], [{}, {"beam": 1}, {"no_repeat_ngram": 2}]):
         parts = list(translator.stream_text(TEXT, **options))  # type: ignore[arg-type]
         assert "".join(parts) == translator.translate(TEXT, **options).text  # type: ignore[call-overload]
-        assert len(parts) > 2
+        assert len(parts) == 1 if "no_repeat_ngram" in options else len(parts) > 2
     assert len(list(german.stream_text(TEXT, beam=1))) > len(list(german.stream_text(TEXT, beam=4)))
 
 

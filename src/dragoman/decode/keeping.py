@@ -216,7 +216,7 @@ def with_spaces_around(translation: Translation, *, has_prefix: bool = False) ->
     source = translation.source
     if source[:1].strip() == source[:1] and source[-1:].strip() == source[-1:]:
         return translation
-    if translation.status in ("failed", "empty"):
+    if not translation.text.strip():
         return translation
     before, after = spaces_around(source)
     before = "" if has_prefix else before

@@ -481,9 +481,11 @@ class Translator:
         outcomes: list[Outcome] = []
         jobs = zip(window.pieces, self._jobs(window.pieces, options, [0]), strict=True)
         before, after = spaces_around(window.texts[0])
-        yield from filter(None, [before])
-        yield from stream_joined((piece.glue, self._stream_job(job, options, outcomes)) for piece, job in jobs)
-        yield from filter(None, [after])
+        parts = stream_joined((piece.glue, self._stream_job(job, options, outcomes)) for piece, job in jobs)
+        if first := next(parts, ""):  # a model may have nothing to say
+            yield before + first
+            yield from parts
+            yield from filter(None, [after])
         (result,) = self._assemble_all(window, outcomes, False, options)
         return with_spaces_around(result)
 
