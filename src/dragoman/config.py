@@ -508,6 +508,8 @@ class TrainConfig:
     warmup_steps: int = 4_000  # steps in which the learning rate rises to its peak
     schedule: Literal["inverse-sqrt", "cosine", "linear", "constant"] = "inverse-sqrt"  # after the warm-up
     final_learning_rate: float = 0.0  # where cosine and linear end, at max_steps
+    optimizer: Literal["adam", "muon"] = "adam"  # muon: for the matrices of the layers, and Adam for the rest
+    muon_scale: float = 3.0  # the learning rate of these matrices, in learning rates
     adam_beta1: float = 0.9  # decay of Adam's first moment
     adam_beta2: float = 0.98  # decay of Adam's second moment
     adam_epsilon: float = 1e-9  # in the denominator of Adam's update
@@ -563,6 +565,11 @@ class TrainConfig:
         for name in self.trackers:
             require_choice("train.trackers", name, ("tensorboard", "wandb", "mlflow"))
         require_device("train.device", self.device)
+        _require_range("train", "muon_scale", self.muon_scale, 0.0, 1_000.0)
+        require(
+            self.optimizer == "adam" or self.parallel == "ddp",
+            "train.optimizer: muon needs whole matrices, and train.parallel=fsdp divides them; use ddp or adam",
+        )
         for name in ("adam_beta1", "adam_beta2", "label_smoothing"):
             _require_range("train", name, getattr(self, name), 0.0, 0.9999)
         _require_range("train", "adam_epsilon", self.adam_epsilon, 0.0, 1.0)

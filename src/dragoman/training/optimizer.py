@@ -1,4 +1,4 @@
-"""Adam and its learning rate (section 5.3 of the paper), and a moving average of weights. Knows nothing of batches."""
+"""Adam and its learning rate (section 5.3 of the paper), Muon, and a moving average of weights. Knows no batches."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,27 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import TrainConfig
+from dragoman.training.muon import Muon
 
 
-def build_optimizer(model: nn.Module, settings: TrainConfig, device: torch.device) -> torch.optim.Adam:
-    """Adam over the weights that are not frozen; `learning_rate` sets its rate before every step."""
+def build_optimizer(model: nn.Module, settings: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
+    """Over the weights that are not frozen; `learning_rate` sets its rate before every step."""
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    matrices = {name: parameter for name, parameter in trained.items() if _is_matrix_of_layer(name, parameter)}
+    if settings.optimizer == "adam" or not matrices:
+        return _adam([*trained.values()], settings, device)
+    others = [parameter for name, parameter in trained.items() if name not in matrices]
+    return Muon([*matrices.values()], _adam(others, settings, device), settings.muon_scale)
+
+
+def _is_matrix_of_layer(name: str, parameter: Tensor) -> bool:
+    """Embeddings and the output layer have a row for each token, most of which a batch does not have."""
+    return parameter.ndim == 2 and name.startswith(("encoder.", "decoder."))
+
+
+def _adam(parameters: list[nn.Parameter], settings: TrainConfig, device: torch.device) -> torch.optim.Adam:
     return torch.optim.Adam(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        parameters,
         lr=0.0,
         betas=(settings.adam_beta1, settings.adam_beta2),
         eps=settings.adam_epsilon,

@@ -95,7 +95,8 @@ def fixed_settings(config: Config) -> dict[str, Any]:
         fixed.pop(name, None)  # from the tokenizer
     settings = ("generated", "generated_size", "on_bad_line", "lookback", "horizon", "relative_to")
     data = {f"data.{name}": getattr(config.data, name) for name in settings}
-    begun = {f"train.{name}": getattr(config.train, name) for name in ("seed", "source_vectors", "target_vectors")}
+    names = ("seed", "optimizer", "source_vectors", "target_vectors")
+    begun = {f"train.{name}": getattr(config.train, name) for name in names}
     return {**fixed, **data, **begun}
 
 

@@ -62,7 +62,7 @@ class Stepper:
             ) from None
 
     def _update(self, plan: StepPlan, loss: Tensor) -> None:
-        """Adam's step, skipped on the device if a number is not finite, so that the CPU never waits for the GPU."""
+        """Update the weights, unless a number is not finite: decided on the device, so that the CPU does not wait."""
         run = self.run
         progress, optimizer = run.progress, run.learner.optimizer
         rng_state = run.rng_state
