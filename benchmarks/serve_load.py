@@ -66,7 +66,8 @@ class Connection:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def post(self, path: str, content: dict[str, Any]) -> tuple[int, Any]:
+    async def post(self, path: str, content: dict[str, Any]) -> tuple[int, Any, float]:
+        """The status, the answer, and the seconds to wait before the next try."""
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
@@ -80,21 +81,24 @@ class Connection:
             headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
             answer = await reader.readexactly(int(headers["content-length"]))
         except (OSError, asyncio.IncompleteReadError):
-            self._streams = None
-            writer.close()
+            self.close()
             raise ConnectionError from None
         if headers.get("connection") == "close":
+            self.close()
+        return int(lines[0].split()[1]), json.loads(answer), float(headers.get("retry-after", 0))
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
             self._streams = None
-            writer.close()
-        return int(lines[0].split()[1]), json.loads(answer)
 
 
 async def run_clients(
-    port: int, lines: Sequence[str], clients: int, seconds: float, expected: dict[str, str], pause: float = 0.1
+    port: int, lines: Sequence[str], clients: int, seconds: float, expected: dict[str, str], pause: float | None = 0.1
 ) -> Load:
     """Clients that ask one thing after the other, for so long. `expected` is filled at first, then compared with.
 
-    One that is refused asks again after about `pause` seconds.
+    One that is refused asks again after about `pause` seconds; None: as long as it is told to wait.
     """
     load, start = Load(), time.monotonic()
     counted_from, end = start + RAMP * seconds, start + seconds
@@ -104,7 +108,8 @@ async def run_clients(
         while (before := time.monotonic()) < end:
             line = draw.choice(lines)
             try:
-                status, answer = await connection.post("/translate", {"q": line, "source": "en", "target": "de"})
+                content = {"q": line, "source": "en", "target": "de"}
+                status, answer, told = await connection.post("/translate", content)
             except ConnectionError:
                 load.lost += 1
                 await asyncio.sleep(0.01)
@@ -117,7 +122,10 @@ async def run_clients(
                     load.times.append(now - before)
             else:
                 load.refusal_times.append(now - before)
-                await asyncio.sleep(pause * (0.5 + draw.random()))
+                if pause is None:
+                    connection.close()  # the server would, before the client asks again
+                wait = (told if pause is None else pause) * (0.5 + draw.random())
+                await asyncio.sleep(min(wait, max(0.0, end - time.monotonic())))
 
     await asyncio.gather(*(client(number) for number in range(clients)))
     load.seconds = time.monotonic() - counted_from
@@ -219,7 +227,7 @@ def overload(arguments: argparse.Namespace, lines: Sequence[str], folder: Path) 
     queue, port = arguments.queue, free_port()
     rows = []
     with server(our_command(arguments.model, port, _settings(folder, queue=queue, seconds=30.0)), port) as process:
-        for clients, pause in ((queue, 0.1), (10 * queue, 2.0), (10 * queue, 0.1)):
+        for clients, pause in ((queue, 0.1), (10 * queue, None), (10 * queue, 0.1)):
             before, stolen_before = processor_seconds(process.pid), stolen()
             load = asyncio.run(run_clients(port, lines, clients, arguments.overload, {}, pause))
             used = processor_seconds(process.pid) - before

@@ -243,6 +243,9 @@ def test_models_languages_and_the_description(service: RunningService, translato
     paths = service.client.get("/spec").json()["paths"]
     assert {"/translate", "/v1/translate", "/v1/score", "/v1/inspect", "/v1/models", "/health"} <= set(paths)
     assert service.client.get("/").text.lower().startswith("<!doctype html>")
+    for path in ("/", "/health", "/ready"):
+        answer = service.client.head(path)
+        assert (answer.status_code, answer.text) == (200, ""), "as curl -I and some monitors ask"
 
 
 def ask_other_things(service: RunningService, over: threading.Event, number: int) -> None:

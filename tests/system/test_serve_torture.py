@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from dragoman.serve.backoff import LONGEST_SECONDS
 from tests.serving import LINES, PATIENCE, RunningService, new_client, receive_all, running, slow_work, wait_until
 
 QUEUE = 4
@@ -94,7 +95,7 @@ def test_24_more_clients_than_room_are_refused_at_once(tight: RunningService) ->
     memory = tight.memory(tight.process.pid)
     load = Load(tight, 10 * QUEUE, 0.8)
     assert set(load.statuses) == {200, 503}
-    assert {answer.headers["retry-after"] for answer in load.refusals} == {"1"}
+    assert {int(answer.headers["retry-after"]) for answer in load.refusals} <= {*range(1, 2 * LONGEST_SECONDS)}
     assert {answer.text for answer in load.refusals} == {'{"error":"too much to do; try again soon"}'}
     assert statistics.median(seconds_of(tight, 503)) < 0.1
     assert tight.memory(tight.process.pid) - memory < 50 << 20
@@ -106,7 +107,7 @@ def test_24_a_stream_without_room_is_refused_as_any_other_request(tight: Running
     try:
         wait_until(lambda: in_flight(tight) == QUEUE)
         answer = tight.translate("a", stream=True)
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert (answer.status_code, int(answer.headers["retry-after"]) > 0) == (503, True)
     finally:
         for sock in sockets:
             sock.close()
@@ -319,6 +320,8 @@ def test_28_odd_forms_queries_and_methods_are_refused(tight: RunningService) -> 
         assert form(body, kind).status_code == 400
     for route, allowed in (("/health", "GET"), ("/translate", "POST"), ("/v1/translate", "POST"), ("/", "GET")):
         for method in ("HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE"):
+            if method == "HEAD" and allowed == "GET":
+                continue
             answer = tight.client.request(method, route)
             assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
     assert tight.client.request("GET", "/health", content=b"a body").json() == {"status": "ok"}

@@ -4,9 +4,10 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from dragoman.serve.app import create_app
-from dragoman.serve.service import NO_ROOM, Service
+from dragoman.serve.service import NO_ROOM, Failure, Service
 from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings
 
 KEY = "a-key-of-sixteen-letters"
@@ -45,6 +46,15 @@ def test_a_request_without_room_is_refused_before_it_is_parsed() -> None:
         assert count(service, f'dragoman_requests_total{{route="{path}",status="503"}}') == 1
     service._under_way = 1
     assert ask(service, "POST", "/translate", content=b"{not JSON").status_code == 400, "the control: there is room"
+
+
+def test_what_is_done_and_what_is_refused_are_counted() -> None:
+    service = full()
+    service._under_way = 1
+    with service._room(), pytest.raises(Failure, match=NO_ROOM) as refused, service._room():
+        pass
+    assert refused.value.retry_seconds == 1
+    assert (service.backoff._refused, service.backoff._done) == (1, 1)
 
 
 def test_what_needs_no_room_is_answered() -> None:

@@ -78,7 +78,17 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "name missing": ("[[keys]]\nkey = '0123456789abcdef'", "keys.name: is missing; add it"),
     "name empty": ("[[keys]]\nkey = '0123456789abcdef'\nname = ''", "keys: a name is empty"),
     "key limit": (KEY + "characters_per_minute = -1", "keys.characters_per_minute: -1 is negative"),
-    "key twice": (KEY + KEY, "keys: one is given twice; remove it"),
+    "key twice": (KEY + KEY.replace("ann", "bob"), "keys: one is given twice; remove it"),
+    "name twice": (KEY + KEY.replace("0123", "4567"), "keys: a name is given twice; give each key its own"),
+    "origin": (
+        "cors = 'example.org'",
+        'serve.cors: \'example.org\' is no origin; write it as "https://example.org", or "*"',
+    ),
+    "suggestions": (
+        "suggestions = '/none/at/all'",
+        "serve.suggestions: /none/at/all cannot be a file; name one in an existing folder",
+    ),
+    "suggestions a folder": ("suggestions = '/'", "serve.suggestions: / cannot be a file"),
     "keys a table": ("[keys]\nkey = 'a'", "keys: is not a list of tables; write [[keys]] above each"),
 }
 

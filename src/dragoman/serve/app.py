@@ -51,11 +51,13 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _add_operation(app: FastAPI) -> None:
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["operation"])
     async def health() -> dict[str, str]:
         """Whether the process is alive."""
         return {"status": "ok"}
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", tags=["operation"])
     async def ready(request: Request) -> Response:
         """Whether it can translate: all models are loaded, and it is not about to end."""
@@ -87,6 +89,7 @@ def _add_page(app: FastAPI) -> None:
         path = files[name]
         return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache", **headers})
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
         return answer("index.html", index_policy)
@@ -135,7 +138,7 @@ def _add_errors(app: FastAPI) -> None:
             return failed(400, f"the body: is not valid JSON at character {first['loc'][-1]}")
         # without the types of a union; the client may have chosen the name, of any length
         parts = [str(part)[:100] for part in first["loc"][1:] if part != "str" and not str(part).startswith("list[")]
-        return failed(400, f"{'.'.join(parts) or 'the body'}: {first['msg'].lower()}")
+        return failed(400, f"{'.'.join(parts) or 'the body'}: {first['msg'][:1].lower()}{first['msg'][1:]}")
 
     @app.exception_handler(ConfigError)
     @app.exception_handler(DataError)

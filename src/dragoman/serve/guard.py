@@ -53,7 +53,7 @@ class Guard:
             body = await self._read(scope, receive, parts)
             if self._refuses(scope):  # before it is parsed: many who are refused must not slow down the others
                 self._metrics.refused.labels("queue").inc()
-                await _error(answer.send, 503, NO_ROOM)
+                await _error(answer.send, 503, NO_ROOM, retry_seconds=self._service.backoff.refuse())
                 return
             await self._app(scope, _replay(body, receive), answer.send)
         except _Refuse as refused:
@@ -149,14 +149,16 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-async def _error(send: Send, status: int, message: str, rest: Awaitable[None] | None = None) -> None:
+async def _error(
+    send: Send, status: int, message: str, rest: Awaitable[None] | None = None, retry_seconds: int = 1
+) -> None:
     """Answer; then wait for `rest`, if a part of the body is still to come, before the connection is closed."""
     body = json.dumps({"error": message}, separators=(",", ":")).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if rest is not None and status in (408, 413, 503):  # what still comes is not the next request
         headers.append((b"connection", b"close"))
     if status == 503:
-        headers.append((b"retry-after", b"1"))
+        headers.append((b"retry-after", str(retry_seconds).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
     if rest is not None:

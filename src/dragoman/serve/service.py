@@ -12,13 +12,14 @@ from starlette.requests import Request
 
 from dragoman.errors import ConfigError
 from dragoman.serve.access import Access
+from dragoman.serve.backoff import Backoff
 from dragoman.serve.files import TranslatedFiles
 from dragoman.serve.languages import Detected, Detector
 from dragoman.serve.metrics import Metrics
 from dragoman.serve.pool import ModelWorker, NotReady, Overdue, WorkerDied
 from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings
 
-RETRY_SECONDS = 1  # for a client that was refused for lack of room
+RETRY_SECONDS = 1  # for a client whose worker is away
 NO_ROOM = "too much to do; try again soon"
 READ_SECONDS = 5.0  # that a client has, beyond its deadline, to read a stream
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Service:
         self.workers = [ModelWorker(model) for model in models]
         self.is_draining = False
         self.files = TranslatedFiles(settings.keep_seconds, settings.max_kept)
+        self.backoff = Backoff()
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -107,7 +109,7 @@ class Service:
             raise _shutting_down()
         if self.is_full:
             self.metrics.refused.labels("queue").inc()
-            raise Failure(503, NO_ROOM, RETRY_SECONDS)
+            raise Failure(503, NO_ROOM, self.backoff.refuse())
         self._under_way += 1
         self._idle.clear()
         self.metrics.in_flight.set(self._under_way)
@@ -115,6 +117,7 @@ class Service:
             yield
         finally:
             self._under_way -= 1
+            self.backoff.note_done()
             self.metrics.in_flight.set(self._under_way)
             if not self._under_way:
                 self._idle.set()

@@ -1,5 +1,6 @@
 """The settings of the service, from a TOML file and options. Knows nothing of HTTP."""
 
+import re
 import tomllib
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -92,6 +93,12 @@ class ServeSettings:
                     is_possible, f"serve.{name}: {value:g} is out of range; use more than 0, at most {MOST_SECONDS}"
                 )
         _check_limits("serve", self)
+        for origin in self.cors:
+            is_origin = origin == "*" or re.fullmatch(r"https?://[^/\s]+", origin) is not None
+            require(is_origin, f'serve.cors: {origin!r} is no origin; write it as "https://example.org", or "*"')
+        folder = Path(self.suggestions).parent
+        is_writable = not self.suggestions or (folder.is_dir() and not Path(self.suggestions).is_dir())
+        require(is_writable, f"serve.suggestions: {self.suggestions} cannot be a file; name one in an existing folder")
         require(0 <= self.port <= 65535, f"serve.port: {self.port} is out of range; use 0 to 65535")
 
 
@@ -121,6 +128,7 @@ def read_settings(path: Path) -> SettingsFile:
         keys = [
             KeySettings(**_known(KeySettings, entry, "keys.")) for entry in _tables("keys", content.pop("keys", []))
         ]
+        require(len({key.name for key in keys}) == len(keys), "keys: a name is given twice; give each key its own")
         require(len({key.key for key in keys}) == len(keys), "keys: one is given twice; remove it")
         return SettingsFile(_known(ServeSettings, content), models, keys)
     except ConfigError as error:
