@@ -152,6 +152,10 @@ QUICK = [
     (["--input", "table.csv", "--all"], 2, "--all: has no meaning in csv, only in po, xliff, tmx; leave it out"),
     ([*PAGE_TO, "--n-best", "2"], 2, "--n-best: not possible for a document; leave it out, or add --format text"),
     ([*PAGE_TO[:2], "--stream"], 2, "--stream: not possible for a document; leave it out, or add --format text"),
+    (["x", "--output", "."], 6, ".: cannot be written (Is a directory); choose another place"),
+    (["--input", "lines.txt", "--output", "."], 6, ".: cannot be written (Is a directory); choose another place"),
+    (["--input", "page.md.gz"], 2, "page.md.gz: a compressed .md file is not supported; decompress it first"),
+    (["--input", "a.PDF"], 2, "a.PDF: .pdf files are not supported; convert it, or use --format text for plain lines"),
     (["x", "--min-confidence", "5"], 2, "--min-confidence: 5 is no probability; give a number from 0 to 1"),
 ]
 WITH_MODEL = [

@@ -195,6 +195,9 @@ def test_case_matters_for_terms_with_capitals_unless_told_otherwise() -> None:
     assert found_in("give us time", ("US", "USA", "any")) == ["USA"]
     assert found_in("Apple", ("apple", "Apfel")) == ["Apfel"]
     assert found_in("Apple", ("apple", "Apfel", "exact", "a note")) == []
+    both = [("may", "dürfen"), ("May", "Mai")]
+    for terms in (both, both[::-1]):
+        assert found_in("You may leave in May.", *terms) == ["dürfen", "Mai"], "in any order of lines"
 
 
 def test_german_words_inflect() -> None:

@@ -48,6 +48,7 @@ def marks_in(line: str) -> str:
         ("%d files were copied to %s.", ["%d", "%s"]),
         ("%-10s|%+.2f|%05d|%#x|%.*f|%*d|%'d", ["%-10s", "%+.2f", "%05d", "%#x", "%.*f", "%*d", "%'d"]),
         ("%ld %lld %zu %hhd %1$s %2$@ %@ %r %i%%", ["%ld", "%lld", "%zu", "%hhd", "%1$s", "%2$@", "%@", "%r", "%i%%"]),
+        ("Cannot open: %m.", ["%m"]),
         ("%(count)d of %(total)05.1f: %<name>s", ["%(count)d", "%(total)05.1f", "%<name>s"]),
         ("%PATH% and %count% and %1 of %L2 and %3%", ["%PATH%", "%count%", "%1", "%L2", "%3%"]),
         ("100%% sure", ["%%"]),
@@ -112,6 +113,7 @@ def test_prose_is_not_kept(line: str) -> None:
         ("Mail first.last+tag@mail.example.org.", ["first.last+tag@mail.example.org"]),
         ("<me@example.com>, mailto:you@example.com", ["me@example.com", "mailto:you@example.com"]),
         ("write to...me@example.com", ["me@example.com"]),
+        ("'me@example.com' or o'neil+tag@mail.example.org", ["me@example.com", "o'neil+tag@mail.example.org"]),
         ("up to $https://example.com/a, $https only", ["https://example.com/a", "$https"]),
     ],
 )  # fmt: skip
@@ -149,6 +151,9 @@ def test_numbers_are_kept_on_request() -> None:
     expected = ["2024-05-06", "10:30", "1,234.5", "10", "19", "100", "3.5.1", "5"]
     assert kept_in(line, "numbers") == expected
     assert kept_in(line) == []
+    assert kept_in("It is -5 or −3.5, (+7) 10-20, x-4 and 8 - 9.", "numbers") == [
+        "-5", "−3.5", "+7", "10-20", "4", "8", "9",
+    ]  # fmt: skip
 
 
 def test_marked_spans_are_kept_without_their_marks() -> None:

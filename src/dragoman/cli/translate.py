@@ -209,6 +209,8 @@ def command(
         }  # fmt: skip
         how = {"device": device, "precision": precision, "engine": engine, "threads": threads, "glossary": glossary}
         translate_folder(input, output, model, settings, how, {"--column": columns, **of_folders}, refused)
+    if document is None and output is not None and output.is_dir():
+        raise DiskError(f"{output}: cannot be written (Is a directory); choose another place")
     import dragoman
 
     translator = dragoman.load(

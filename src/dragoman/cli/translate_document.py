@@ -47,12 +47,14 @@ _FORMATS_WITH = {
 
 def document_format(input: Path | None, format: str | None) -> str | None:
     """The format of a document; None if the input is lines of text."""
-    from dragoman.documents.formats import FORMATS, recognise
+    from dragoman.documents.formats import FORMATS, recognise, refuse_unreadable
 
     if format is not None and format not in FORMATS:
         raise ConfigError(f"--format: {format!r} is unknown; {suggestion(format, FORMATS)}")
     if input is None or input.is_dir():
         return None
+    if format is None:
+        refuse_unreadable(input)
     found = format or recognise(input)
     return None if found == "text" else found
 

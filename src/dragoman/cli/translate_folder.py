@@ -125,7 +125,8 @@ def _translate(run: "Run") -> None:
 
 
 def _others(names: list[str]) -> str:
-    others = "" if len(names) == 1 else f"and {len(names) - 1:,} other shards "
+    count = len(names) - 1
+    others = f"and {count:,} other {'shard' if count == 1 else 'shards'} " if count else ""
     return f"{others}changed since {'it was' if len(names) == 1 else 'they were'} translated"
 
 

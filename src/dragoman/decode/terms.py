@@ -101,14 +101,14 @@ class Glossary:
         return list(found.values())
 
     def _candidates(self, word: str) -> "list[_Entry]":
-        """Terms that may begin with this word, which may be inflected; the longest first."""
+        """Terms that may begin with this word, which may be inflected; the longest and exact first."""
         word = word.casefold()
         stems = [word, *(word[: -len(ending)] for ending in self._endings if word.endswith(ending))]
         found = [entry for stem in stems for entry in self._by_word.get(stem, ())]
         if word and not _has_case(word[0]):  # in a language without spaces, a word begins anywhere
             sizes = range(1, min(len(word), LONGEST_UNSPACED))
             found += [entry for size in sizes for entry in self._by_word.get(word[:size], ())]
-        return sorted(found, key=lambda entry: -len(entry.source))
+        return sorted(found, key=lambda entry: (-len(entry.source), entry.term.case != "exact"))
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:

@@ -33,6 +33,9 @@ SUFFIXES = {
     ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".docx": "docx", ".odt": "odt", ".pptx": "pptx",
     ".epub": "epub",
 }  # fmt: skip
+COMPRESSED = (".gz", ".bz2", ".xz")
+# of structured files that are none of these: as lines of text they would be destroyed
+UNSUPPORTED = (".doc", ".odp", ".ods", ".pdf", ".ppt", ".rtf", ".xls", ".xlsx", ".xml", ".yaml", ".yml", ".zip")
 ARCHIVES = ("docx", "odt", "pptx", "epub")
 LARGEST_ARCHIVE = 512 << 20  # bytes, mostly of pictures; archives.py limits what is unpacked
 _OPTIONAL = ("lxml",)
@@ -41,6 +44,16 @@ _OPTIONAL = ("lxml",)
 def recognise(path: Path) -> str | None:
     """The format by the suffix of a name; None if that does not say it."""
     return SUFFIXES.get(path.suffix.lower())
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Raise ConfigError for a file that is no text, by its name."""
+    suffix = path.suffix.lower()
+    if suffix in UNSUPPORTED:
+        raise ConfigError(f"{path}: {suffix} files are not supported; convert it, or use --format text for plain lines")
+    inner = Path(path.stem).suffix.lower()
+    if suffix in COMPRESSED and SUFFIXES.get(inner, "text") != "text":
+        raise ConfigError(f"{path}: a compressed {inner} file is not supported; decompress it first")
 
 
 def parse_document(path: Path, options: Options, format: str | None = None) -> Document:

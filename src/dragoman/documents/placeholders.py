@@ -15,7 +15,7 @@ _PLACEHOLDERS = (
     rf"{_PERCENT}\([^()\n]{{1,60}}\)[-+#0-9.]*[a-zA-Z]",  # %(name)s
     rf"{_PERCENT}<\w{{1,60}}>[-+#0-9.]*[a-zA-Z]",  # %<name>s
     rf"{_PERCENT}[A-Za-z][\w.-]{{1,60}}%(?!\w)",  # %name%
-    rf"{_PERCENT}{_CONVERSION}[diouxXeEfFgGcrsSapbn@](?![a-zA-Z])",  # %s %1$s %.2f; "50 % of" is none
+    rf"{_PERCENT}{_CONVERSION}[diouxXeEfFgGcrsSapbnm@](?![a-zA-Z])",  # %s %1$s %.2f; "50 % of" is none
     rf"{_PERCENT}{_CONVERSION}[dsu](?<!\d\s%.)(?![a-z]{{4}})",  # %dMB %dx%d; "10 %discount" is none
     rf"{_PERCENT}L?[1-9](?![\d.,]*\d)%?",  # %1 %1%
     r"%%",
