@@ -200,6 +200,13 @@ def test_case_matters_for_terms_with_capitals_unless_told_otherwise() -> None:
         assert found_in("You may leave in May.", *terms) == ["dürfen", "Mai"], "in any order of lines"
 
 
+def test_symbols_belong_to_a_term() -> None:
+    assert found_in("I write C++.", ("C++", "C++")) == ["C++"]
+    assert found_in("I write C+++.", ("C++", "C++")) == []
+    assert found_in("the .NET committee", (".NET", "Netz")) == ["Netz"]
+    assert found_in("the ASP.NET committee", (".NET", "Netz")) == []
+
+
 def test_german_words_inflect() -> None:
     assert found_in("den Häusern", ("Haus|Häuser", "house"), language="de") == ["house"]
     assert found_in("des Hauses", ("Haus", "house"), language="de") == ["house"]
@@ -368,6 +375,13 @@ def test_terms_of_a_glossary_appear(german: Translator, tmp_path: Path) -> None:
     engines = [dragoman.load("en-de", "cpu", "float32", engine=engine) for engine in ("plain", "cpu")]
     on_plain, on_cpu = ([each.text for each in own.translate(texts, glossary=pairs)] for own in engines)
     assert on_plain == on_cpu
+
+
+def test_a_term_with_symbols_stands_alone(german: Translator) -> None:
+    terms = {"language": "C++", "framework": ".NET"}
+    for text, (source, target) in zip(["I write the language.", "We use the framework."], terms.items(), strict=True):
+        words = german.translate(text, glossary=[(source, target)]).text.removesuffix(".").split(" ")
+        assert target in words, words
 
 
 def test_a_term_and_a_prefix_work_together(german: Translator) -> None:

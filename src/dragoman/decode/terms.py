@@ -144,10 +144,15 @@ GlossaryLike = Glossary | str | os.PathLike[str] | Mapping[str, str] | Iterable[
 
 
 def _bounded(pattern: str, text: str) -> str:
-    """A pattern that only matches whole words, in a language that separates them."""
-    before = r"(?<!\w)" if _has_case(text[0]) or text[0].isdecimal() else ""
-    after = r"(?!\w)" if _has_case(text[-1]) or text[-1].isdecimal() else ""
+    """A pattern that only matches whole words, in a language that separates them. `C++` is not in `C+++`."""
+    before = "" if _is_unspaced(text[0]) else rf"(?<![\w{re.escape(text[0])}])"
+    after = "" if _is_unspaced(text[-1]) else rf"(?![\w{re.escape(text[-1])}])"
     return before + pattern + after
+
+
+def _is_unspaced(letter: str) -> bool:
+    """Of a language without spaces between words."""
+    return letter.isalpha() and not _has_case(letter)
 
 
 def _has_case(letter: str) -> bool:
@@ -232,16 +237,20 @@ class Speller:
         forms = [form for target in term.targets for form in self._forms(target)]
         if not forms:
             return None
-        ends_in_word = all(_has_case(target[-1]) or target[-1].isdecimal() for target in term.targets)
-        return Phrase(tuple(forms), self._spelling.continues_word if ends_in_word else frozenset(), term.once)
+        ends = {target[-1] for target in term.targets}
+        symbols = [index for end in ends if not end.isalnum() for index in self._spelling.beginning_with(end.encode())]
+        extends = frozenset() if any(map(_is_unspaced, ends)) else self._spelling.continues_word.union(symbols)
+        return Phrase(tuple(forms), extends, term.once)
 
     def _forms(self, target: str) -> list[Form]:
         after_mark = self._after_mark(target)
-        if not (_has_case(target[0]) or target[0].isdecimal()):  # a language without spaces
+        if _is_unspaced(target[0]):
             return [Form(after_mark)] if after_mark else []
         word = tuple(self._tokenizer.encode(target))
         if self._tokenizer.vocabulary.unk in word:
             return []
+        if not target[0].isalnum():  # after another mark it would be part of that
+            return [Form(word)]
         capital = tuple(self._tokenizer.encode(target[0].upper() + target[1:]))
         start = frozenset([self._tokenizer.vocabulary.bos])
         forms = [Form(word), *([Form(capital, start)] if capital != word else [])]
