@@ -17,6 +17,7 @@ def full(keys: list[KeySettings] | None = None, **settings: Any) -> Service:
     """A service that is busy; no worker is started."""
     service = Service(ServeSettings(queue=2, **settings), [ModelSettings("en-de")], keys or [])
     service._under_way = 2
+    service.files.close()  # nothing is kept
     return service
 
 
