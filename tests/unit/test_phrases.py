@@ -377,6 +377,18 @@ def test_terms_of_a_glossary_appear(german: Translator, tmp_path: Path) -> None:
     assert on_plain == on_cpu
 
 
+def test_a_symbol_makes_another_word_of_a_term_with_symbols(german: Translator) -> None:
+    def extends(target: str) -> set[str]:
+        phrase = german._speller.phrase(Term(("x",), (target,)))
+        assert phrase is not None
+        return {german._spelling.text((index,)).decode(errors="replace")[:1] for index in phrase.extends}
+
+    assert {"+", "a", "1"} <= extends("C++")
+    assert "+" not in extends("Haus"), "the control"
+    assert "a" in extends("Haus")
+    assert extends("委员会") == set(), "in a language without spaces any word may follow"
+
+
 def test_a_term_with_symbols_stands_alone(german: Translator) -> None:
     terms = {"language": "C++", "framework": ".NET"}
     for text, (source, target) in zip(["I write the language.", "We use the framework."], terms.items(), strict=True):

@@ -1,5 +1,8 @@
 """How long clients without room are asked to wait, under loads that are simulated second by second."""
 
+import pytest
+
+from dragoman.serve import backoff
 from dragoman.serve.backoff import LONGEST_SECONDS, Backoff
 
 
@@ -41,6 +44,15 @@ def test_a_short_wait_is_enough_for_a_few_too_many() -> None:
     service = Simulated(rate=100)
     assert sum(service.refused_per_second(clients=110, seconds=60)[-30:]) > 0
     assert service.backoff.refuse() == 1
+
+
+def test_the_wait_becomes_shorter_when_few_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "QUIET_PERIODS", 10**9)
+    service = Simulated(rate=100)
+    service.refused_per_second(clients=1_000, seconds=60)
+    assert service.backoff.refuse() >= 4
+    service.refused_per_second(clients=104, seconds=200)
+    assert service.backoff.refuse() <= 2
 
 
 def test_the_wait_has_a_limit_and_ends_with_the_overload() -> None:
