@@ -219,6 +219,7 @@ def test_footnotes_and_formulas(source: str, segments: list[str]) -> None:
         ("GitHub has $`p`$ too.", ["$`p`$"]),
         ("Let $x = \\$5$ be so.", [r"$x = \$5$"]),
         ("I pay $$ for it and $$ for that.", []),
+        ("We pay $5 for \\*one\\* day and the boss pays 10$.", []),
         ("Pay [US$](/us_dollar) or [A$](/au_dollar) here.", []),
         ("At 5$/month = 60$/year, or $5_000 or US$.", []),
         ("Costs $1,000 = <b>now</b>$.", []),

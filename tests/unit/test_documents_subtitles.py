@@ -241,13 +241,18 @@ def test_hostile_subtitles_take_linear_time(unit: str, count: int) -> None:
         "2\n00;00;01,000 --> 00;00;02,000",
         "2\n\n00:00:01 --> 00:00:02",
         "\n00:00:01 --> 00:00:02",
+        "still text\n2\n00:00:01,000 -> 00:00:02,000",
     ],
 )
 def test_a_broken_timing_is_named(cue: str) -> None:
-    good = "1\n00:00:01,000 --> 00:00:02,000\nFrom 10:30 -> 11:00\nat platform\n9\n10:30 -> 11:00\n\n"
-    (text,) = texts(subtitles.parse(good.encode(), OPTIONS, "a.srt"))
-    assert text == "From 10:30 -> 11:00 at platform 9 10:30 -> 11:00", "the control"
-    line = 8 + cue.count("\n")
+    good = (
+        "1\n00:00:01,000 --> 00:00:02,000\nFrom 10:30 -> 11:00\nat platform\n9\n10:30 -> 11:00\n\n"
+        "12.30 train --> B\n\n5\n3:2 - 4:1, he said\n\n"
+    )
+    found = texts(subtitles.parse(good.encode(), OPTIONS, "a.srt"))
+    assert found[0] == "From 10:30 -> 11:00 at platform 9 10:30 -> 11:00", "the control"
+    assert "3:2 - 4:1" in " ".join(found)
+    line = 13 + cue.count("\n")
     message = rf"^a\.srt:{line}: invalid timing; write it as 00:00:01,000 --> 00:00:03,000$"
     with pytest.raises(DataError, match=message):
         subtitles.parse(f"{good}{cue}\nHello there\n".encode(), OPTIONS, "a.srt")

@@ -205,6 +205,15 @@ def test_symbols_belong_to_a_term() -> None:
     assert found_in("I write C+++.", ("C++", "C++")) == []
     assert found_in("the .NET committee", (".NET", "Netz")) == ["Netz"]
     assert found_in("the ASP.NET committee", (".NET", "Netz")) == []
+    for text, symbol in [
+        ("50% of it", "%"),
+        ("20°C today", "°C"),
+        ("50€ now", "€"),
+        ("§5 says", "§"),
+        ("in 2(a) x", "(a)"),
+    ]:
+        assert found_in(text, (symbol, "x")) == ["x"]
+        assert Term(("x",), (symbol,)).is_kept(text)
 
 
 def test_german_words_inflect() -> None:

@@ -114,6 +114,7 @@ def test_prose_is_not_kept(line: str) -> None:
         ("<me@example.com>, mailto:you@example.com", ["me@example.com", "mailto:you@example.com"]),
         ("write to...me@example.com", ["me@example.com"]),
         ("'me@example.com' or o'neil+tag@mail.example.org", ["me@example.com", "o'neil+tag@mail.example.org"]),
+        ("Scrivete all'info@ditta.example oggi", ["info@ditta.example"]),
         ("up to $https://example.com/a, $https only", ["https://example.com/a", "$https"]),
     ],
 )  # fmt: skip

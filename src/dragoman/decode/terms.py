@@ -144,10 +144,25 @@ GlossaryLike = Glossary | str | os.PathLike[str] | Mapping[str, str] | Iterable[
 
 
 def _bounded(pattern: str, text: str) -> str:
-    """A pattern that only matches whole words, in a language that separates them. `C++` is not in `C+++`."""
-    before = "" if _is_unspaced(text[0]) else rf"(?<![\w{re.escape(text[0])}])"
-    after = "" if _is_unspaced(text[-1]) else rf"(?![\w{re.escape(text[-1])}])"
+    """A pattern that only matches whole words, in a language that separates them.
+
+    `C++` is not in `C+++`, nor `.NET` in `ASP.NET`; but `°C` is in `20°C`, and `%` in `5%`.
+    """
+    first, last = text[0], text[-1]
+    before = after = ""
+    if first.isalnum():
+        before = "" if _is_unspaced(first) else r"(?<!\w)"
+    else:
+        before = rf"(?<!{re.escape(first)})" + (r"(?<![^\W\d_])" if _has_word(text) else "")
+    if last.isalnum():
+        after = "" if _is_unspaced(last) else r"(?!\w)"
+    else:
+        after = rf"(?!{re.escape(last)})" + (r"(?!\w)" if _has_word(text) else "")
     return before + pattern + after
+
+
+def _has_word(text: str) -> bool:
+    return any(map(str.isalnum, text))
 
 
 def _is_unspaced(letter: str) -> bool:
@@ -239,7 +254,8 @@ class Speller:
             return None
         ends = {target[-1] for target in term.targets}
         symbols = [index for end in ends if not end.isalnum() for index in self._spelling.beginning_with(end.encode())]
-        extends = frozenset() if any(map(_is_unspaced, ends)) else self._spelling.continues_word.union(symbols)
+        are_words = all(map(_has_word, term.targets)) and not any(map(_is_unspaced, ends))
+        extends = frozenset(symbols) | (self._spelling.continues_word if are_words else frozenset())
         return Phrase(tuple(forms), extends, term.once)
 
     def _forms(self, target: str) -> list[Form]:
@@ -249,6 +265,8 @@ class Speller:
         word = tuple(self._tokenizer.encode(target))
         if self._tokenizer.vocabulary.unk in word:
             return []
+        if not _has_word(target):
+            return [*([Form(after_mark)] if after_mark else []), Form(word)]
         if not target[0].isalnum():  # after another mark it would be part of that
             return [Form(word)]
         capital = tuple(self._tokenizer.encode(target[0].upper() + target[1:]))

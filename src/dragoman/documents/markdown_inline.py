@@ -22,9 +22,10 @@ _SPECIAL = re.compile(
 )
 _MATH = re.compile(
     r"""\$\$(?:\\.|[^$\\]){1,1000}\$\$|\$`[^`$\n]{1,200}`\$"""
-    r"""|(?<![\w$])\$(?! )(?:\\.|[^$\\\n]){1,200}(?<! )\$(?![\w$])""",
+    r"""|(?<![\w$])\$(?! )(?:\\[^\n]|[^$\\\n]){1,200}(?<! )\$(?![\w$])""",
     re.DOTALL,
 )
+_TEX = re.compile(r"\\(?:[A-Za-z]+|[{}(),;!|])")
 _IN_FORMULA = re.compile(r"[=^_{}<>]")
 _IN_PROSE = re.compile(r"\]\(|</?[A-Za-z][^<>]*>|[^\W\d_]{2,} [^\W\d_]{2,}")  # a link, a tag, two words
 _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?\Z")
@@ -386,7 +387,7 @@ def _is_punctuation(character: str) -> bool:
 def _is_formula(text: str) -> bool:
     """Whether what dollars enclose is one, and not prose between prices, variables of a shell or links."""
     inner = text.strip("$")
-    if "\\" in inner or "`" in inner:
+    if _TEX.search(inner) is not None or "`" in inner:
         return True
     is_short = len(inner) == 1 and inner.isalpha()
     return (is_short or text.startswith("$$") or _IN_FORMULA.search(inner) is not None) and not _IN_PROSE.search(inner)

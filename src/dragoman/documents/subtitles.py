@@ -33,9 +33,13 @@ WIDEST = 42  # characters of a line, as broadcasters ask for
 
 _TIME = r"(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}"
 _TIMING = re.compile(rf"[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}(?:[ \t].*)?")
-# what is meant as one: with an arrow where a cue begins, with a dash only after the number of a cue
-_BROKEN_TIMING = re.compile(r"[ \t]*\d+[:;.]\d.*-->.*")
-_BROKEN_AFTER_NUMBER = re.compile(r"[ \t]*\d+[:;.]\d[\d:;.,]*[ \t]*(?:-+>?|[–—→])[ \t]*\d.*")
+# what is meant as one: the less it looks like one, the surer it must be that a cue begins here
+_CLOCK = r"\d+[:;.]\d+[:;.]\d[\d:;.,]*"
+_BROKEN_AFTER_DIGITS = re.compile(rf"[ \t]*{_CLOCK}[ \t]*-+>[ \t]*{_CLOCK}.*")
+_BROKEN_AFTER_BLANK = re.compile(r"[ \t]*\d+[:;.]\d[\d:;.,]*[ \t]*-->[ \t]*\d.*")
+_BROKEN_AFTER_NUMBER = re.compile(
+    rf"[ \t]*(?:\d+[:;.]\d[\d:;.,]*[ \t]*-+>[ \t]*\d|{_CLOCK}[ \t]*[-–—→]+[ \t]*{_CLOCK}).*"
+)
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|</>|\{\\[^{}]*\}|[♩♪♫♬]+")
 _NAME = re.compile(r"</?([A-Za-z]+)")
 _VOICE = re.compile(r"<v[.\s][^<>]*>")  # who speaks from here on, in WebVTT
@@ -72,10 +76,12 @@ def _refuse_broken_timings(source: str, begin: int, is_vtt: bool, name: str) -> 
     second_to_last, last = "", ""
     for number, (start, end) in enumerate(split_lines(source, begin), start=1):
         line = source[start:end]
-        follows_number = last.isdecimal() and not second_to_last
-        is_meant = (not last or follows_number) and _BROKEN_TIMING.fullmatch(line) is not None
-        is_meant |= follows_number and _BROKEN_AFTER_NUMBER.fullmatch(line) is not None
-        if is_meant and not _TIMING.fullmatch(line):
+        meant = []
+        if last.isdecimal():
+            meant = [_BROKEN_AFTER_DIGITS, *([] if second_to_last else [_BROKEN_AFTER_NUMBER])]
+        elif not last:
+            meant = [_BROKEN_AFTER_BLANK]
+        if any(each.fullmatch(line) for each in meant) and not _TIMING.fullmatch(line):
             form = "00:00:01.000 --> 00:00:03.000" if is_vtt else "00:00:01,000 --> 00:00:03,000"
             raise DataError(f"{name}:{number}: invalid timing; write it as {form}")
         second_to_last, last = last, line.strip()

@@ -54,7 +54,7 @@ class ModelRequest(_Strict):
 
 class TranslateRequest(ModelRequest):
     text: str | list[str] = Field(
-        examples=["The house is old."], description="texts, or one text, each line of which counts as a text"
+        examples=["The house is old."], description="texts, or one text, each line of which has a record"
     )
     n_best: int = Field(default=1, ge=1)
     prefix: str | list[str] | None = Field(

@@ -94,7 +94,7 @@ class ServeSettings:
                 )
         _check_limits("serve", self)
         for origin in self.cors:
-            is_origin = origin == "*" or re.fullmatch(r"https?://[^/\s]+", origin) is not None
+            is_origin = origin == "*" or re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+|null", origin) is not None
             require(is_origin, f'serve.cors: {origin!r} is no origin; write it as "https://example.org", or "*"')
         folder = Path(self.suggestions).parent
         is_writable = not self.suggestions or (folder.is_dir() and not Path(self.suggestions).is_dir())

@@ -87,9 +87,9 @@ async def translate(request: Request, given: TranslateRequest) -> Any:
     service, caller = service_of(request), identify(request, given.api_key)
     texts = _texts(given)
     prefixes = [given.prefix] if isinstance(given.prefix, str) else given.prefix or []
-    characters = check_size(service, "text", texts) + check_size(service, "prefix", prefixes)
-    first = given.text if isinstance(given.text, str) else texts[0]
-    worker, payload = _worker(service, given, first), _payload(service, given, texts)
+    given_texts = [given.text] if isinstance(given.text, str) else given.text
+    characters = check_size(service, "text", given_texts) + check_size(service, "prefix", prefixes)
+    worker, payload = _worker(service, given, given_texts[0]), _payload(service, given, texts)
     if given.stream and (len(texts) > 1 or given.prefix or given.attention or given.n_best > 1):
         raise Failure(400, "stream: is for one text; leave out prefix, attention and n_best")
     spend(request, caller, worker, characters)
@@ -109,10 +109,10 @@ def _texts(given: TranslateRequest) -> list[str]:
         if not given.text:
             raise Failure(400, "text: is an empty list; give one text or more")
         return given.text
-    lines = given.text.removesuffix("\n").split("\n")
-    if given.stream or len(lines) == 1:
+    if given.stream:
         return [given.text]
-    if given.prefix is not None:
+    lines = given.text.removesuffix("\n").split("\n")
+    if len(lines) > 1 and given.prefix is not None:
         raise Failure(400, "prefix: is for one line, and text has several; send them as a list, with a prefix for each")
     return lines
 

@@ -187,7 +187,8 @@ class RunIdentity:
         for path in checkpoints(run):
             with suppress(ModelError):  # a damaged one is named when the run resumes
                 state = read_state(read_checkpoint(path, [STATE])[STATE], path)
-                self._path, self._identity, self._files = path, state["identity"], _corpus_files(path)
+                self._path, self._files = path, _corpus_files(path)
+                self._identity = {"train.optimizer": "adam", **state["identity"]}  # once it was the only one
 
     def verify(self, identity: Mapping[str, Any], corpora: DataConfig | None = None) -> None:
         """Refuse to resume with another model, vocabulary or corpus. `corpora` are the current files."""

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dragoman.device import kernels_run
+
 MOMENTUM = 0.95
 SIZE = 0.2  # root mean square of an update of Adam, in learning rates
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of a polynomial that moves singular values towards 1, in five steps
@@ -31,8 +33,8 @@ class Muon(torch.optim.Optimizer):
         for matrix in matrices:
             by_size[tuple(matrix.shape)].append(matrix)
         self._same_size = list(by_size.values())
-        is_compiled = bool(matrices) and matrices[0].is_cuda
-        self._update = torch.compile(orthogonal_update) if is_compiled else orthogonal_update
+        is_compiled = bool(matrices) and matrices[0].is_cuda and kernels_run()
+        self._update = torch.compile(orthogonal_update, dynamic=False) if is_compiled else orthogonal_update
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -42,9 +44,12 @@ class Muon(torch.optim.Optimizer):
         if self.found_inf is not None:
             self._adam.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._adam.step()
-        for matrices in self._same_size:
+        for all_matrices in self._same_size:
+            matrices = [matrix for matrix in all_matrices if matrix.grad is not None]
+            if not matrices:
+                continue
             moments = [self._moment(matrix) for matrix in matrices]
-            gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in matrices]
+            gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
             moment_NRC, update_NRC = self._update(gradients, moments, self.found_inf)
             torch._foreach_copy_(moments, list(moment_NRC.unbind()))
             torch._foreach_add_(matrices, list(update_NRC.unbind()), alpha=-rate * self._scale)
