@@ -1,3 +1,7 @@
+import multiprocessing
+import os
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -5,10 +9,14 @@ import numpy as np
 import pytest
 
 from dragoman.config import TextConfig
+from dragoman.data import encoding
 from dragoman.data import store as store_module
 from dragoman.data.corpus import OnBadLine
+from dragoman.data.encoding import WORKER_ENDED
 from dragoman.data.store import Store, build_store
-from dragoman.errors import DataError, DiskError
+from dragoman.data.workers import can_start_processes
+from dragoman.errors import DataError, DiskError, DragomanError
+from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
 
 SOURCE = ["A man rides a horse.", "Two dogs.", "The snow is white and deep.", "Yes."]
@@ -68,6 +76,67 @@ def test_store_holds_the_ids_of_the_tokenizers(tmp_path: Path, chunk: int, monke
     for index in (-1, 4):
         with pytest.raises(IndexError):
             store.source(index)
+
+
+def test_the_bytes_do_not_depend_on_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "CHUNK_ROWS", 3)
+    (tmp_path / "en").write_text("\n".join(SOURCE * 20))
+    (tmp_path / "de").write_text("\n".join(TARGET * 20))
+    longest = max(len(source) for source, _ in expected_rows())  # one more is </s>: some pairs are dropped
+    found = []
+    for workers in (0, 1, 3):
+        folder = tmp_path / f"{workers}"
+        store: Store = build_store(
+            folder, [tmp_path / "en"], [tmp_path / "de"], *tokenizers(), max_length=longest, workers=workers
+        )
+        assert 0 < store.report.too_many_pieces.count < 80
+        found.append({path.name: path.read_bytes() for path in folder.glob("*/*")})
+    assert len(found[0]) == 6
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_worker_that_dies_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "CHUNK_ROWS", 1)
+    (tmp_path / "en").write_text("\n".join(SOURCE * 200))
+    (tmp_path / "de").write_text("\n".join(TARGET * 200))
+
+    def kill(_: int) -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    files = [tmp_path / "en"], [tmp_path / "de"]
+    with pytest.raises(DragomanError, match=rf"^{WORKER_ENDED}$"):
+        build_store(tmp_path / "store", *files, *tokenizers(), max_length=99, workers=2, progress=kill)
+    assert not list((tmp_path / "store").iterdir())
+
+
+def test_processes_encode_much_text_on_many_cores_in_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "can_start_processes", lambda: True)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(encoding, "WORTHWHILE", 1_000)
+    (tmp_path / "large").write_bytes(b"a" * 1_000)
+    (tmp_path / "small").write_bytes(b"a" * 999)
+    (tmp_path / "packed.xz").write_bytes(b"a" * 250)
+    one, other = tokenizers()
+    assert encoding.workers_for([tmp_path / "large"], [one, other]) == 7
+    assert encoding.workers_for([tmp_path / "packed.xz"], [one, other]) == 7
+    assert encoding.workers_for([tmp_path / "small"], [one, other]) == 0
+    assert encoding.workers_for([tmp_path / "large"], [one, Labels(["a", "b"])]) == 0
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    assert encoding.workers_for([tmp_path / "large"], [one, other]) == 0
+    monkeypatch.undo()
+    assert not can_start_processes(), "this is no command"
+
+
+def test_a_command_can_start_processes() -> None:
+    """A script cannot: it may do all its work where a spawned process would import it."""
+    check = "from dragoman.data.workers import can_start_processes; print(can_start_processes())"
+    command = (
+        "import sys, types; spec = types.SimpleNamespace(name='dragoman.__main__')\n"
+        "sys.modules['__main__'] = types.SimpleNamespace(__spec__=spec)\n"
+    )
+    for code, expected in ((check, "False\n"), (command + check, "True\n")):
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == expected
 
 
 def test_carriage_returns_and_a_byte_order_mark_change_no_id(tmp_path: Path) -> None:

@@ -6,23 +6,16 @@ whether earlier epochs were ever made. An epoch is an ordinary store, with lengt
 
 import hashlib
 import json
-import multiprocessing
-import os
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from dragoman.data.corpus import CorpusReport
-from dragoman.data.prefetch import prefetch
 from dragoman.data.store import FORMAT, Store, StoreWriter, find_or_fill
-from dragoman.errors import DragomanError
+from dragoman.data.workers import in_processes
 from dragoman.text.normalize import Normalization
 from dragoman.text.sampling import make_sampler
 from dragoman.text.tokenizer import Tokenizer
@@ -30,6 +23,7 @@ from dragoman.text.tokenizer import Tokenizer
 SAMPLING = 1  # version of how segmentations are drawn; part of the key
 CHUNK_PAIRS = 1_000  # takes a fraction of a second
 PREFIX = "sampled-"
+WORKER_ENDED = "workers: a process that segments text ended unexpectedly, possibly out of memory; use fewer"
 
 Rows = list[list[int]]
 
@@ -153,38 +147,18 @@ def _segmented(chunks: Iterable[Chunk], recipe: Recipe, workers: int) -> Generat
     if workers < 2:
         yield from map(Segmenter(recipe).segment, chunks)
         return
-    # Spawned, not forked: a fork of a process that runs torch threads may hang.
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, (recipe,))
-    # One thread per process, which only waits for it.
-    made = prefetch(chunks, lambda chunk: pool.submit(_work, chunk).result(), workers, 2 * workers)
-    try:
+    made = in_processes(chunks, lambda chunk: chunk, _work, workers, _start, (recipe,), WORKER_ENDED)
+    with closing(made):
         for _, chunk in made:
             yield chunk
-    except BrokenProcessPool:
-        raise DragomanError(
-            "workers: a process that segments text ended unexpectedly, possibly out of memory; use fewer"
-        ) from None
-    finally:
-        made.close()
-        pool.shutdown(cancel_futures=True)
 
 
 _segmenter: Segmenter | None = None  # set in worker processes
 
 
-def _start_worker(recipe: Recipe) -> None:
+def _start(recipe: Recipe) -> None:
     global _segmenter
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when work ends
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     _segmenter = Segmenter(recipe)
-
-
-def _end_with_parent() -> None:
-    """Exit when the parent does: a killed parent cannot stop its workers, and they would wait for it forever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _work(chunk: Chunk) -> Chunk:

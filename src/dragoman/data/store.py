@@ -11,9 +11,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.data.corpus import CorpusReport, Dropped, OnBadLine, Pair, content_hash, read_pairs
+from dragoman.data.encoding import AnyTokenizer, Flat, Row, dtype_of, encode_chunks, flatten, workers_for
 from dragoman.errors import DataError, DiskError
 from dragoman.scale import Scale
 from dragoman.text.labels import Labels
@@ -32,12 +32,8 @@ CHUNK_ROWS = 10_000
 CHUNK_CHARACTERS = 1 << 24  # long lines make shorter chunks, so that memory stays bounded
 SIDES = ("source", "target")
 TEXT = "text"  # the side of a store that holds no pairs
-VECTORS = "<f4"  # of features
-
 Lengths = npt.NDArray[np.int64]
 Ids = npt.NDArray[Any]  # uint16 or int32, as the vocabulary needs
-Row = Sequence[int] | npt.NDArray[Any]  # ids, or [S, F] vectors
-AnyTokenizer = Tokenizer | Labels | Scale
 Tokenizers = Sequence[AnyTokenizer]  # one for each side
 ReadPairs = Callable[[CorpusReport], Iterator[Pair]]
 AnyRow = TypeVar("AnyRow")
@@ -129,12 +125,13 @@ def build_store(
     on_bad_line: OnBadLine = "fail",
     progress: Callable[[int], None] | None = None,
     read: ReadPairs | None = None,
+    workers: int | None = None,
     kind: type[StoreKind] = Store,  # type: ignore[assignment]
 ) -> StoreKind:
     """Open the store of these files, or build it if missing or damaged; `progress` gets the number of pairs read.
 
     A pair with more than `max_length` pieces on a side, including the EOS that training adds, is dropped and counted.
-    `read` reads the pairs of files that are not text on both sides.
+    `read` reads the pairs of files that are not text on both sides. `workers`: processes that encode; None: as it pays.
     """
     key = _key(source_paths, target_paths, source_tokenizer, target_tokenizer, max_length, on_bad_line)
     tokenizers = (source_tokenizer, target_tokenizer)
@@ -142,10 +139,13 @@ def build_store(
     def fill(writer: StoreWriter) -> CorpusReport:
         report = CorpusReport()
         pairs = read(report) if read else read_pairs(source_paths, target_paths, on_bad_line=on_bad_line, report=report)
-        for count, chunk in chunks(pairs, lambda pair: len(pair.source) + len(pair.target)):
-            _add_encoded(writer, chunk, tokenizers, max_length, report)
-            if progress:
-                progress(count)
+        parts = chunks(pairs, lambda pair: len(pair.source) + len(pair.target))
+        helpers = workers_for({*source_paths, *target_paths}, tokenizers) if workers is None else workers
+        with closing(encode_chunks(parts, tokenizers, helpers)) as encoded:
+            for (count, chunk), (source, target) in encoded:
+                _add_encoded(writer, chunk, source, target, tokenizers, max_length, report)
+                if progress:
+                    progress(count)
         if not report.kept:
             raise DataError(
                 f"{report.files[0]}: every pair has more than text.max_length={max_length} pieces; raise it"
@@ -159,27 +159,19 @@ def build_store(
 def _add_encoded(
     writer: "StoreWriter",
     pairs: list[Pair],
+    source: Flat,
+    target: Flat,
     tokenizers: Tokenizers,
     max_length: int,
     report: CorpusReport,
 ) -> None:
-    encode_source, encode_target = _encoders(tokenizers)
     longest_source, longest_target = (max_length - (one.vocabulary != NO_IDS) for one in tokenizers)  # EOS takes one
-    sources = encode_source([pair.source for pair in pairs])
-    targets = encode_target([pair.target for pair in pairs])
-    kept = []
-    for pair, source, target in zip(pairs, sources, targets, strict=True):
-        if len(source) > longest_source or len(target) > longest_target:
-            report.kept -= 1
-            report.too_many_pieces.add(pair.part, pair.line)
-        else:
-            kept.append((pair, source, target))
-    lines = np.array([(pair.part, pair.line) for pair, _, _ in kept], np.int64).reshape(-1, 2)
-    writer.add([source for _, source, _ in kept], [target for _, _, target in kept], lines=lines)
-
-
-def _encoders(tokenizers: Tokenizers) -> list[Callable[[Sequence[Any]], Sequence[Any]]]:
-    return [tokenizer.encode_batch for tokenizer in tokenizers]
+    lines = np.array([(pair.part, pair.line) for pair in pairs], np.int64).reshape(-1, 2)
+    kept = (source.lengths <= longest_source) & (target.lengths <= longest_target)
+    for part, line in lines[~kept].tolist():
+        report.kept -= 1
+        report.too_many_pieces.add(part, line)
+    writer.add(source.where(kept), target.where(kept), lines=lines[kept])
 
 
 def find_or_fill(
@@ -204,18 +196,17 @@ class StoreWriter:
     def __init__(self, directory: Path, tokenizers: Tokenizers) -> None:
         self._directory = directory
         self._sides = SIDES if len(tokenizers) == len(SIDES) else (TEXT,)
-        self._dtypes = tuple(map(_dtype, tokenizers))
+        self._dtypes = tuple(map(dtype_of, tokenizers))
         self._lengths: tuple[list[Lengths], ...] = tuple([] for _ in tokenizers)
         self._lines: list[npt.NDArray[np.int64]] = []
 
-    def add(self, *sides: Sequence[Row], lines: npt.NDArray[np.int64]) -> None:
+    def add(self, *sides: Sequence[Row] | Flat, lines: npt.NDArray[np.int64]) -> None:
         """Append rows of ids for each side, with the (file, line) of each row."""
         for side, rows in enumerate(sides):
-            lengths = np.array([len(row) for row in rows], np.int64)
-            ids = _end_to_end(rows, self._dtypes[side], int(lengths.sum()))
+            flat = rows if isinstance(rows, Flat) else flatten(rows, self._dtypes[side])
             with (self._directory / f"{self._sides[side]}.ids").open("ab") as file:
-                file.write(ids.tobytes())
-            self._lengths[side].append(lengths)
+                file.write(flat.ids.tobytes())
+            self._lengths[side].append(flat.lengths)
         self._lines.append(lines)
 
     def finish(self, key: str, report: CorpusReport) -> None:
@@ -230,18 +221,6 @@ class StoreWriter:
             "files": {path.name: _digest(path) for path in sorted(self._directory.iterdir())},
         }
         (self._directory / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-
-
-def _dtype(tokenizer: AnyTokenizer) -> str:
-    if isinstance(tokenizer, Scale):
-        return VECTORS
-    return "<u2" if tokenizer.size <= 1 << 16 else "<i4"
-
-
-def _end_to_end(rows: Sequence[Row], dtype: str, length: int) -> npt.NDArray[Any]:
-    if dtype == VECTORS:
-        return np.concatenate(rows).astype(dtype) if rows else np.empty(0, dtype)
-    return np.fromiter(chain.from_iterable(rows), dtype, length)
 
 
 def _key(

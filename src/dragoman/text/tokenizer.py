@@ -61,6 +61,7 @@ class Tokenizer:
         self.normalization: Normalization = normalization
         self.size = int(self._processor.get_piece_size())
         self.requested_size = requested_size or self.size
+        self.threads = -1  # of `encode_batch`; -1: one for each core
 
     @classmethod
     def train(cls, lines: Iterable[str], config: TextConfig, *, vocab_size: int | None = None) -> Self:
@@ -97,7 +98,9 @@ class Tokenizer:
         """Encode each text, on all cores; a single one in this thread, because waking others takes longer."""
         if len(texts) == 1:
             return [self.encode(texts[0])]
-        rows: list[list[int]] = self._processor.encode(normalize_all(texts, self.normalization))
+        rows: list[list[int]] = self._processor.encode(
+            normalize_all(texts, self.normalization), num_threads=self.threads
+        )
         return rows
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span]]]:

@@ -1,0 +1,67 @@
+"""Work shared by processes, with results in order. The processes end with their parent, however it ends."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dragoman.data.prefetch import prefetch
+from dragoman.errors import DragomanError
+
+T = TypeVar("T")
+Made = TypeVar("Made")
+
+
+def in_processes(
+    items: Iterable[T],
+    send: Callable[[T], Any],
+    function: Callable[[Any], Made],
+    workers: int,
+    start: Callable[..., None],
+    arguments: tuple[Any, ...],
+    failure: str,
+) -> Generator[tuple[T, Made], None, None]:
+    """Yield each item with `function` of what `send` makes of it. Each process calls `start` with `arguments` first.
+
+    `failure` says that a process has ended unexpectedly.
+    """
+    # Spawned, not forked: a fork of a process that runs torch threads may hang.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, _start, (start, arguments))
+    # One thread per process, which only waits for it.
+    made = prefetch(items, lambda item: pool.submit(function, send(item)).result(), workers, 2 * workers)
+    try:
+        yield from made
+    except BrokenProcessPool:
+        raise DragomanError(failure) from None
+    finally:
+        made.close()
+        pool.shutdown(cancel_futures=True)
+
+
+def can_start_processes() -> bool:
+    """Whether this is a command. A spawned process imports the main module, and a script may do all its work there."""
+    main = sys.modules["__main__"]
+    module = getattr(main, "__spec__", None)
+    name = module.name if module else Path(getattr(main, "__file__", "")).name
+    return name.partition(".")[0] == "dragoman"
+
+
+def _start(start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when work ends
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    start(*arguments)
+
+
+def _end_with_parent() -> None:
+    """Exit when the parent does: a killed parent cannot stop its workers, and they would wait for it forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
