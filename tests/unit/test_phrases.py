@@ -295,7 +295,7 @@ def test_a_large_glossary_is_searched_quickly() -> None:
 
 @pytest.fixture(scope="module")
 def german() -> Translator:
-    return dragoman.load("en-de", "cpu")
+    return dragoman.load("en-de", "cpu", "float32")  # the same words on every processor
 
 
 def in_order(source: str, target: str, *links: tuple[int, int]) -> Alignment:
@@ -401,8 +401,8 @@ def test_a_symbol_makes_another_word_of_a_term_with_symbols(german: Translator) 
 def test_a_term_with_symbols_stands_alone(german: Translator) -> None:
     terms = {"language": "C++", "framework": ".NET"}
     for text, (source, target) in zip(["I write the language.", "We use the framework."], terms.items(), strict=True):
-        words = german.translate(text, glossary=[(source, target)]).text.removesuffix(".").split(" ")
-        assert target in words, words
+        translation = german.translate(text, glossary=[(source, target)]).text
+        assert re.search(rf"(?<!\S){re.escape(target)}(?!\w)", translation), translation
 
 
 def test_a_term_and_a_prefix_work_together(german: Translator) -> None:
