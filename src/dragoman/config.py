@@ -589,6 +589,8 @@ class DecodeConfig:
     length_penalty_form: Literal["gnmt", "power"] = "gnmt"  # ((5 + length) / 6) ** alpha, or length ** alpha
     max_extra: int = 50  # the output may have this many tokens more than the input
     split: Literal["long", "sentences"] = "long"  # split only lines that are too long, or every line into sentences
+    # text in capitals is translated as it is usually written, and its translation put in capitals; false: as it is
+    recase: bool = True
     target_language: str = ""  # which one, of an imported model that translates into several: its tag, such as deu
     sampling: bool = False  # sample tokens instead of beam search
     temperature: float = 1.0  # of sampling: below 1 sharper, above 1 flatter

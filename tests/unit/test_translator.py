@@ -657,10 +657,10 @@ def test_lines_reach_a_gpu_in_parts_the_longest_first(
     options, queued = translator.options(batch_size=1, split="long"), QueuedSearch(translator, ready_after)
     into_sentences, parts, steps = translator._cutter.into_sentences, list[Sequence[str | Line]](), list[int]()
 
-    def noted(lines: Sequence[str | Line], split: str) -> Any:
+    def noted(lines: Sequence[str | Line], *how: Any) -> Any:
         parts.append(lines)
         queued.log.append("prepare")
-        return into_sentences(lines, split)
+        return into_sentences(lines, *how)
 
     monkeypatch.setattr(translator._cutter, "into_sentences", noted)
     lines = [*LINES, Line(8, "a b c d"), "\ud800"]

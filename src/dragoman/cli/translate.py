@@ -100,6 +100,12 @@ def command(
         typer.Option(metavar="TEXT", help="Begin the translation of one text so; may end within a word."),
     ] = None,
     glossary: Annotated[
+    recase: Annotated[
+        bool | None,
+        typer.Option(
+            "--recase/--no-recase", help="Read text in capitals as it is usually written.  \\[default: recase]"
+        ),
+    ] = None,
         Path | None, typer.Option(metavar="FILE", help="Terms and their translations, TAB between them, one per line.")
     ] = None,
     protect: Annotated[
@@ -191,7 +197,8 @@ def command(
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "shortlist": shortlist, "batch_size": batch_size,
         "sampling": sample or None, "target_language": target_language, "min_length": min_length,
-        "no_repeat_ngram": no_repeat_ngram, "banned": banned or None, "token_scores": token_scores or None,
+        "recase": recase, "no_repeat_ngram": no_repeat_ngram, "banned": banned or None,
+        "token_scores": token_scores or None,
         "confidence": confidence or min_confidence is not None or None, "diversity_groups": diversity_groups,
         "diversity_penalty": diversity_penalty, "coverage_penalty": coverage_penalty, "rerank_weight": rerank_weight,
         "mbr": mbr,

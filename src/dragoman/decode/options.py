@@ -13,6 +13,7 @@ class DecodeOptions(TypedDict, total=False):
     length_penalty_form: Literal["gnmt", "power"]
     max_extra: int
     split: Literal["long", "sentences"]
+    recase: bool
     target_language: str
     sampling: bool
     temperature: float

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.translation import Translation
+from dragoman.text.casing import Recaser, knows_case
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
 from dragoman.text.tokenizer import Tokenizer
@@ -23,6 +24,11 @@ class Piece(NamedTuple):
     ids: list[int]
     glue: str  # joins its translation to that of the previous piece
     cut: bool  # part of a sentence that was too long
+    in_capitals: bool = False  # the model reads it as it is usually written
+
+    def write(self, translation: str) -> str:
+        """What the model wrote, in capitals if the text is."""
+        return translation.upper() if self.in_capitals else translation
 
 
 @dataclass(frozen=True)
@@ -33,11 +39,12 @@ class Window:
     results: dict[int, Translation]  # of lines that need no translation
     sentences_of: dict[int, list[str]]  # of the others
     pieces_of: dict[int, list[Piece]]
+    inputs_of: dict[int, list[str]] = field(default_factory=dict)  # the sentences as the model reads them
     altered: dict[int, str] = field(default_factory=dict)  # lines that could not be kept as asked, and why
 
     @property
-    def sentences(self) -> list[str]:
-        return list(itertools.chain.from_iterable(self.sentences_of.values()))
+    def inputs(self) -> list[str]:
+        return list(itertools.chain.from_iterable(self.inputs_of.values()))
 
     @functools.cached_property
     def pieces(self) -> list[Piece]:
@@ -49,9 +56,11 @@ class Cutter:
 
     def __init__(self, tokenizer: Tokenizer, longest: int) -> None:
         self.tokenizer, self.longest = tokenizer, longest
+        self._recaser = Recaser(tokenizer) if knows_case(tokenizer) else None
 
-    def into_sentences(self, lines: Sequence[str | Line], split: str) -> Window:
-        """Set aside blank and invalid lines; split the others into sentences."""
+    def into_sentences(self, lines: Sequence[str | Line], split: str, recase: bool = False) -> Window:
+        """Set aside blank and invalid lines; split the others into sentences. `recase` those that are in capitals."""
+        recaser = self._recaser if recase else None
         window = Window([], {}, {}, {})
         for number, given in enumerate(lines):
             line = given if isinstance(given, Line) else text_line(given)
@@ -63,28 +72,33 @@ class Cutter:
             elif is_blank(text):
                 window.results[number] = Translation(text, "", "empty")
             else:
-                window.sentences_of[number] = sentences(text) if split == "sentences" else [text]
+                own = sentences(text) if split == "sentences" else [text]
+                window.sentences_of[number] = own
+                window.inputs_of[number] = [recaser.recase(each) for each in own] if recaser else own
         return window
 
     def into_pieces(self, window: Window, ids: list[list[int]], tag: list[int]) -> Window:
-        """Cut lines into pieces, given the ids of all sentences; `tag` comes before each."""
+        """Cut lines into pieces, given the ids of all inputs; `tag` comes before each."""
         rest = iter(ids)
         for number, parts in window.sentences_of.items():
-            window.pieces_of[number] = self._pieces(number, parts, rest, tag)
+            window.pieces_of[number] = self._pieces(number, parts, window.inputs_of[number], rest, tag)
         return window
 
-    def _pieces(self, number: int, sentences: list[str], ids_of: Iterator[list[int]], tag: list[int]) -> list[Piece]:
-        """The model's inputs of a line, given its sentences and their ids; anything too long is cut into parts."""
+    def _pieces(
+        self, number: int, sentences: list[str], inputs: list[str], ids_of: Iterator[list[int]], tag: list[int]
+    ) -> list[Piece]:
+        """What the model is given of a line's sentences, and their ids; anything too long is cut into parts."""
         pieces: list[Piece] = []
         room, end = self.longest - len(tag), self.tokenizer.vocabulary.eos
-        for sentence in sentences:
-            ids = next(ids_of)
+        for sentence, read in zip(sentences, inputs, strict=True):
+            ids, in_capitals = next(ids_of), read != sentence
             if len(ids) < room:  # as `split` would, but this is the usual case
-                pieces.append(Piece(number, len(pieces), sentence, [*tag, *ids, end], " ", cut=False))
+                pieces.append(Piece(number, len(pieces), sentence, [*tag, *ids, end], " ", False, in_capitals))
                 continue
-            parts = self.split(sentence, tag, ids)
+            parts = self.split(read, tag, ids)
             for part, (text, ids, glue) in enumerate(parts):
-                pieces.append(Piece(number, len(pieces), text, ids, glue if part else " ", cut=len(parts) > 1))
+                place = glue if part else " "
+                pieces.append(Piece(number, len(pieces), text, ids, place, len(parts) > 1, in_capitals))
         return pieces
 
     def split(self, line: str, tag: list[int], ids: list[int] | None = None) -> list[tuple[str, list[int], str]]:
@@ -104,8 +118,8 @@ class Cutter:
 def join(pieces: list[Piece], texts: Iterator[str]) -> str:
     """A line from the translations of its pieces."""
     if len(pieces) == 1:
-        return next(texts)
-    return "".join([piece.glue + next(texts) for piece in pieces]).strip()
+        return pieces[0].write(next(texts))
+    return "".join([piece.glue + piece.write(next(texts)) for piece in pieces]).strip()
 
 
 _BOUNDARIES = (

@@ -240,6 +240,7 @@ class Translator:
         length_penalty_form: "gnmt", ((5 + length) / 6) ** alpha, or "power", length ** alpha.
         max_extra: how many tokens the output may have more than the input.
         split: "sentences" translates each sentence alone, "long" divides only what is too long for the model.
+        recase: translate sentences in capitals as they are usually written, and put the translation in capitals.
         target_language: which one, of an imported model that translates into several; its tag, such as "deu".
         sampling: draw tokens at random in place of beam search.
         temperature: of the sampling; below 1 sharper, above 1 flatter.
@@ -249,7 +250,7 @@ class Translator:
         min_length: least number of tokens of a sentence's translation.
         no_repeat_ngram: no sequence of this many tokens occurs twice in a sentence; 0 allows any.
         banned: words that do not appear, as they are written.
-        protect: what comes out as it is: any of "placeholders", "addresses", "tags", "numbers".
+        protect: what comes out as it is: any of "placeholders", "addresses", "tags", "code", "symbols", "numbers".
         shortlist: search only among the target pieces that the model's shortlist allows; in the CPU engine.
         alignment_heads: what `align` takes alignments from; a search does not depend on it.
         diversity_groups: divide the beam into groups that avoid each other's tokens, for n_best that differ more.
@@ -481,7 +482,7 @@ class Translator:
         outcomes: list[Outcome] = []
         jobs = zip(window.pieces, self._jobs(window.pieces, options, [0]), strict=True)
         before, after = spaces_around(window.texts[0])
-        parts = stream_joined((piece.glue, self._stream_job(job, options, outcomes)) for piece, job in jobs)
+        parts = stream_joined((piece.glue, self._stream_job(piece, job, options, outcomes)) for piece, job in jobs)
         if first := next(parts, ""):  # a model may have nothing to say
             yield before + first
             yield from parts
@@ -489,7 +490,9 @@ class Translator:
         (result,) = self._assemble_all(window, outcomes, False, options)
         return with_spaces_around(result)
 
-    def _stream_job(self, job: Job, options: DecodeConfig, outcomes: list[Outcome]) -> Iterator[tuple[str, bool]]:
+    def _stream_job(
+        self, piece: Piece, job: Job, options: DecodeConfig, outcomes: list[Outcome]
+    ) -> Iterator[tuple[str, bool]]:
         """The text of a piece so far, after every step of its search, and whether it is complete.
 
         Its hypothesis is added to `outcomes` in the end.
@@ -505,7 +508,7 @@ class Translator:
                 ids, best = next(steps)
             if best is not None:
                 outcomes.append([best])
-            yield self.tokenizers.target.decode(ids), best is not None
+            yield piece.write(self.tokenizers.target.decode(ids)), best is not None
             if best is not None:
                 return
 
@@ -728,8 +731,8 @@ class Translator:
 
     def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> Window:
         """Set aside blank and invalid lines; split the others into pieces."""
-        window = self._cutter.into_sentences(lines, options.split)
-        ids = self.tokenizers.source.encode_batch(window.sentences)
+        window = self._cutter.into_sentences(lines, options.split, options.recase)
+        ids = self.tokenizers.source.encode_batch(window.inputs)
         return self._cutter.into_pieces(window, ids, self.language_tag(options))
 
     def _prepare_parts(self, parts: Sequence[Sequence[str | Line]], options: DecodeConfig) -> Generator[Window]:
@@ -740,8 +743,8 @@ class Translator:
         with ThreadPoolExecutor(1) as thread:
             under_way: deque[tuple[Window, Future[list[list[int]]]]] = deque()
             for lines in parts:
-                window = self._cutter.into_sentences(lines, options.split)
-                under_way.append((window, thread.submit(self.tokenizers.source.encode_batch, window.sentences)))
+                window = self._cutter.into_sentences(lines, options.split, options.recase)
+                under_way.append((window, thread.submit(self.tokenizers.source.encode_batch, window.inputs)))
                 if len(under_way) > 1:
                     before, ids = under_way.popleft()
                     yield self._cutter.into_pieces(before, ids.result(), self.language_tag(options))
@@ -778,7 +781,7 @@ class Translator:
         for number, choices in found.items():
             pieces = window.pieces_of[number]
             best = [hypotheses[0] for hypotheses in choices]
-            own = list(itertools.islice(texts, len(pieces)))
+            own = [piece.write(next(texts)) for piece in pieces]
             text = join(pieces, iter(own))
             results[number] = translated(
                 window.texts[number],
