@@ -26,9 +26,10 @@ from sacrebleu.metrics.chrf import CHRF
 
 import dragoman
 from benchmarks.kept_spans import words_in_both
+from dragoman.config import PROTECTED
 
 SETS = ("tatoeba-en-de", "newstest2014-en-de")
-WAYS = {"alone": [], "protected": ["placeholders", "addresses", "tags", "numbers"]}
+WAYS = {"alone": [], "protected": [*PROTECTED]}
 LONGEST = 200  # characters of a line that cases are made from
 KEPT_QUALITY = 0.8  # of the chrF of the undisturbed line
 MONTHS = {

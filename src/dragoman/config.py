@@ -576,7 +576,7 @@ class TrainConfig:
         _require_range("train", "learning_rate", self.learning_rate, 0.0, 100.0)
 
 
-PROTECTED = ("placeholders", "addresses", "tags", "numbers")  # kinds of spans that a translation can keep
+PROTECTED = ("placeholders", "addresses", "tags", "code", "symbols", "numbers")  # spans that a translation can keep
 
 
 @dataclass(frozen=True)
@@ -600,7 +600,7 @@ class DecodeConfig:
     min_length: int = 0  # a translation has at least this many tokens, each sentence by itself
     no_repeat_ngram: int = 0  # no sequence of this many tokens occurs twice in a sentence; 0: any may
     banned: tuple[str, ...] = ()  # words that do not appear in a translation
-    protect: tuple[str, ...] = ("placeholders", "addresses", "tags")  # what stays as it is; numbers too, on request
+    protect: tuple[str, ...] = PROTECTED[:-1]  # what stays as it is; numbers too, on request
     shortlist: bool = False  # use the model's shortlist of target pieces, if it has one and the CPU engine searches
     alignment_heads: tuple[str, ...] = ()  # that align words, such as 2.4.output; none: of the layer where they agree
     diversity_groups: int = 1  # divide the beam into this many groups, each of which avoids the tokens of those before

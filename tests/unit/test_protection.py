@@ -157,6 +157,53 @@ def test_numbers_are_kept_on_request() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Set max_size and MAX_SIZE, then _x.", ["max_size", "MAX_SIZE", "_x"]),
+        ("Open my_file_v2.docx, report.pdf or data.tar.gz.", ["my_file_v2.docx", "report.pdf", "data.tar.gz"]),
+        ("PLEASE READ README.TXT.", ["README.TXT"]),
+        ("Call sort() or list.sort(), see row.cells[3].", ["sort()", "list.sort()", "row.cells[3]"]),
+        ("Run it with --all --max-size=3.", ["--all", "--max-size=3"]),
+        ("See /etc/hosts, ~/notes or ./a/b.", ["/etc/hosts", "~/notes", "./a/b"]),
+        ("In C:\\Users\\Tom, v2.33.4 is new.", ["C:\\Users\\Tom", "v2.33.4"]),
+        ("An iPhone, YouTube and McDonald's.", ["iPhone", "YouTube", "McDonald"]),
+        ("A320, Covid-19, MP3 and a U-21.", ["A320", "Covid-19", "MP3", "U-21"]),
+        ("Type `git push` here.", ["`git push`"]),
+    ],
+)  # fmt: skip
+def test_code_and_names_of_products_are_found(line: str, expected: list[str]) -> None:
+    assert kept_in(line, "code") == expected
+    assert kept_in(line) == [], "the control"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The bill (draft) of 3.5 is and/or e.g. there. He said.Then", "Dr. Smith (U.S.A.) at 5 p.m.",
+        "He [the man] said so.", "a pH value",
+        "mid-1990s, the 20th, 5kg, 3/4", "Die G20-Gipfel und COVID-19-Pandemie", "H-0839/00", "BürgerInnen, LehrerIn",
+        "I / you", "___", "word--word, -- and", "NATO, EU", "Size B.5 and T-Shirt", "it`s",
+    ],
+)  # fmt: skip
+def test_ordinary_words_are_no_code(line: str) -> None:
+    assert kept_in(line, "code") == []
+
+
+SYMBOLS = ["😀", "🎉🎉", "👍🏽", "❤️", "👨‍👩‍👧", "🇩🇪", "1️⃣"]
+SYMBOLS += ["™", "→", "≤", "×", "☕", ">", "<=", "->", "+"]
+
+
+@pytest.mark.parametrize("sign", SYMBOLS)
+def test_a_model_never_sees_symbols(sign: str) -> None:
+    found = Protector(["symbols"]).protect(f"Good {sign} morning")
+    assert found is not None
+    assert found.parts == ("Good ", Mark(0, "single"), " morning")
+    assert sign not in found.text
+    assert found.line(found.parts) == f"Good {sign} morning"
+    assert Protector(["symbols"]).protect("Ünï–“cödé” § 3 € ½ 中文 • a_b – and - not a+b=c, x>y") is None
+
+
 def test_marked_spans_are_kept_without_their_marks() -> None:
     found = protected("Visit <keep>Big Apple</keep> and<keep> a<b> {x} </keep>now")
     assert found.parts == ("Visit ", Kept(0, "Big Apple"), " and", " ", Kept(1, "a<b> {x}"), " ", "now")
@@ -205,7 +252,8 @@ HOSTILE = ["{", "{}", "<", "<!--", "<keep>", "%", "a@", "www.-"]
 MORE_HOSTILE = [
     "}", "{a", "a{", "${", "{{a}}", "{a,plural,", "<a ", '<a "', "<a '\"", "<!-- -", "<keep>a", "<a>", "</a>",
     "<a></b>", "<b><i></b>", "%a", "%%", "%(a", "%<a", "%1", "@", "a@b", "a@b.", "a.", "a_", "ab_{", "$", "$A", "www.",
-    "www.a", "http://", "http://(", "mailto:", "1", "1.", "-",
+    "www.a", "http://", "http://(", "mailto:", "1", "1.", "-", "_", "a_.", "a.a", "a(", "a[", "a.pdf", "--a", " --a=",
+    "/a", " /a/", "`a", "`", "aB", "A1-", "v1.", "A:\\a", "\U0001f600", "\u200d\U0001f600", "1\ufe0f",
 ]  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def command(
         str | None,
         typer.Option(
             metavar="KINDS",
-            help="Kept as they are: placeholders,addresses,tags,numbers, or none.  \\[default: all but numbers]",
+            help="Kept: placeholders,addresses,tags,code,symbols,numbers; or none.  \\[default: all but numbers]",
         ),
     ] = None,
     banned: Annotated[

@@ -13,6 +13,16 @@ from dragoman.documents.document import Kept, Mark, Parts
 from dragoman.documents.placeholders import PLACEHOLDERS, end_of_placeholder, matching_braces
 
 _IN_ADDRESS = r"""[^\s<>"'“”«»()。，、！？；：（）「」『』【】《》]"""
+_SUFFIXES = (
+    "bat|bmp|cfg|conf|csv|css|dll|docx?|epub|exe|gif|gz|html?|ini|jpe?g|js|json|log|md|mp3|mp4|odt|pdf|png|po|pptx?|py|rar|"
+    "rtf|sh|sql|srt|svg|tar|tiff?|toml|ts|tsv|txt|wav|webp|xlsx?|xml|ya?ml|zip"
+)
+# Emoji and what joins or colours them, arrows, signs of mathematics, and those of trademarks.
+_SYMBOL = (
+    "[\u2122\u00a9\u00ae\u00d7\u00f7\u2190-\u23ff\u25a0-\u27bf\u2900-\u297f\u2b00-\u2bff\ufe0f\U0001f000-\U0001faff"
+    "\U000e0020-\U000e007f]"
+)
+_SIGN = r"(?<!\S)(?:[<>=+|~^]|[<>!=]=|[-=]>)(?!\S)"  # between spaces: Settings > Privacy
 PATTERNS = {
     "placeholders": PLACEHOLDERS,
     "addresses": r"(?i:(?:https?|ftp|file)://|(?<![\w.-])www\.(?=[\w-]+\.[a-z]))"
@@ -20,11 +30,25 @@ PATTERNS = {
     r"|(?:(?<!\w)mailto:)?(?<![\w+-])(?<![\w+-]\.)(?:[Oo]')?[\w+-]{1,64}(?:\.[\w+-]{1,64})*@[\w-]{1,64}(?:\.[\w-]{1,64})+",
     "tags": r"""</?[A-Za-z][\w:.-]*(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*|\s[^<>]*)?/?>"""
     r"|<!--(?:[^<-]|-(?!->)|<(?!!--))*-->",
+    "code": r"(?<![\w.\\/-])(?:"
+    rf"(?=\w*_)(?=\w*[^\W_])\w+(?:[.:/\\-]+\w+)*(?:\(\)|\[\w*\])?"  # my_name.txt
+    rf"|\w+(?:\.\w+)*(?:\(\)|\[\w+\])"  # sort(), row.cells[3]
+    rf"|[\w-]+(?:\.[\w-]+)*\.(?i:{_SUFFIXES})(?![\w-])"  # report.pdf
+    r"|(?=\w{3})(?=\w*[a-zäöüßé][A-ZÄÖÜ])(?!\w*[a-zäöüß]In(?:nen)?(?!\w))[^\W\d_]\w*"  # iPhone, but not BürgerInnen
+    r"|[A-Z][A-Za-z]*-?\d+(?![\w/-]|[.,]\d)"  # A320, Covid-19
+    rf"|v\d+(?:\.\d+)+(?!\w)"  # v2.10
+    rf"|[A-Za-z]:\\[\w.\\-]*\w"  # C:\Programs
+    r")|(?<!\S)(?:--[a-z][\w-]*(?:=[\w.,:/-]*\w)?|(?:~|\.{1,2})?/\w[\w.-]*(?:/[\w.-]+)*(?<=[\w/]))"  # --all, /etc/hosts
+    r"|(?<!`)`[^`\s][^`]*`(?!`)",
+    "symbols": rf"(?:[0-9#*]\ufe0f?\u20e3|{_SYMBOL})(?:\u200d?{_SYMBOL})*|{_SIGN}",
     "numbers": r"(?:(?<![\w.,)\]])[-−+±])?(?<!\w)\d+(?:[.,:/’'-]\d+)*",
 }
 MARKED = r"<keep>(?P<inner>(?:[^<]|<(?!/?keep>))+)</keep>"
 # Every span contains one of these. They are rare, and quickly found.
-_HINTS = re.compile(r"[{<$%@]|://|(?i:www\.)")
+_HINTS = re.compile(
+    rf"[{{<$%@_`\\]|://|(?i:www\.)|\w[(\[][\w)]|--\w|(?<!\w)/\w|\.[A-Za-z]\w{{1,4}}(?!\w)|[a-zäöüßé][A-ZÄÖÜ]"
+    rf"|[A-Za-z]-?\d|\u20e3|{_SYMBOL}|{_SIGN}"
+)
 _TAG = re.compile(r"<(?:!--|(?P<closes>/?)(?P<name>[A-Za-z][\w:.-]*))")
 
 
@@ -55,6 +79,8 @@ class Protector:
                 building.add_marked(groups["inner"])
             elif groups.get("tags"):
                 building.add_tag(match.group())
+            elif groups.get("symbols"):
+                building.add_symbols(match.group())
             else:
                 building.add_kept(line[start:place])
             done = place
@@ -94,6 +120,11 @@ class _Building:
             text = "".join(self._run)
             self._run = []
             self._add(Kept(len(self._originals), text), text)
+
+    def add_symbols(self, text: str) -> None:
+        """No words: a model never sees them."""
+        self._end_run()
+        self._add(Mark(len(self._originals), "single"), text)
 
     def add_tag(self, tag: str) -> None:
         """An end tag that belongs to a start tag makes a pair of both. Tags in between have no end: pairs nest."""
