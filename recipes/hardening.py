@@ -10,6 +10,7 @@ Writes DIR/source and DIR/target, to be listed beside the real text in `data.sou
 DIR/rules.json, which says how many pairs each rule made. The same text and seed give the same pairs.
 """
 
+import functools
 import itertools
 import json
 import random
@@ -34,14 +35,23 @@ MONTHS = {
     "de": ("Januar", "Februar", "März", "April", "Mai", "Juni", "Juli", "August", "September", "Oktober", "November",
            "Dezember"),
 }  # fmt: skip
-QUOTES = {"en": (("“", "”"), ('"', '"'), ("‘", "’")), "de": (("„", "“"), ('"', '"'), ("»", "«"))}
+QUOTES = {  # the styles of each language, in the same order
+    "en": (("“", "”"), ('"', '"'), ("‘", "’"), ("“", "”")),
+    "de": (("„", "“"), ('"', '"'), ("‚", "‘"), ("»", "«")),
+}
 UNITS = (
-    "m", "cm", "km", "g", "kg", "t", "l", "Hz", "MHz", "GB", "TB", "W", "kW", "bar", "°C", "°F", "%", "dB", "Nm", "px",
+    "mm", "cm", "m", "km", "m²", "km²", "ha", "mg", "g", "kg", "t", "ml", "l", "m³", "Hz", "kHz", "MHz", "GHz",
+    "KB", "MB", "GB", "TB", "Mbit/s", "V", "A", "W", "kW", "MW", "kWh", "TWh", "bar", "hPa", "°C", "°F", "K", "%",
+    "‰", "dB", "N", "Nm", "J", "kJ", "kcal", "km/h", "m/s", "px", "µg",
 )  # fmt: skip
-VOWELS, CONSONANTS = ("a", "e", "i", "o", "u", "ou", "ie", "y", "ä", "é", "ø"), "bcdfghjklmnpqrstvwxzščłñ"
-EMOJI = [chr(code) for start, end in ((0x1F300, 0x1F650), (0x1F680, 0x1F700), (0x1F900, 0x1FA00), (0x2600, 0x2700))
-         for code in range(start, end)]  # fmt: skip
+VOWELS = ("a", "e", "i", "o", "u", "ou", "ie", "y", "ä", "é", "ø", "à", "ü", "è", "ó", "ã", "ı")
+CONSONANTS = "bcdfghjklmnpqrstvwxzbdfgklmnprstščłñćńş"
+EMOJI = [chr(code) for start, end in ((0x1F300, 0x1F3FB), (0x1F400, 0x1F650), (0x1F680, 0x1F700), (0x1F900, 0x1FA00),
+         (0x2600, 0x2700)) for code in range(start, end)]  # fmt: skip
+PEOPLE, SKINS = "👦👧👨👩👶👋👍👎👏💪🙏🤝🙌👌🤷🤦🏃💃", [chr(code) for code in range(0x1F3FB, 0x1F400)]
+JOINER, COLOURED = "\u200d", "\ufe0f"  # one emoji of several, and the variant in colour
 FIRST_DAY, DAYS = calendar_date(1500, 1, 1), 237_000  # to 2148
+RECORD = "rules.json"
 MOST_SENTENCES, MOST_CHARACTERS = 5, 600  # of a line that is put together
 _COMMON = re.compile(r"(?<![\w-])(?<!\d[.,:])(?:[A-Z][a-z]{2,}|\d{1,4})(?![\w-]|[.,:]\d)")
 
@@ -81,7 +91,8 @@ def term(chance: random.Random) -> str:
     one, two = word(chance), word(chance)
     return chance.choice(
         [one.upper()[:5], one.capitalize() + two.capitalize(), f"{one.capitalize()}-{chance.randint(1, 999)}",
-         f"{one.capitalize()} {chance.randint(2, 20)}", f"e{one.capitalize()}", f"{one}{two}"]
+         f"{one.capitalize()} {chance.randint(2, 20)}", f"{two[0]}{one.capitalize()}", f"{one}{two}",
+         f"{one.upper()}-{chance.randint(1, 99)}", f"{one.capitalize()}{chance.choice('™®©+')}"]
     )  # fmt: skip
 
 
@@ -102,7 +113,11 @@ def code(chance: random.Random) -> str:
     return chance.choice(
         [f"{one}({two})", f"{one}.{two}()", f"{one}_{two}", f"-{one[0]}", f"--{one}={number}", f"~/{one}/{two}.txt",
          f"C:\\{one.capitalize()}\\{two}", f"{one}.py", f"{two}_{number}.csv", f"{one.upper()}_{number}", f"<{one}>",
-         f"{number}.{chance.randint(0, 99)}.{chance.randint(0, 99)}", f"#{number:x}", f"{one}::{two}", f"{one}[{two}]"]
+         f"{chance.randint(0, 99)}.{chance.randint(0, 99)}.{number}", f"#{number:x}", f"{one}::{two}", f"{one}[{two}]",
+         f"--{one}-{two}", f"/{two}/{one}/{two}", f"{one}_{two}_{one}", f"{one.upper()}_{two.upper()}",
+         f"{two}-{one}.json", f"{one} <= {number}", f"{one} ≥ {number}", f"{one} → {two}",
+         f"{number} × {chance.randint(1, 99)}", f"${one}", f"{one}={two}", f"{one} && {two}",
+         f"{{{one}}}", f"{one}.{two}.{one}"]
     )  # fmt: skip
 
 
@@ -119,6 +134,8 @@ def copied(new: Callable[[random.Random], str]) -> Rule:
     """Something that is the same on both sides."""
 
     def rule(pair: Pair, context: Context) -> Pair | None:
+        if not _in_common(pair, digits=False):
+            return None
         text = new(context.chance)
         return in_place_of_common(pair, context.chance, Pair(text, text), digits=False)
 
@@ -127,26 +144,41 @@ def copied(new: Callable[[random.Random], str]) -> Rule:
 
 def in_place_of_common(pair: Pair, chance: random.Random, new: Pair, *, digits: bool) -> Pair | None:
     """Put something in place of a name, or of a number, that occurs once on both sides."""
-    words = [each for each in dict.fromkeys(_COMMON.findall(pair.source)) if each.isdigit() == digits]
-    words = [each for each in words if all(_is_once(each, side) for side in pair)]
+    words = _in_common(pair, digits=digits)
     if not words:
         return None
     old = chance.choice(words)
     return Pair(*(side.replace(old, text) for side, text in zip(pair, new, strict=True)))
 
 
+@functools.lru_cache(2)
+def _in_common(pair: Pair, *, digits: bool) -> list[str]:
+    """Names, or numbers, that occur once on both sides."""
+    words = dict.fromkeys(_COMMON.findall(pair.source))
+    return [each for each in words if each.isdigit() == digits and all(_is_once(each, side) for side in pair)]
+
+
 def _is_once(text: str, side: str) -> bool:
-    return side.count(text) == 1 and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", side) is not None
+    """As a whole word, and in no other."""
+    start = side.find(text)
+    end = start + len(text)
+    around = side[max(0, start - 1) : max(0, start)] + side[end : end + 1]
+    return start >= 0 and side.find(text, start + 1) < 0 and not any(one.isalnum() or one == "_" for one in around)
 
 
 def quoted(pair: Pair, context: Context) -> Pair | None:
     """A title, words of an interface or of another language, in the quotes of each language."""
     chance = context.chance
     text = chance.choice([name, term, phrase])(chance)
-    sides = [
-        f"{opening}{text}{closing}" for opening, closing in (chance.choice(QUOTES[each]) for each in context.languages)
-    ]
+    sides = (f"{opening}{text}{closing}" for opening, closing in _quotes(context))
     return in_place_of_common(pair, chance, Pair(*sides), digits=False)
+
+
+def _quotes(context: Context) -> list[tuple[str, str]]:
+    """Of one style in both languages. The last is another way to write German: translations do not have it."""
+    styles = len(QUOTES["en"]) - (context.languages.source == "en")
+    style = context.chance.randrange(styles)
+    return [QUOTES[language][style] for language in context.languages]
 
 
 # Numbers
@@ -164,7 +196,7 @@ def number(pair: Pair, context: Context) -> Pair | None:
 def measure(pair: Pair, context: Context) -> Pair:
     chance = context.chance
     text = chance.choice([f"{chance.randint(1, 9999)}", f"{chance.randint(0, 999)}.{chance.randint(0, 99)}"])
-    unit, space = chance.choice(UNITS), chance.choice([" ", " ", ""])
+    unit, space = chance.choice(UNITS), chance.choice([" ", " ", " ", ""])
     sides = _written(text, context.languages)
     return beside(pair, chance, Pair(*(f"{side}{space}{unit}" for side in sides)))
 
@@ -189,22 +221,43 @@ def date(pair: Pair, context: Context) -> Pair:
 
 
 def beside(pair: Pair, chance: random.Random, new: Pair) -> Pair:
-    """Put something before a line, or in brackets at its end: within it, other words would have to agree with it."""
+    """Put something before a line, or at its end: within it, other words would have to agree with it."""
     if chance.random() < 0.5:
-        return Pair(*(f"{text}: {side}" for text, side in zip(new, pair, strict=True)))
+        mark = chance.choice([":", ":", " -", " –", ","])
+        return Pair(*(f"{text}{mark} {side}" for text, side in zip(new, pair, strict=True)))
+    before, after = chance.choice([("(", ")"), ("(", ")"), (", ", ""), ("- ", "")])
+    space = "" if before.startswith(",") else " "
     ends = [side[-1:] if side[-1:] in ".!?" else "" for side in pair]
-    return Pair(*(f"{side.removesuffix(end)} ({text}){end}" for side, text, end in zip(pair, new, ends, strict=True)))
+    return Pair(
+        *(
+            f"{side.removesuffix(end)}{space}{before}{text}{after}{end}"
+            for side, text, end in zip(pair, new, ends, strict=True)
+        )
+    )
 
 
 # Another form
 
 
 def emoji(pair: Pair, context: Context) -> Pair:
-    text = "".join(context.chance.choices(EMOJI, k=context.chance.choice([1, 1, 1, 2, 3])))
-    text += context.chance.choice(["", "", "\ufe0f"])
+    text = "".join(_one_emoji(context.chance) for _ in range(context.chance.choice([1, 1, 1, 2, 3])))
     if context.chance.random() < 0.3:
         return Pair(*(f"{text} {side}" for side in pair))
     return Pair(*(f"{side} {text}" for side in pair))
+
+
+def _one_emoji(chance: random.Random) -> str:
+    """One to a reader: a character, or several that belong together."""
+    kind = chance.random()
+    if kind < 0.6:
+        return chance.choice(EMOJI)
+    if kind < 0.7:
+        return chance.choice(EMOJI) + COLOURED
+    if kind < 0.8:
+        return chance.choice(PEOPLE) + chance.choice(SKINS)
+    if kind < 0.9:  # a flag: two letters of a country
+        return "".join(chr(0x1F1E6 + chance.randrange(26)) for _ in range(2))
+    return JOINER.join(chance.choices(PEOPLE[:5], k=chance.randint(2, 3)))
 
 
 def upper(pair: Pair, _: Context) -> Pair:
@@ -215,8 +268,8 @@ def in_quotes(pair: Pair, context: Context) -> Pair | None:
     """The whole line in quotes, if it has none."""
     if any(mark in side for side in pair for quotes in QUOTES.values() for both in quotes for mark in both):
         return None
-    styles = [context.chance.choice(QUOTES[language]) for language in context.languages]
-    return Pair(*(f"{opening}{side}{closing}" for side, (opening, closing) in zip(pair, styles, strict=True)))
+    both = zip(pair, _quotes(context), strict=True)
+    return Pair(*(f"{opening}{side}{closing}" for side, (opening, closing) in both))
 
 
 def without_stop(pair: Pair, _: Context) -> Pair | None:
@@ -260,7 +313,7 @@ FORMS: dict[str, Rule] = {
 }
 SEVERAL = "several sentences"
 RULES = {**COPYING, **FORMS}
-COPYING_FIRST = 0.8  # of the pairs: few have a name or number in common
+TRIED = 2  # times the share of pairs, to copy something into: only about a quarter have a name or number in common
 
 
 def harden(pairs: Iterator[Pair], languages: Languages, share: float, seed: int) -> Iterator[tuple[str, Pair]]:
@@ -269,10 +322,9 @@ def harden(pairs: Iterator[Pair], languages: Languages, share: float, seed: int)
     for place, pair in enumerate(pairs):
         chance = random.Random(f"{seed} {place}")
         before.append(pair)
-        if chance.random() >= share:
-            continue
-        kinds = _shuffled([*COPYING], chance) if chance.random() < COPYING_FIRST else []
-        for kind in [*kinds, *_shuffled([*FORMS, SEVERAL], chance)]:
+        kinds = _shuffled([*COPYING], chance) if chance.random() < TRIED * share else []
+        kinds += _shuffled([*FORMS, SEVERAL], chance) if chance.random() < share / 2 else []
+        for kind in kinds:
             made = several([*before], chance) if kind == SEVERAL else RULES[kind](pair, Context(chance, languages))
             if made is not None:
                 yield kind, made
@@ -304,16 +356,25 @@ def command(
             raise ConfigError(f"--languages: {language} has no dates and quotes here; use {' or '.join(MONTHS)}")
     if len(source) != len(target):
         raise ConfigError(f"--source: {len(source)} files, and {len(target)} of --target; give one for each")
+    with lock_directory(out):
+        count = write_pairs(source, target, Languages(*languages), out, share, seed)
+    steps.say(f"{count:,} pairs in {out}")
+
+
+def write_pairs(
+    source: Sequence[str], target: Sequence[str], languages: Languages, out: Path, share: float, seed: int
+) -> int:
+    """Write the pairs and the record of them, which comes last; return how many there are."""
     counts: Counter[str] = Counter()
-    with lock_directory(out), steps.replacing(out / "source") as sources, steps.replacing(out / "target") as targets:
-        for kind, made in harden(_read(source, target), Languages(*languages), share, seed):
+    with steps.replacing(out / "source") as sources, steps.replacing(out / "target") as targets:
+        for kind, made in harden(_read(source, target), languages, share, seed):
             counts[kind] += 1
             sources.write(made.source + "\n")
             targets.write(made.target + "\n")
-        record = {"source": source, "target": target, "languages": languages, "share": share, "seed": seed}
-        with steps.replacing(out / "rules.json") as file:
-            file.write(json.dumps({**record, "pairs": counts}, indent=1) + "\n")
-    steps.say(f"{counts.total():,} pairs in {out}")
+    record = {"source": source, "target": target, "languages": languages, "share": share, "seed": seed}
+    with steps.replacing(out / RECORD) as file:
+        file.write(json.dumps({**record, "pairs": counts}, indent=1) + "\n")
+    return counts.total()
 
 
 def _read(sources: Sequence[str], targets: Sequence[str]) -> Iterator[Pair]:

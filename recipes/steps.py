@@ -275,7 +275,8 @@ def train_rows(
         trained = pool.map(lambda name: _train_row(recipe, data, out / name, [*rows[name], *settings]), rows)
         codes = dict(zip(rows, trained, strict=True))
     failed = {name: code for name, code in codes.items() if code}
-    found = {name: json.loads((out / name / RESULT).read_bytes())["tests"] for name in rows if name not in failed}
+    results = {name: out / name / RESULT for name in rows if name not in failed}  # of runs with test sets
+    found = {name: json.loads(file.read_bytes())["tests"] for name, file in results.items() if file.exists()}
     for name, tests in found.items():
         for test, scores in tests.items():
             say(f"{name:<20} {test}: {(describe or _describe_translations)(scores)}")
