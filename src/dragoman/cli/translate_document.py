@@ -102,7 +102,7 @@ class DocumentJob:
             require_writable(output)
         source, target = self.translator.languages
         document = parse_document(input, Options(source_language=source, target_language=target, **about), format)
-        tally = Tally("segments")
+        tally = Tally("segments", language=self.translator.languages[0])
         content = document.render(self._translations(document, tally))
         if output is None:
             with opened(None) as stream:

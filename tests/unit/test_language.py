@@ -1,0 +1,116 @@
+"""Which language a text is in, which bundled model reads it, and what is said of lines in another one."""
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import direction
+from dragoman.cli.direction import choose_model
+from dragoman.cli.translate import MOST_DETECTED, Tally
+from dragoman.decode.translation import Translation
+from dragoman.errors import ConfigError
+from dragoman.text.language import Detector, name_of, obvious_language
+from tests.forked import shared_server
+
+ENGLISH, GERMAN = "Where is the nearest train station?", "Wo ist der nächste Bahnhof, bitte?"
+
+
+def test_the_language_of_a_sentence_is_obvious_and_that_of_a_word_is_not() -> None:
+    assert obvious_language(ENGLISH) == "en"
+    assert obvious_language(GERMAN) == "de"
+    assert obvious_language(GERMAN.upper()) == "de"
+    assert obvious_language("Je voudrais une tasse de café.\nMerci beaucoup !") == "fr"
+    for text in ("", "Hand", "NATO", "1234567890 1234567890", "Tom, Berlin"):
+        assert obvious_language(text) is None, text
+
+
+def test_only_languages_in_question_are_told_apart() -> None:
+    found = Detector(["en", "de"]).detect("Das Haus ist rot.")
+    assert [each.language for each in found] == ["de", "en"]
+    assert sum(each.confidence for each in found) == pytest.approx(100, abs=0.2)
+    assert Detector(["xx"]).detect("Das Haus ist rot.") == []
+    assert name_of("de") == "German"
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.bundle.bundled_models", lambda: ["de-en", "en-de"])
+
+
+@pytest.mark.usefixtures("both")
+def test_the_model_is_chosen_by_what_is_asked_for() -> None:
+    assert choose_model(None, "de", [GERMAN], None) == Path("en-de")
+    assert choose_model(None, "en", ["x"], None) == Path("de-en")
+    assert choose_model(Path("runs/mine"), None, [GERMAN], None) == Path("runs/mine")
+    with pytest.raises(
+        ConfigError, match=r"^--to fr: no bundled model translates into it; use de, en, or give --model$"
+    ):
+        choose_model(None, "fr", ["x"], None)
+    with pytest.raises(ConfigError, match=r"^--to: chooses among the bundled models; leave it out, or --model$"):
+        choose_model(Path("runs/mine"), "de", ["x"], None)
+
+
+@pytest.mark.usefixtures("both")
+def test_the_model_is_chosen_by_the_language_of_the_text(tmp_path: Path) -> None:
+    assert choose_model(None, None, [GERMAN], None) == Path("de-en")
+    assert choose_model(None, None, [ENGLISH], None) == Path("en-de")
+    assert choose_model(None, None, ["Hand"], None) == Path("en-de"), "the default where nothing is obvious"
+    assert choose_model(None, None, ["Je voudrais une tasse de café."], None) == Path("en-de")
+    file = tmp_path / "text"
+    file.write_text(f"{GERMAN}\n" * 1_000)
+    assert choose_model(None, None, None, file) == Path("de-en")
+    assert choose_model(None, None, None, tmp_path / "missing") == Path("en-de"), "reported by what reads it"
+    assert choose_model(None, None, None, tmp_path) == Path("en-de")
+
+
+@pytest.mark.usefixtures("both")
+def test_standard_input_is_looked_at_and_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text(GERMAN)
+    with (tmp_path / "in").open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert choose_model(None, None, None, None) == Path("de-en")
+        assert stream.read() == GERMAN
+
+
+def test_one_bundled_model_needs_no_detection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.bundle.bundled_models", lambda: ["en-de"])
+    monkeypatch.setattr(direction, "_beginning", lambda *_: pytest.fail("looked at the text"))
+    assert choose_model(None, None, [GERMAN], None) == Path("en-de")
+
+
+def tally(texts: list[str]) -> Tally:
+    found = Tally(language="en")
+    for text in texts:
+        found.add(Translation(text, "x", "translated"))
+    return found
+
+
+def test_lines_in_another_language_are_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tally([ENGLISH, GERMAN, "NATO", GERMAN]).finish() == 0
+    message = "translate: 2 of 4 lines look like German, not English (first: line 2)"
+    assert capsys.readouterr().err == f"{message}\n"
+    monkeypatch.setattr("dragoman.bundle.bundled_models", lambda: ["de-en", "en-de"])
+    tally([ENGLISH, GERMAN, "NATO", GERMAN]).finish()
+    assert capsys.readouterr().err == f"{message}; try --model de-en\n"
+    tally([ENGLISH, "NATO"]).finish()
+    assert capsys.readouterr().err == "", "the control"
+
+
+def test_the_first_lines_tell_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    tally([GERMAN, *[""] * (MOST_DETECTED - 1), GERMAN]).finish()
+    message = f"translate: 1 of the first {MOST_DETECTED:,} lines look like German, not English (first: line 1)\n"
+    assert capsys.readouterr().err == message
+
+
+def test_translate_reports_another_language_and_knows_no_other_target() -> None:
+    done = shared_server().run(["translate", ENGLISH, GERMAN])
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 2
+    assert done.stderr == "translate: 1 of 2 lines look like German, not English (first: line 2)\n"
+    done = shared_server().run(["translate", "--to", "de", ENGLISH])
+    assert (done.stdout, done.stderr) == ("Wo ist der nächste Bahnhof?\n", "")
+    done = shared_server().run(["translate", "--to", "en", GERMAN])
+    assert done.returncode == 2
+    assert done.stderr == "dragoman: --to en: no bundled model translates into it; use de, or give --model\n"
