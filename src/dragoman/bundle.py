@@ -7,6 +7,8 @@
     DIR/scale.json            the mean and the standard deviation of feature vectors
     DIR/shortlist.safetensors which target pieces can translate a source piece, if `dragoman shortlist` made it
     DIR/confidence.json       how likely a translation needs no review, if `dragoman calibrate` made it
+    DIR/source.words.xz       the words that the model has read, and those of its translations in target.words.xz, if
+                              `dragoman words` made them
     DIR/card.md               what it is, for humans
     DIR/manifest.json         SHA-256 of all but config.toml and card.md, which users may edit; verified on load
 
@@ -39,6 +41,8 @@ from dragoman.scale import Scale
 from dragoman.shortlist import RELEARN, Shortlist, max_bytes, read_shortlist
 from dragoman.text.labels import Labels
 from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.words import LIST_AGAIN, KnownWords, WordList
+from dragoman.text.words import MAX_BYTES as MAX_WORDS
 from dragoman.weights import MAX_HEADER, RESTORE, Weights, read_weights
 
 if TYPE_CHECKING:
@@ -50,8 +54,9 @@ T = TypeVar("T")
 _BUILDING = threading.Lock()  # held while a module is built
 BUNDLED_MODELS = Path(__file__).parent / "models"
 WEIGHTS, CONFIG, CARD, MANIFEST = "weights.safetensors", "config.toml", "card.md", "manifest.json"
-SHORTLIST, CONFIDENCE = "shortlist.safetensors", "confidence.json"
-LEARNED = {SHORTLIST: RELEARN, CONFIDENCE: RECALIBRATE}  # from weights, after training: optional, and how to make them
+SHORTLIST, CONFIDENCE, WORDS = "shortlist.safetensors", "confidence.json", ("source.words.xz", "target.words.xz")
+# added after training: optional, and how to make them
+LEARNED = {SHORTLIST: RELEARN, CONFIDENCE: RECALIBRATE, **dict.fromkeys(WORDS, LIST_AGAIN)}
 CHECKPOINTS = "checkpoints"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
 LABELS, SCALE = "labels.txt", "scale.json"
@@ -115,8 +120,10 @@ class Bundle:
         model: "Model | Weights",
         shortlist: Shortlist | None = None,
         calibration: Calibration | None = None,
+        known_words: KnownWords | None = None,
     ) -> None:
         self.config, self.tokenizers, self.shortlist, self.calibration = config, tokenizers, shortlist, calibration
+        self.known_words = known_words
         self._weights: Weights | None = None
         self._model: Model | None = None
         if isinstance(model, Mapping):
@@ -196,10 +203,11 @@ def save_bundle(
     card: str,
     shortlist: Shortlist | None = None,
     calibration: Calibration | None = None,
+    known_words: KnownWords | None = None,
 ) -> None:
     """Write or update a model directory: tokenizers before the config that refers to them, the card last.
 
-    A shortlist or calibration that is already there was learned from other weights, and is replaced or removed.
+    What was added after training belongs to the weights that were there, and is replaced or removed.
     """
     from dragoman.tensors import weights_to_bytes
 
@@ -210,6 +218,7 @@ def save_bundle(
         WEIGHTS: weights_to_bytes(weights),
         **({} if shortlist is None else {SHORTLIST: shortlist.to_bytes()}),
         **({} if calibration is None else {CONFIDENCE: calibration.to_bytes()}),
+        **({} if known_words is None else _word_files(known_words)),
         CARD: card.encode(),
     }
     for name in LEARNED:
@@ -219,28 +228,38 @@ def save_bundle(
 
 def save_shortlist(directory: Path, shortlist: Shortlist) -> None:
     """Add a shortlist to a model directory."""
-    _add_file(directory, SHORTLIST, shortlist.to_bytes())
+    _add_files(directory, {SHORTLIST: shortlist.to_bytes()})
 
 
 def save_calibration(directory: Path, calibration: Calibration) -> None:
     """Add the calibration of confidence to a model directory."""
-    _add_file(directory, CONFIDENCE, calibration.to_bytes())
+    _add_files(directory, {CONFIDENCE: calibration.to_bytes()})
 
 
-def _add_file(directory: Path, name: str, content: bytes) -> None:
+def save_words(directory: Path, known_words: KnownWords) -> None:
+    """Add the words that a model has read to its directory."""
+    _add_files(directory, _word_files(known_words))
+
+
+def _word_files(known_words: KnownWords) -> dict[str, bytes]:
+    return {name: words.to_bytes() for name, words in zip(WORDS, known_words, strict=True)}
+
+
+def _add_files(directory: Path, files: Mapping[str, bytes]) -> None:
     """Without a manifest there, nothing is verified, and none is written."""
     manifest = _manifest(directory)
     if manifest is None:
-        write_file(directory / name, content)
+        for name, content in files.items():
+            write_file(directory / name, content)
     else:
-        _replace_files(directory, {name: content}, {**manifest, name: [_sha256(content)]})
+        _replace_files(directory, files, {**manifest, **{name: [_sha256(files[name])] for name in files}})
 
 
-def copy_model(source: Path, target: Path, without: str = SHORTLIST) -> None:
-    """Copy the files of a model that was loaded, without one that is to be made anew, checkpoints and logs."""
+def copy_model(source: Path, target: Path, without: Collection[str] = ()) -> None:
+    """Copy the files of a model that was loaded, without those that are to be made anew, checkpoints and logs."""
     make_directory(target)
     for name in MODEL_FILES:
-        if name != without and (source / name).exists():
+        if name not in without and (source / name).exists():
             write_file(target / name, _read(source, name, math.inf))
 
 
@@ -442,7 +461,8 @@ def load_bundle(directory: Path) -> Bundle:
     parameters = sum(map(math.prod, shapes.values()))
     with _verified(directory, WEIGHTS, parameters * MAX_BYTES_PER_PARAMETER + MAX_HEADER) as content:
         weights = read_weights(content, shapes, path)
-    return Bundle(config, tokenizers, weights, _load_shortlist(directory, tokenizers), _load_calibration(directory))
+    shortlist, calibration = _load_shortlist(directory, tokenizers), _load_calibration(directory)
+    return Bundle(config, tokenizers, weights, shortlist, calibration, _load_words(directory))
 
 
 def _load_shortlist(directory: Path, tokenizers: Tokenizers) -> Shortlist | None:
@@ -458,6 +478,17 @@ def _load_calibration(directory: Path) -> Calibration | None:
         return None
     with _verified(directory, CONFIDENCE, MAX_BYTES) as content:
         return read_calibration(content, directory / CONFIDENCE)
+
+
+def _load_words(directory: Path) -> KnownWords | None:
+    """Both lists, or nothing: they are read when they are first needed."""
+    lists = []
+    for name in WORDS:
+        if not os.path.lexists(directory / name):
+            return None
+        with _verified(directory, name, MAX_WORDS) as content:
+            lists.append(WordList(content, directory / name))
+    return KnownWords(*lists)
 
 
 def stores_int8(directory: Path) -> bool:

@@ -576,7 +576,8 @@ class TrainConfig:
         _require_range("train", "learning_rate", self.learning_rate, 0.0, 100.0)
 
 
-PROTECTED = ("placeholders", "addresses", "tags", "code", "symbols", "numbers")  # spans that a translation can keep
+# Spans that a translation can keep; the last two only on request
+PROTECTED = ("placeholders", "addresses", "tags", "code", "symbols", "quotes", "numbers")
 
 
 @dataclass(frozen=True)
@@ -591,6 +592,7 @@ class DecodeConfig:
     split: Literal["long", "sentences"] = "long"  # split only lines that are too long, or every line into sentences
     # text in capitals is translated as it is usually written, and its translation put in capitals; false: as it is
     recase: bool = True
+    restore_names: bool = True  # copy names that the model misspells, if `dragoman words` listed what it has read
     target_language: str = ""  # which one, of an imported model that translates into several: its tag, such as deu
     sampling: bool = False  # sample tokens instead of beam search
     temperature: float = 1.0  # of sampling: below 1 sharper, above 1 flatter
@@ -600,7 +602,7 @@ class DecodeConfig:
     min_length: int = 0  # a translation has at least this many tokens, each sentence by itself
     no_repeat_ngram: int = 0  # no sequence of this many tokens occurs twice in a sentence; 0: any may
     banned: tuple[str, ...] = ()  # words that do not appear in a translation
-    protect: tuple[str, ...] = PROTECTED[:-1]  # what stays as it is; numbers too, on request
+    protect: tuple[str, ...] = PROTECTED[:-2]  # what stays as it is; quotes and numbers too, on request
     shortlist: bool = False  # use the model's shortlist of target pieces, if it has one and the CPU engine searches
     alignment_heads: tuple[str, ...] = ()  # that align words, such as 2.4.output; none: of the layer where they agree
     diversity_groups: int = 1  # divide the beam into this many groups, each of which avoids the tokens of those before

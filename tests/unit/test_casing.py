@@ -7,6 +7,7 @@ from dragoman.config import TextConfig
 from dragoman.decode.translator import Translator
 from dragoman.text.casing import Recaser, is_in_capitals, knows_case
 from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.words import WordList
 
 TEXT = [
     "The house is red and Tom sees the house.",
@@ -42,6 +43,16 @@ def test_words_are_written_as_the_vocabulary_knows_them(recaser: Recaser) -> Non
     assert recaser.recase("THE RED HOUSE AND TOM!") == "The red house and Tom!"
     assert recaser.recase("MARIA SEES BERLIN. THE EU IS RED.") == "Maria sees Berlin. The EU is red."
     assert recaser.recase("“THE HOUSE: 3 DOGS”") == "“The house: 3 dogs”"
+
+
+def test_unknown_words_are_names(german: Translator) -> None:
+    """`proctor` takes fewer pieces of this vocabulary than `Proctor`."""
+    tokenizer, text = german.tokenizers.source, "WE MET PROCTOR IN THE CITY."
+    assert (
+        Recaser(tokenizer, WordList.of(["we", "met", "in", "the", "city"])).recase(text)
+        == "We met Proctor in the city."
+    )
+    assert Recaser(tokenizer).recase(text) == "We met proctor in the city.", "the control"
 
 
 def test_other_text_stays_as_it_is(recaser: Recaser) -> None:

@@ -190,6 +190,24 @@ def test_ordinary_words_are_no_code(line: str) -> None:
     assert kept_in(line, "code") == []
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('Press "Save as" or "New Tab" now.', ["Save as", "New Tab"]),
+        ("Klicken Sie auf „Alle Fenster schließen“, dann »Ja« oder «Non».", ["Alle Fenster schließen", "Ja", "Non"]),
+        ("Click ‘Don’t save’.", ["Don’t save"]),
+        ('A board of 5"x6" of wood', []),
+        ("“She will become a doctor”", []),
+        ('He said: "Go home. Now."', []),
+        ('He read "a very long title of some book" twice.', []),
+        ("5\" and 6\" pipes, it's the dogs' house", []),
+    ],
+)
+def test_short_quotes_are_kept_on_request(line: str, expected: list[str]) -> None:
+    assert kept_in(line, "quotes") == expected
+    assert kept_in(line) == [], "the control"
+
+
 SYMBOLS = ["😀", "🎉🎉", "👍🏽", "❤️", "👨‍👩‍👧", "🇩🇪", "1️⃣"]
 SYMBOLS += ["™", "→", "≤", "×", "☕", ">", "<=", "->", "+"]
 
@@ -254,6 +272,7 @@ MORE_HOSTILE = [
     "<a></b>", "<b><i></b>", "%a", "%%", "%(a", "%<a", "%1", "@", "a@b", "a@b.", "a.", "a_", "ab_{", "$", "$A", "www.",
     "www.a", "http://", "http://(", "mailto:", "1", "1.", "-", "_", "a_.", "a.a", "a(", "a[", "a.pdf", "--a", " --a=",
     "/a", " /a/", "`a", "`", "aB", "A1-", "v1.", "A:\\a", "\U0001f600", "\u200d\U0001f600", "1\ufe0f",
+    '"', '"a', '"a" ', '"a ',
 ]  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from dragoman.cli import (
     train,
     transcribe,
     translate,
+    words,
 )
 
 app = typer.Typer(
@@ -54,6 +55,7 @@ app.command("info")(info.command)
 app.command("compress")(compress.command)
 app.command("shortlist")(shortlist.command)
 app.command("calibrate")(calibrate.command)
+app.command("words")(words.command)
 app.add_typer(import_.app, name="import")
 app.command("export")(export.command)
 app.command("config")(config.command)

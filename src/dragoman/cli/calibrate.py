@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli import interrupts
+from dragoman.cli.additions import resolve_extensible
 from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, Model, SearchPrecision, Threads
-from dragoman.errors import ConfigError, DataError, ModelError
+from dragoman.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from dragoman.decode.options import DecodeOptions
@@ -37,19 +38,13 @@ def command(
 ) -> None:
     """Fit the confidence of a model's translations; `translate --confidence` and `--min-confidence` use it."""
     import dragoman
-    from dragoman import bundle, hub
+    from dragoman import bundle
     from dragoman.cli.progress import LineProgress
     from dragoman.data.corpus import content_hash, parallel_lines, valid_line
     from dragoman.decode.calibration import FEWEST_LINES, cross_validated, examples, fit
     from dragoman.decode.translator import windows
 
-    directory = bundle.resolve_model(model)
-    if out is None and directory.parent == bundle.BUNDLED_MODELS:
-        raise ConfigError(f"--model {model}: is part of the package; give --out")
-    if out is None and hub.is_on_hub(model):
-        raise ConfigError(f"--model {hub.hub_name(model)}: is a download; give --out")
-    if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
-        raise ConfigError(f"--out {out}: is not an empty directory; give another one")
+    directory = resolve_extensible(model, out)
     translator = dragoman.load(model, device, precision, threads, engine)
     weights = content_hash([directory / bundle.WEIGHTS])
     interrupts.check()
@@ -59,7 +54,7 @@ def command(
     options = translator.options(**wanted)
     with nullcontext() if out is None else bundle.removed_on_error(out):
         if out is not None:
-            bundle.copy_model(directory, out, bundle.CONFIDENCE)
+            bundle.copy_model(directory, out, [bundle.CONFIDENCE])
         pairs = [
             (valid_line(mine, source).text, valid_line(theirs, reference).text)
             for mine, theirs in parallel_lines(source, reference)

@@ -39,6 +39,15 @@ def command(
     text = bundle.load_card(source) or "# A dragoman model\n"
     text += f"\nWeights stored as {weights} by `dragoman compress`; scores above are of those it was given.\n"
     with bundle.removed_on_error(out):
-        bundle.save_bundle(out, loaded.config, loaded.tokenizers, stored, text, loaded.shortlist, loaded.calibration)
+        bundle.save_bundle(
+            out,
+            loaded.config,
+            loaded.tokenizers,
+            stored,
+            text,
+            loaded.shortlist,
+            loaded.calibration,
+            loaded.known_words,
+        )
     sizes = [(place / bundle.WEIGHTS).stat().st_size for place in (source, out)]
     print(f"{out}: weights in {weights}, {sizes[1]:,} bytes instead of {sizes[0]:,}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli import interrupts
+from dragoman.cli.additions import resolve_extensible
 from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, Json, Model, SearchPrecision, Threads
 from dragoman.errors import ConfigError, DataError, ModelError
 
@@ -36,7 +37,7 @@ def command(
 ) -> None:
     """Learn a shortlist from the attention of a model; `translate --shortlist` uses it."""
     import dragoman
-    from dragoman import bundle, hub
+    from dragoman import bundle
     from dragoman.cli.progress import LineProgress
     from dragoman.data.corpus import content_hash
     from dragoman.decode.associations import encode_pairs, learn_shortlist, require_transformer
@@ -44,20 +45,16 @@ def command(
 
     if pieces > MOST_PIECES:
         raise ConfigError(f"--pieces: {pieces} is more than {MOST_PIECES}; ask for fewer")
-    directory = bundle.resolve_model(model)
-    if out is None and directory.parent == bundle.BUNDLED_MODELS:
-        raise ConfigError(f"--model {model}: is part of the package; give --out")
-    if out is None and hub.is_on_hub(model):
-        raise ConfigError(f"--model {hub.hub_name(model)}: is a download; give --out")
-    if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
-        raise ConfigError(f"--out {out}: is not an empty directory; give another one")
+    directory = resolve_extensible(model, out)
     translator = dragoman.load(model, device, precision, threads, engine)
     weights = content_hash([directory / bundle.WEIGHTS])
     interrupts.check()
     require_transformer(translator)
     with nullcontext() if out is None else bundle.removed_on_error(out):
         if out is not None:
-            bundle.copy_model(directory, out)  # before the long work, to see whether there is room for it
+            bundle.copy_model(
+                directory, out, [bundle.SHORTLIST]
+            )  # before the long work, to see whether there is room for it
         pairs = encode_pairs(translator, *_texts(translator, source, target))
         if not pairs:
             raise DataError(f"{source}: no line to learn from; give sentences that are not blank or too long")

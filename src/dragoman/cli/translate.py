@@ -106,6 +106,13 @@ def command(
             "--recase/--no-recase", help="Read text in capitals as it is usually written.  \\[default: recase]"
         ),
     ] = None,
+    restore_names: Annotated[
+        bool | None,
+        typer.Option(
+            "--restore-names/--no-restore-names",
+            help="Copy names that the model misspells.  \\[default: restore, if the model has `dragoman words`]",
+        ),
+    ] = None,
     target_language: TargetLanguage = None,
     sample: Annotated[bool, typer.Option("--sample", help="Sample tokens instead of beam search.")] = False,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
@@ -125,7 +132,7 @@ def command(
         str | None,
         typer.Option(
             metavar="KINDS",
-            help="Kept: placeholders,addresses,tags,code,symbols,numbers; or none.  \\[default: all but numbers]",
+            help="Kept: placeholders,addresses,tags,code,symbols,quotes,numbers; or none.  \\[default: the first five]",
         ),
     ] = None,
     banned: Annotated[
@@ -211,7 +218,7 @@ def command(
         "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "max_extra": max_extra, "top_k": top_k,
         "top_p": top_p, "temperature": temperature, "seed": seed, "shortlist": shortlist, "batch_size": batch_size,
         "sampling": sample or None, "target_language": target_language, "min_length": min_length,
-        "recase": recase, "no_repeat_ngram": no_repeat_ngram, "banned": banned or None,
+        "recase": recase, "restore_names": restore_names, "no_repeat_ngram": no_repeat_ngram, "banned": banned or None,
         "token_scores": token_scores or None,
         "confidence": confidence or min_confidence is not None or None, "diversity_groups": diversity_groups,
         "diversity_penalty": diversity_penalty, "coverage_penalty": coverage_penalty, "rerank_weight": rerank_weight,

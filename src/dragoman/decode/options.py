@@ -14,6 +14,7 @@ class DecodeOptions(TypedDict, total=False):
     max_extra: int
     split: Literal["long", "sentences"]
     recase: bool
+    restore_names: bool
     target_language: str
     sampling: bool
     temperature: float

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dragoman.data.corpus import Line, text_line
+from dragoman.decode.names import Names, find_names
 from dragoman.decode.translation import Translation
 from dragoman.text.casing import Recaser, knows_case
 from dragoman.text.normalize import is_blank
 from dragoman.text.sentences import sentences
 from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.words import KnownWords
 
 
 class Piece(NamedTuple):
@@ -25,9 +27,11 @@ class Piece(NamedTuple):
     glue: str  # joins its translation to that of the previous piece
     cut: bool  # part of a sentence that was too long
     in_capitals: bool = False  # the model reads it as it is usually written
+    names: Names | None = None  # in its text, that the model has never read
 
     def write(self, translation: str) -> str:
-        """What the model wrote, in capitals if the text is."""
+        """What the model wrote, with names as they are in the text, and in capitals if the text is."""
+        translation = self.names.restore(translation) if self.names else translation
         return translation.upper() if self.in_capitals else translation
 
 
@@ -54,9 +58,9 @@ class Window:
 class Cutter:
     """From lines to pieces of at most `longest` ids, with </s>."""
 
-    def __init__(self, tokenizer: Tokenizer, longest: int) -> None:
-        self.tokenizer, self.longest = tokenizer, longest
-        self._recaser = Recaser(tokenizer) if knows_case(tokenizer) else None
+    def __init__(self, tokenizer: Tokenizer, longest: int, known: KnownWords | None = None) -> None:
+        self.tokenizer, self.longest, self._known = tokenizer, longest, known
+        self._recaser = Recaser(tokenizer, known.source if known else None) if knows_case(tokenizer) else None
 
     def into_sentences(self, lines: Sequence[str | Line], split: str, recase: bool = False) -> Window:
         """Set aside blank and invalid lines; split the others into sentences. `recase` those that are in capitals."""
@@ -77,29 +81,28 @@ class Cutter:
                 window.inputs_of[number] = [recaser.recase(each) for each in own] if recaser else own
         return window
 
-    def into_pieces(self, window: Window, ids: list[list[int]], tag: list[int]) -> Window:
+    def into_pieces(self, window: Window, ids: list[list[int]], tag: list[int], restore_names: bool = False) -> Window:
         """Cut lines into pieces, given the ids of all inputs; `tag` comes before each."""
-        rest = iter(ids)
+        rest, known = iter(ids), self._known if restore_names else None
         for number, parts in window.sentences_of.items():
-            window.pieces_of[number] = self._pieces(number, parts, window.inputs_of[number], rest, tag)
+            pieces = window.pieces_of[number] = []
+            for sentence, read in zip(parts, window.inputs_of[number], strict=True):
+                for text, own, glue, is_cut in self._cut(sentence, read, next(rest), tag):
+                    names = find_names(text if is_cut else read, known) if known else None
+                    pieces.append(Piece(number, len(pieces), text, own, glue, is_cut, read != sentence, names))
         return window
 
-    def _pieces(
-        self, number: int, sentences: list[str], inputs: list[str], ids_of: Iterator[list[int]], tag: list[int]
-    ) -> list[Piece]:
-        """What the model is given of a line's sentences, and their ids; anything too long is cut into parts."""
-        pieces: list[Piece] = []
-        room, end = self.longest - len(tag), self.tokenizer.vocabulary.eos
-        for sentence, read in zip(sentences, inputs, strict=True):
-            ids, in_capitals = next(ids_of), read != sentence
-            if len(ids) < room:  # as `split` would, but this is the usual case
-                pieces.append(Piece(number, len(pieces), sentence, [*tag, *ids, end], " ", False, in_capitals))
-                continue
-            parts = self.split(read, tag, ids)
-            for part, (text, ids, glue) in enumerate(parts):
-                place = glue if part else " "
-                pieces.append(Piece(number, len(pieces), text, ids, place, len(parts) > 1, in_capitals))
-        return pieces
+    def _cut(
+        self, sentence: str, read: str, ids: list[int], tag: list[int]
+    ) -> Iterator[tuple[str, list[int], str, bool]]:
+        """What a model is given of a sentence that it reads as `read`: texts, ids, what joins them, and whether it is
+        too long as a whole."""
+        if len(tag) + len(ids) < self.longest:  # as `split` would, but this is the usual case
+            yield sentence, [*tag, *ids, self.tokenizer.vocabulary.eos], " ", False
+            return
+        parts = self.split(read, tag, ids)
+        for part, (text, own, glue) in enumerate(parts):
+            yield text, own, glue if part else " ", len(parts) > 1
 
     def split(self, line: str, tag: list[int], ids: list[int] | None = None) -> list[tuple[str, list[int], str]]:
         """Split a line into as many pieces as the model's longest input requires: texts, ids, and what joins them."""

@@ -22,6 +22,7 @@ _SYMBOL = (
     "[\u2122\u00a9\u00ae\u00d7\u00f7\u2190-\u23ff\u25a0-\u27bf\u2900-\u297f\u2b00-\u2bff\ufe0f\U0001f000-\U0001faff"
     "\U000e0020-\U000e007f]"
 )
+_QUOTED = r"[^\s\"“”„»«.!?;:]+"  # a word
 _SIGN = r"(?<!\S)(?:[<>=+|~^]|[<>!=]=|[-=]>)(?!\S)"  # between spaces: Settings > Privacy
 PATTERNS = {
     "placeholders": PLACEHOLDERS,
@@ -30,6 +31,7 @@ PATTERNS = {
     r"|(?:(?<!\w)mailto:)?(?<![\w+-])(?<![\w+-]\.)(?:[Oo]')?[\w+-]{1,64}(?:\.[\w+-]{1,64})*@[\w-]{1,64}(?:\.[\w-]{1,64})+",
     "tags": r"""</?[A-Za-z][\w:.-]*(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*|\s[^<>]*)?/?>"""
     r"|<!--(?:[^<-]|-(?!->)|<(?!!--))*-->",
+    "quotes": rf"(?<!\w[\"“„»«‚‘])(?<=[\"“„»«‚‘])(?=\w){_QUOTED}(?: {_QUOTED}){{0,4}}(?=[\"“”»«’‘](?!\w))",
     "code": r"(?<![\w.\\/-])(?:"
     rf"(?=\w*_)(?=\w*[^\W_])\w+(?:[.:/\\-]+\w+)*(?:\(\)|\[\w*\])?"  # my_name.txt
     rf"|\w+(?:\.\w+)*(?:\(\)|\[\w+\])"  # sort(), row.cells[3]
@@ -44,7 +46,7 @@ PATTERNS = {
     "numbers": r"(?:(?<![\w.,)\]])[-−+±])?(?<!\w)\d+(?:[.,:/’'-]\d+)*",
 }
 MARKED = r"<keep>(?P<inner>(?:[^<]|<(?!/?keep>))+)</keep>"
-# Every span contains one of these. They are rare, and quickly found.
+# Every span contains one of these, but for those of numbers and quotes. They are rare, and quickly found.
 _HINTS = re.compile(
     rf"[{{<$%@_`\\]|://|(?i:www\.)|\w[(\[][\w)]|--\w|(?<!\w)/\w|\.[A-Za-z]\w{{1,4}}(?!\w)|[a-zäöüßé][A-ZÄÖÜ]"
     rf"|[A-Za-z]-?\d|\u20e3|{_SYMBOL}|{_SIGN}"
@@ -56,13 +58,13 @@ class Protector:
     """Finds what to keep."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
-        self._has_numbers = "numbers" in kinds
+        self._has_hints = not {"numbers", "quotes"} & {*kinds}
         patterns = [f"(?P<marked>{MARKED})", *(f"(?P<{kind}>{PATTERNS[kind]})" for kind in PROTECTED if kind in kinds)]
         self._pattern = re.compile("|".join(patterns))
 
     def protect(self, line: str) -> Protected | None:
         """The line in parts; None if there is nothing to keep."""
-        if not self._has_numbers and _HINTS.search(line) is None:
+        if self._has_hints and _HINTS.search(line) is None:
             return None
         building, braces = _Building(), matching_braces(line)
         done = place = 0  # what is in the parts; what has been searched
@@ -81,11 +83,17 @@ class Protector:
                 building.add_tag(match.group())
             elif groups.get("symbols"):
                 building.add_symbols(match.group())
+            elif groups.get("quotes") and not _has_letters(line[:start] + line[place:]):
+                building.add_text(match.group())  # a sentence in quotes
             else:
                 building.add_kept(line[start:place])
             done = place
         building.add_text(line[done:])
         return building.result()
+
+
+def _has_letters(text: str) -> bool:
+    return any(map(str.isalpha, text))
 
 
 class _Building:

@@ -119,7 +119,7 @@ class Translator:
         decode = decode if threads is None else replace(decode, threads=threads)
         self.config: Config = replace(bundle.config, decode=decode)
         longest = min(self.config.text.max_length, self.config.model.longest or sys.maxsize)
-        self._cutter = Cutter(self.tokenizers.source, longest)
+        self._cutter = Cutter(self.tokenizers.source, longest, bundle.known_words)
         self._name = ""
         self._cuda: CudaSearch | None = None
         self._cpu: CpuEngine | None = None
@@ -241,6 +241,7 @@ class Translator:
         max_extra: how many tokens the output may have more than the input.
         split: "sentences" translates each sentence alone, "long" divides only what is too long for the model.
         recase: translate sentences in capitals as they are usually written, and put the translation in capitals.
+        restore_names: copy names from the source that the model misspells, if `dragoman words` listed what it has read.
         target_language: which one, of an imported model that translates into several; its tag, such as "deu".
         sampling: draw tokens at random in place of beam search.
         temperature: of the sampling; below 1 sharper, above 1 flatter.
@@ -250,7 +251,8 @@ class Translator:
         min_length: least number of tokens of a sentence's translation.
         no_repeat_ngram: no sequence of this many tokens occurs twice in a sentence; 0 allows any.
         banned: words that do not appear, as they are written.
-        protect: what comes out as it is: any of "placeholders", "addresses", "tags", "code", "symbols", "numbers".
+        protect: what comes out as it is: any of "placeholders", "addresses", "tags", "code", "symbols", "quotes",
+            "numbers".
         shortlist: search only among the target pieces that the model's shortlist allows; in the CPU engine.
         alignment_heads: what `align` takes alignments from; a search does not depend on it.
         diversity_groups: divide the beam into groups that avoid each other's tokens, for n_best that differ more.
@@ -733,7 +735,7 @@ class Translator:
         """Set aside blank and invalid lines; split the others into pieces."""
         window = self._cutter.into_sentences(lines, options.split, options.recase)
         ids = self.tokenizers.source.encode_batch(window.inputs)
-        return self._cutter.into_pieces(window, ids, self.language_tag(options))
+        return self._into_pieces(window, ids, options)
 
     def _prepare_parts(self, parts: Sequence[Sequence[str | Line]], options: DecodeConfig) -> Generator[Window]:
         """Prepare one part after the other; a thread tokenizes the next one meanwhile."""
@@ -747,9 +749,12 @@ class Translator:
                 under_way.append((window, thread.submit(self.tokenizers.source.encode_batch, window.inputs)))
                 if len(under_way) > 1:
                     before, ids = under_way.popleft()
-                    yield self._cutter.into_pieces(before, ids.result(), self.language_tag(options))
+                    yield self._into_pieces(before, ids.result(), options)
             for window, ids in under_way:
-                yield self._cutter.into_pieces(window, ids.result(), self.language_tag(options))
+                yield self._into_pieces(window, ids.result(), options)
+
+    def _into_pieces(self, window: Window, ids: list[list[int]], options: DecodeConfig) -> Window:
+        return self._cutter.into_pieces(window, ids, self.language_tag(options), options.restore_names)
 
     def _assemble_all(
         self,
@@ -779,7 +784,7 @@ class Translator:
         rows = [hypotheses[0].ids for choices in found.values() for hypotheses in choices]
         texts = iter(self.tokenizers.target.decode_batch(rows))
         for number, choices in found.items():
-            pieces = window.pieces_of[number]
+            pieces = [_sparing(piece, options, terms_in, prefixes) for piece in window.pieces_of[number]]
             best = [hypotheses[0] for hypotheses in choices]
             own = [piece.write(next(texts)) for piece in pieces]
             text = join(pieces, iter(own))
@@ -1156,6 +1161,15 @@ def _refuse_sampling(glossary: Glossary | None, options: DecodeConfig) -> None:
 @functools.lru_cache(256)
 def _with_batch_size(options: DecodeConfig, size: int) -> DecodeConfig:
     return replace(options, batch_size=size)
+
+
+def _sparing(piece: Piece, options: DecodeConfig, terms_in: TermsIn, prefixes: Sequence[str]) -> Piece:
+    """With no name in place of a word that was asked for, or of one that is there because another is banned."""
+    if piece.names is None:
+        return piece
+    wanted = [target for term in terms_in(piece.text) for target in term.targets]
+    begins = [_prefix_of(piece, prefixes)] if prefixes else []
+    return piece._replace(names=None if options.banned else piece.names.sparing([*wanted, *begins]))
 
 
 def _prefix_of(piece: Piece, prefixes: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ class SearchOptions(_Strict):
     no_repeat_ngram: int | None = Field(default=None, ge=0, le=100)
     split: Literal["sentences", "long"] | None = None
     recase: bool | None = None
+    restore_names: bool | None = None
     banned: list[str] | None = Field(default=None, max_length=100, description="words that do not appear")
     protect: list[Literal[PROTECTED]] | None = Field(  # type: ignore[valid-type]
         default=None, max_length=len(PROTECTED), description="what comes out as it is"

@@ -9,6 +9,7 @@ import re
 
 from dragoman.text.normalize import is_lowercase
 from dragoman.text.tokenizer import Tokenizer
+from dragoman.text.words import WordList
 
 LEAST_WORDS = 2  # one word in capitals may be an abbreviation
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -29,8 +30,8 @@ def is_in_capitals(text: str) -> bool:
 class Recaser:
     """Writes text in capitals as the vocabulary knows it."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, known: WordList | None = None) -> None:
+        self._tokenizer, self._known = tokenizer, known
         self._usual_form = functools.lru_cache(1 << 16)(self._find_usual_form)
 
     def recase(self, text: str) -> str:
@@ -41,6 +42,8 @@ class Recaser:
         return _START.sub(lambda match: match.group()[:-1] + match.group()[-1].upper(), text)
 
     def _find_usual_form(self, word: str) -> str:
+        if self._known is not None and word not in self._known:
+            return word.capitalize()  # a name
         forms = dict.fromkeys((word.lower(), word.capitalize(), word))
 
         def cost(form: str) -> tuple[int, int]:
