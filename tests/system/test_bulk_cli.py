@@ -390,4 +390,4 @@ def test_errors_on_ray_are_one_line(command: Make, large: Path) -> None:
     process = cluster.start("--target-language", "xyz", "--engine", "ray")
     _, told = process.communicate(timeout=LIMIT)
     expected = "dragoman: target_language: 'xyz' was given, but the model has only one; leave it out"
-    assert (process.returncode, told.splitlines()[-1]) == (2, expected)
+    assert (process.returncode, told.splitlines()[-1]) == (2, expected), told

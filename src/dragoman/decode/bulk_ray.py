@@ -10,7 +10,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from dragoman import errors
 from dragoman.decode.bulk import Entry, Job, ShardTranslator, largest_first
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.progress import Advance
+
+LONGEST_JOIN = 10.0  # seconds
 
 
 @contextmanager
@@ -128,8 +131,9 @@ class _Cluster:
             compute=data.ActorPoolStrategy(size=min(self._workers, len(names))),
             **self._resources,
         )
+        before, rows = {*threading.enumerate()}, iter(entries.iter_rows())
         try:
-            for row in entries.iter_rows():
+            for row in rows:
                 answer = json.loads(row["answer"])
                 _raise_if_error(answer)
                 entry = Entry(**answer["entry"])
@@ -138,6 +142,17 @@ class _Cluster:
         except self._ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
             raise DragomanError(f"--engine ray: the cluster failed ({reason})") from None
+        finally:
+            rows.close()
+            _join({*threading.enumerate()} - before)
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for what Ray started to read rows: if one is left when the cluster stops, Ray ends this process."""
+    end = time.monotonic() + LONGEST_JOIN
+    for thread in threads:
+        if thread.name != "Prefetcher":  # it only waits, and does so to the end
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 def _raise_if_error(answer: Mapping[str, Any]) -> None:
