@@ -32,12 +32,11 @@ def test_only_one_model_is_bundled_and_its_size_is_limited() -> None:
     assert sum(path.stat().st_size for path in BUNDLED_MODELS.rglob("*") if path.is_file()) <= MOST_BYTES
 
 
-def test_manifest_has_hashes_of_weights_tokenizer_and_confidence() -> None:
+def test_manifest_has_hashes_of_weights_tokenizer_and_what_was_added() -> None:
     model = BUNDLED_MODELS / "en-de"
     manifest = json.loads((model / "manifest.json").read_bytes())
-    assert manifest == {
-        name: [digest(model / name)] for name in ("tokenizer.model", "weights.safetensors", "confidence.json")
-    }
+    named = ("tokenizer.model", "weights.safetensors", "confidence.json", "source.words.xz", "target.words.xz")
+    assert manifest == {name: [digest(model / name)] for name in named}
 
 
 def test_bundled_model_loads_by_name_and_translates() -> None:

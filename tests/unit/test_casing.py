@@ -1,11 +1,13 @@
 """Text in capitals: what is, how it is read, and that its translation is in capitals again."""
 
+import unicodedata
+
 import pytest
 
 import dragoman
 from dragoman.config import TextConfig
 from dragoman.decode.translator import Translator
-from dragoman.text.casing import Recaser, is_in_capitals, knows_case
+from dragoman.text.casing import LONGEST_CACHED, Recaser, in_capitals, is_in_capitals, knows_case, lower_capitals
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.words import WordList
 
@@ -43,6 +45,39 @@ def test_words_are_written_as_the_vocabulary_knows_them(recaser: Recaser) -> Non
     assert recaser.recase("THE RED HOUSE AND TOM!") == "The red house and Tom!"
     assert recaser.recase("MARIA SEES BERLIN. THE EU IS RED.") == "Maria sees Berlin. The EU is red."
     assert recaser.recase("“THE HOUSE: 3 DOGS”") == "“The house: 3 dogs”"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("STOP! THE “HOUSE” IS RED. “THE EU?” (THE DOG)", "Stop! The “house” is red. “The EU?” (The dog)"),
+        ("THE HOUSE 3. THE EU, 4 DOGS", "The house 3. The EU, 4 dogs"),
+        ("3 DOGS SEE TOM", "3 dogs see Tom"),
+        ("THE ...THE", "The ...the"),
+    ],
+)
+def test_sentences_begin_with_a_capital(recaser: Recaser, text: str, expected: str) -> None:
+    assert recaser.recase(text) == expected
+
+
+def test_letters_with_accents_are_one_letter(german: Translator) -> None:
+    recaser = german._cutter._recaser
+    assert recaser is not None
+    composed = recaser.recase("BÜRO UND TÜR")
+    assert recaser.recase(unicodedata.normalize("NFD", "BÜRO UND TÜR")) == composed
+    assert "Ü" not in composed
+
+
+def test_words_with_an_apostrophe_are_known_by_their_parts(german: Translator) -> None:
+    recaser = german._cutter._recaser
+    assert recaser is not None
+    assert recaser.recase("PLEASE DON'T TOUCH THE DOG’S FOOD.") == "Please don't touch the dog’s food."
+
+
+def test_words_of_any_length_are_read(recaser: Recaser) -> None:
+    long = "AB" * LONGEST_CACHED
+    assert recaser.recase(f"THE {long} HOUSE").split()[2] == "house"
+    assert recaser.recase(f"THE {long} HOUSE").lower() == f"the {long.lower()} house"
 
 
 def test_unknown_words_are_names(german: Translator) -> None:
@@ -104,4 +139,43 @@ def test_long_text_in_capitals_is_translated_in_parts() -> None:
     )
     assert result.status == "split"
     assert result.text.isupper()
-    assert "KOMMISSION" in result.text or "AUSSCHUSS" in result.text
+    assert "BERICHT" in result.text
+
+
+def test_alternatives_that_differ_only_in_case_are_one(german: Translator) -> None:
+    plain, shouted = (german.translate(text, n_best=4) for text in ("You are right.", "YOU ARE RIGHT."))
+    texts = [each.text.upper() for each in plain.alternatives]
+    assert len({*texts}) < len(texts) == 4, "the control"
+    assert [each.text for each in shouted.alternatives] == [*dict.fromkeys(texts)]
+
+
+# What is asked for beside capitals
+
+
+def test_what_stays_as_it_is_given() -> None:
+    assert in_capitals("Der iShop am Markt") == "DER ISHOP AM MARKT"
+    assert in_capitals("Der iShop am Markt", ["Markt", "iShop", "iShops"]) == "DER iShop AM Markt"
+
+
+def test_terms_and_prefixes_keep_their_case(german: Translator) -> None:
+    text = "THE STORE IS CLOSED TODAY."
+    assert german.translate(text, glossary=[("store", "iShop")]).text == "DER iShop IST HEUTE GESCHLOSSEN."
+    assert german.translate(text, prefix="Der Laden").text.startswith("Der Laden IST ")
+
+
+def test_a_banned_word_is_not_written_in_capitals(german: Translator) -> None:
+    assert "HAUS" in german.translate("THE HOUSE IS RED.").text
+    assert "HAUS" not in german.translate("THE HOUSE IS RED.", banned=["HAUS"]).text
+
+
+def test_tags_surround_the_same_words_as_in_lower_case(german: Translator) -> None:
+    text = "Press the <b>red</b> button today."
+    plain, shouted = german.translate([text, text.upper().replace("B>", "b>")])
+    assert "<b>roten</b>" in plain.text
+    assert "<b>ROTEN</b>" in shouted.text
+
+
+def test_only_capitals_as_long_are_lowered() -> None:
+    assert lower_capitals("THE HOUSE") == "the house"
+    assert lower_capitals("The HOUSE") == "The HOUSE"
+    assert lower_capitals("İSTANBUL VE") == "İSTANBUL VE", "its lower case has one character more"

@@ -9,7 +9,7 @@ from dragoman.cli.direction import choose_model
 from dragoman.cli.translate import MOST_DETECTED, Tally
 from dragoman.decode.translation import Translation
 from dragoman.errors import ConfigError
-from dragoman.text.language import Detector, name_of, obvious_language
+from dragoman.text.language import Detected, Detector, name_of, obvious_language
 from tests.forked import shared_server
 
 ENGLISH, GERMAN = "Where is the nearest train station?", "Wo ist der nächste Bahnhof, bitte?"
@@ -28,7 +28,9 @@ def test_only_languages_in_question_are_told_apart() -> None:
     found = Detector(["en", "de"]).detect("Das Haus ist rot.")
     assert [each.language for each in found] == ["de", "en"]
     assert sum(each.confidence for each in found) == pytest.approx(100, abs=0.2)
-    assert Detector(["xx"]).detect("Das Haus ist rot.") == []
+    neither = Detector(["fi", "sv"]).detect("Das ist ein langer deutscher Satz.")
+    assert neither == [Detected("fi", 50.0), Detected("sv", 50.0)], "one is as unlikely as the other"
+    assert Detector().detect("Das ist ein langer \ud800 deutscher Satz.")[0].language == "de"
     assert name_of("de") == "German"
 
 
@@ -41,12 +43,13 @@ def both(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_model_is_chosen_by_what_is_asked_for() -> None:
     assert choose_model(None, "de", [GERMAN], None) == Path("en-de")
     assert choose_model(None, "en", ["x"], None) == Path("de-en")
+    assert choose_model(None, "EN", ["x"], None) == Path("de-en")
     assert choose_model(Path("runs/mine"), None, [GERMAN], None) == Path("runs/mine")
     with pytest.raises(
         ConfigError, match=r"^--to fr: no bundled model translates into it; use de, en, or give --model$"
     ):
         choose_model(None, "fr", ["x"], None)
-    with pytest.raises(ConfigError, match=r"^--to: chooses among the bundled models; leave it out, or --model$"):
+    with pytest.raises(ConfigError, match=r"^--to: chooses among the bundled models; leave out --to or --model$"):
         choose_model(Path("runs/mine"), "de", ["x"], None)
 
 
@@ -61,6 +64,9 @@ def test_the_model_is_chosen_by_the_language_of_the_text(tmp_path: Path) -> None
     assert choose_model(None, None, None, file) == Path("de-en")
     assert choose_model(None, None, None, tmp_path / "missing") == Path("en-de"), "reported by what reads it"
     assert choose_model(None, None, None, tmp_path) == Path("en-de")
+    for name in ("damaged.gz", "damaged.xz", "damaged.bz2"):
+        (tmp_path / name).write_bytes(b"\x1f\x8b\x08\x00" + b"\xff" * 50)
+        assert choose_model(None, None, None, tmp_path / name) == Path("en-de"), "reported by what reads it"
 
 
 @pytest.mark.usefixtures("both")

@@ -11,6 +11,7 @@ from dragoman.config import PROTECTED
 from dragoman.decode.protected import THREE_DIGITS, Protected, stand_in_terms
 from dragoman.decode.protection import Protector, protect_parts, without_own
 from dragoman.documents.document import Kept, Mark, Parts, text_of
+from dragoman.text.words import WordList
 
 DEFAULT = ("placeholders", "addresses", "tags")
 
@@ -222,6 +223,25 @@ def test_a_model_never_sees_symbols(sign: str) -> None:
     assert Protector(["symbols"]).protect("Ünï–“cödé” § 3 € ½ 中文 • a_b – and - not a+b=c, x>y") is None
 
 
+def test_what_separates_items_is_text_where_lines_are_split_there() -> None:
+    line = "Home | About > Us > 5 →"
+    whole, divided = (Protector(["symbols"], splits_items=splits).protect(line) for splits in (False, True))
+    assert whole is not None
+    assert divided is not None
+    assert whole.text == "Home  About  Us  5 "
+    assert divided.text == "Home | About > Us  5 "
+    assert divided.line(divided.parts) == line
+
+
+def test_words_with_a_number_are_kept_if_they_are_names() -> None:
+    line = "an A320, Mp3, the U-21, Covid-19, Type-2"
+    assert kept_in(line, "code") == ["A320", "Mp3", "U-21", "Covid-19", "Type-2"]
+    found = Protector(["code"], known=WordList.of(["type", "covids", "u"])).protect(line)
+    assert found is not None
+    assert [kept.text for kept in found.kept] == ["A320", "Mp3", "Covid-19"]
+    assert kept_in("1920×1080 or 3×4×5, a 2×", "code") == ["1920×1080", "3×4×5"]
+
+
 def test_marked_spans_are_kept_without_their_marks() -> None:
     found = protected("Visit <keep>Big Apple</keep> and<keep> a<b> {x} </keep>now")
     assert found.parts == ("Visit ", Kept(0, "Big Apple"), " and", " ", Kept(1, "a<b> {x}"), " ", "now")
@@ -272,7 +292,7 @@ MORE_HOSTILE = [
     "<a></b>", "<b><i></b>", "%a", "%%", "%(a", "%<a", "%1", "@", "a@b", "a@b.", "a.", "a_", "ab_{", "$", "$A", "www.",
     "www.a", "http://", "http://(", "mailto:", "1", "1.", "-", "_", "a_.", "a.a", "a(", "a[", "a.pdf", "--a", " --a=",
     "/a", " /a/", "`a", "`", "aB", "A1-", "v1.", "A:\\a", "\U0001f600", "\u200d\U0001f600", "1\ufe0f",
-    '"', '"a', '"a" ', '"a ',
+    '"', '"a', '"a" ', '"a ', ",‘a", " | A", " > ",
 ]  # fmt: skip
 
 

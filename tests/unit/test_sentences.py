@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dragoman.text.sentences import ABBREVIATIONS, sentences
+from dragoman.text.sentences import ABBREVIATIONS, items, sentences
 
 
 @pytest.mark.parametrize(
@@ -165,3 +165,35 @@ def test_counting_reveals_quadratic_work() -> None:
 def test_a_line_of_a_megabyte_is_split() -> None:
     assert len(sentences("." * 1_000_000)) == 1
     assert len(sentences("Ab cd. " * 150_000)) == 150_000
+
+
+# Items
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Home | About us", [("", "Home"), (" | ", "About us")]),
+        (
+            "Go to Settings > “Privacy” ›  Location.",
+            [("", "Go to Settings"), (" > ", "“Privacy”"), (" ›  ", "Location.")],
+        ),
+        ("a | | b", [("", "a"), (" | ", "| b")]),
+        ("Datei > Öffnen", [("", "Datei"), (" > ", "Öffnen")]),
+    ],
+)
+def test_items_stand_between_separators(line: str, expected: list[tuple[str, str]]) -> None:
+    assert items(line) == expected
+    assert "".join(separator + text for separator, text in items(line)) == line
+
+
+@pytest.mark.parametrize(
+    "line", ["x > 5", "if a > b, stop", "Home|About", "| Home", "Home |", "A -> B", "", "plain", "> A"]
+)
+def test_other_lines_have_one_item(line: str) -> None:
+    assert items(line) == [("", line)]
+
+
+def test_very_long_lines_are_divided_in_linear_time() -> None:
+    for unit in (" | A", " > ", " |", "| ", "> A"):
+        assert "".join(separator + text for separator, text in items(unit * 100_000)) == unit * 100_000

@@ -724,3 +724,17 @@ def test_what_a_program_has_frozen_stays_frozen() -> None:
         assert gc.get_freeze_count() > count // 2 > 0, "threads of other tests may free a few"
     finally:
         gc.unfreeze()
+
+
+def test_items_are_translated_alone_and_keep_what_separates_them() -> None:
+    german = dragoman.load("en-de", "cpu")
+    line = "The house | The red car > The dog"
+    result = german.translate(line, split="sentences", n_best=2)
+    assert [source for source, _ in result.pieces] == ["The house", "The red car", "The dog"]
+    alone = [german.translate(source).text.removesuffix(".") for source, _ in result.pieces]
+    assert result.text == "{} | {} > {}".format(*alone)
+    assert all(each.text.count(" | ") == each.text.count(" > ") == 1 for each in result.alternatives)
+    assert "".join(german.stream_text(line, split="sentences")) == result.text
+    assert len(german.translate(line, split="long").pieces) == 1, "the control"
+    sentence = german.translate("The house | The car is red.", split="sentences").text
+    assert sentence.endswith("."), "the full stop of a sentence stays"

@@ -2,7 +2,9 @@
 
 import json
 import lzma
+import re
 import shutil
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,21 @@ def test_files_that_are_no_lists_are_refused(content: bytes, monkeypatch: pytest
     with pytest.raises(ModelError, match=r"^x/y: not a list of words \(.+\); make it again with `dragoman words`$"):
         _ = "tree" in WordList(content, Path("x/y"))
     assert "tree" in WordList(LIST.to_bytes(), Path("x/y")), "the control"
+
+
+def test_lists_of_very_many_words_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "MAX_WORDS", 2)
+    assert "tree" in WordList(LIST.to_bytes(), Path("x/y"))
+    with pytest.raises(
+        ModelError, match=r"^x/y: not a list of words \(it has 3 words, and may have 2\); make it again"
+    ):
+        _ = "tree" in WordList(WordList.of("abc").to_bytes(), Path("x/y"))
+
+
+def test_an_accent_is_part_of_its_letter() -> None:
+    counter = WordCounter()
+    counter.add([unicodedata.normalize("NFD", "Äpfel"), "äpfel"])
+    assert "äpfel" in counter.at_least(2)
 
 
 # In a model directory
@@ -119,7 +136,9 @@ def test_the_command_can_write_a_copy(copied: Path, text: Path, tmp_path: Path) 
     assert bundle.load_bundle(copied).known_words is None
 
 
-def test_the_command_refuses_what_it_cannot_use(copied: Path, text: Path, tmp_path: Path) -> None:
+def test_the_command_refuses_what_it_cannot_use(
+    copied: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def error(*arguments: Any) -> str:
         return str(run("words", "--source", text, "--target", *arguments).exception)
 
@@ -132,4 +151,9 @@ def test_the_command_refuses_what_it_cannot_use(copied: Path, text: Path, tmp_pa
     assert error(tmp_path / "missing", "--model", copied).startswith(f"{tmp_path / 'missing'}: ")
     (tmp_path / "latin").write_bytes(b"fa\xe7ade\n")
     assert error(tmp_path / "latin", "--model", copied).startswith(f"{tmp_path / 'latin'}:1: ")
+    monkeypatch.setattr(words, "MAX_WORDS", 1)
+    assert re.fullmatch(
+        rf"{re.escape(str(text))}: \d words occur 1 times or more, and a list has 1 at most; give a higher --least",
+        error(text, "--model", copied, "--least", 1),
+    )
     assert bundle.load_bundle(copied).known_words is None

@@ -1,8 +1,10 @@
 """Which bundled model translates: the one that is asked for, or the one for the language of the text."""
 
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from lzma import LZMAError
 from pathlib import Path
 
 from dragoman.cli.options import DEFAULT_MODEL
@@ -15,10 +17,11 @@ def choose_model(model: Path | None, to: str | None, text: Sequence[str] | None,
     """`model` if it is given; otherwise a bundled one, by `to` and by the language of the text where it is obvious."""
     if model is not None:
         if to is not None:
-            raise ConfigError("--to: chooses among the bundled models; leave it out, or --model")
+            raise ConfigError("--to: chooses among the bundled models; leave out --to or --model")
         return model
     from dragoman.bundle import bundled_models
 
+    to = None if to is None else to.lower()
     directions = {name: name.split("-") for name in bundled_models() if name.count("-") == 1}
     fitting = [name for name, (_, target) in directions.items() if to in (None, target)]
     if not fitting:
@@ -48,7 +51,7 @@ def _beginning(text: Sequence[str] | None, input: Path | None) -> str:
 
 
 def _first_bytes(input: Path | None) -> Iterator[bytes]:
-    with suppress(OSError, EOFError, AttributeError):  # reported by what reads it
+    with suppress(OSError, EOFError, AttributeError, LZMAError, zlib.error):  # reported by what reads it
         if input is None:
             yield sys.stdin.buffer.peek(LOOKED_AT)[:LOOKED_AT]  # type: ignore[union-attr]
         elif input.is_file():

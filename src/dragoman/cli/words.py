@@ -56,14 +56,19 @@ def command(
 
 def _list_words(files: Sequence[Path], least: int, advance: Advance) -> "WordList":
     from dragoman.data.corpus import read_lines, valid_line
-    from dragoman.text.words import WordCounter
+    from dragoman.text.words import MAX_WORDS, WordCounter
 
     counter = WordCounter()
     texts = (valid_line(line, file).text for file in files for line in read_lines(file))
     while own := list(itertools.islice(texts, LINES_AT_A_TIME)):
         counter.add(own)
         advance(len(own))
-    found = counter.at_least(least)
-    if not len(found):
+    count = counter.num_at_least(least)
+    if not count:
         raise DataError(f"{files[0]}: no word occurs {least} times; give more text, or a lower --least")
-    return found
+    if count > MAX_WORDS:
+        raise DataError(
+            f"{files[0]}: {count:,} words occur {least} times or more, and a list has {MAX_WORDS:,} at most; "
+            "give a higher --least"
+        )
+    return counter.at_least(least)

@@ -14,8 +14,10 @@ from dragoman.decode.scoring import PairError, require_room, valid_pairs
 from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError
 from dragoman.int8 import Array
+from dragoman.text.casing import knows_case, lower_capitals
 from dragoman.text.normalize import is_blank
 from dragoman.text.offsets import PieceSpans, piece_spans
+from dragoman.text.tokenizer import Tokenizer
 
 BATCH_TOKENS = 2_048  # on the longer side, including padding: the weights of all heads are kept
 PAIRS_AT_ONCE = 256  # whose weights are in memory
@@ -63,7 +65,8 @@ def _shape(translator: Translator) -> tuple[int, int]:
 def _of_some(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> Iterator[PairAttention]:
     valid = valid_pairs(sources, targets)
     tokenizers, tag = translator.tokenizers, translator.language_tag(translator.config.decode)
-    pairs = list(zip(piece_spans(tokenizers.source, valid[0]), piece_spans(tokenizers.target, valid[1]), strict=True))
+    sides = zip((tokenizers.source, tokenizers.target), valid, strict=True)
+    pairs = list(zip(*(piece_spans(tokenizer, _readable(tokenizer, texts)) for tokenizer, texts in sides), strict=True))
     require_room(translator, (([*tag, *source.ids], target.ids) for source, target in pairs))
     rows = [row for row, texts in enumerate(zip(*valid, strict=True)) if not (is_blank(texts[0]) or is_blank(texts[1]))]
 
@@ -94,6 +97,11 @@ def _of_some(translator: Translator, sources: Sequence[str], targets: Sequence[s
         source = _moved(source, len(sources[row]) - len(valid[0][row]))
         target = _moved(target, len(targets[row]) - len(valid[1][row]))
         yield PairAttention(sources[row], targets[row], source, target, weight)
+
+
+def _readable(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
+    """Texts as long as these: a model knows words in capitals by their usual form only."""
+    return [lower_capitals(text) if knows_case(tokenizer) else text for text in texts]
 
 
 def _moved(pieces: PieceSpans, lead: int) -> PieceSpans:

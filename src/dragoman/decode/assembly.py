@@ -28,8 +28,12 @@ def details_of(
         combinations = best_combinations(choices, options.n_best)
     rows = [hypothesis.ids for combination in combinations[1:] for hypothesis in combination]
     decoded = iter(tokenizers.target.decode_batch(rows))
-    texts = [text, *(join(pieces, decoded) for _ in combinations[1:])]
-    alternatives = tuple([_alternative(tokenizers, *each) for each in zip(combinations, texts, strict=True)])
+    others = [join(pieces, [piece.finish(next(decoded)) for piece in pieces]) for _ in combinations[1:]]
+    texts = [text, *others]
+    found = list(zip(combinations, texts, strict=True))
+    if any(piece.may_change for piece in pieces) and not options.sampling:
+        found = _without_duplicates(found)
+    alternatives = tuple([_alternative(tokenizers, *each) for each in found])
     source_tokens = tuple(tokenizers.source.pieces([token for piece in pieces for token in piece.ids]))
     token_scores = tuple([score for hypothesis in combinations[0] for score in hypothesis.token_scores])
     confidence = None
@@ -45,6 +49,14 @@ def details_of(
         token_scores=token_scores if options.token_scores else (),
         confidence=confidence,
     )
+
+
+def _without_duplicates(found: list[tuple[Combination, str]]) -> list[tuple[Combination, str]]:
+    """The best of those that have the same text, such as du and Du in capitals."""
+    first: dict[str, Combination] = {}
+    for combination, text in found:
+        first.setdefault(text, combination)
+    return [(combination, text) for text, combination in first.items()]
 
 
 def _alternative(tokenizers: Tokenizers, combination: Combination, text: str) -> Alternative:

@@ -3,54 +3,114 @@
 A model spells a name that it has never read from small pieces, and may get one wrong: of Snowden it makes Sneden. A
 word of the translation is taken for such a name if it is not in the source, no text of its language was known to have
 it, and it resembles a name of the source that was not known either.
+
+At the start of a sentence, or where most words have a capital, an unknown word may be an ordinary one, rightly
+translated: Bioinformatik resembles Bioinformatics. Such words differ at their end, where misspelt names hardly ever do.
 """
 
 import difflib
-from collections.abc import Iterable
+import functools
+import operator
+import re
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dragoman.text.words import KnownWords, WordList, replace_words, words_in
+from dragoman.text.words import KnownWords, WordList, compose, replace_words, words_in
 
 SHORTEST, LONGEST = 4, 40  # letters of a name; a misspelling may have one fewer
 SIMILAR = 0.6  # share of the letters that a name and its misspelling have in common, in order
+SIMILAR_IN_COMPOUND = 0.8  # of the first part of one
+SIMILAR_IF_ALONE = 0.35  # of the only name that is missing and the only unknown word
+MOST_LONGER = 3  # letters that a misspelling may have more than the name
+LEAST_REST = 4  # letters of the second part of a compound
+_WORD = re.compile(r"[^\W\d_]+")
+_SENTENCE_END = re.compile(r"[.!?:…]")
 
 
 class Names(NamedTuple):
     """Names of a source text that its model has never read."""
 
     unknown: tuple[str, ...]
-    right: frozenset[str]  # words that may be in the translation as they are
+    doubtful: frozenset[str]  # those that may be ordinary words
+    allowed: frozenset[str]  # words that may be in the translation as they are
     known: WordList  # of the target language
 
-    def sparing(self, texts: Iterable[str]) -> "Names":
-        """The same, but the words of these texts are right too."""
-        return self._replace(right=self.right.union(*map(words_in, texts)))
+    def excluding(self, texts: Iterable[str]) -> "Names":
+        """The same, but the words of these texts are allowed too."""
+        return self._replace(allowed=self.allowed.union(*map(words_in, texts)))
 
     def restore(self, translation: str) -> str:
-        return replace_words(translation, self._right_form)
+        found = replace_words(translation, self._correct)
+        missing = [name for name in self.unknown if name.lower() not in found.lower()]
+        wrong = {word for word in words_in(found) if self._may_be_wrong(word)} if len(missing) == 1 else set()
+        if len(wrong) != 1:
+            return found
+        (name,), (word,) = missing, wrong  # they belong together
+        is_same = _likeness(name, word) >= SIMILAR_IF_ALONE and _have_same_end(name, word)
+        return replace_words(found, lambda each: name if each == word else each) if is_same else found
 
-    def _right_form(self, word: str) -> str:
+    def _correct(self, word: str) -> str:
+        if not self._may_be_wrong(word):
+            return word
+        candidates = [(_likeness(name, stem), name, stem) for stem in self._stems(word) for name in self.unknown]
+        likeness, name, stem = max(each for each in candidates if self._is_form(*each, word) or each[2] == word)
+        if not self._is_form(likeness, name, stem, word):
+            return word
+        rest = word[len(stem) :]
+        return name if rest == "s" and name.lower().endswith("s") else name + rest
+
+    def _is_form(self, likeness: float, name: str, stem: str, word: str) -> bool:
+        is_compound = len(stem) + LEAST_REST <= len(word)
+        is_surer = is_compound or name in self.doubtful
+        if is_surer and not _have_same_end(name, stem):
+            return False
+        return likeness >= (SIMILAR_IN_COMPOUND if is_compound else SIMILAR) and len(stem) <= len(name) + MOST_LONGER
+
+    def _stems(self, word: str) -> Iterator[str]:
+        """What of a word may be a name: all of it, without the `s` of a genitive, or the first part of a compound."""
+        yield word
+        if word.endswith("s"):
+            yield word[:-1]
+        for end in range(SHORTEST - 1, len(word) - LEAST_REST + 1):
+            if word[end:] in self.known:
+                yield word[:end]
+
+    def _may_be_wrong(self, word: str) -> bool:
         is_name = SHORTEST - 1 <= len(word) <= LONGEST and word[0].isupper()
-        if not is_name or word in self.right or word in self.known:
-            return word
-        lower = word.lower()
-        if any(name.lower() in lower for name in self.unknown):  # inflected, or part of a compound
-            return word
-        likeness, name = max((_likeness(name, word), name) for name in self.unknown)
-        if likeness < SIMILAR:
-            return word
-        is_genitive = lower.endswith("s") and not name.lower().endswith("s") and _likeness(name, word[:-1]) > likeness
-        return f"{name}s" if is_genitive else name
+        if not is_name or word in self.allowed or word in self.known:
+            return False
+        return not any(name.lower() in word.lower() for name in self.unknown)  # inflected, or part of a compound
 
 
 def find_names(text: str, known: KnownWords) -> Names | None:
     """The names of a source text that are not known; None if it has none."""
-    words = words_in(text)
-    unknown = dict.fromkeys(
-        word for word in words if SHORTEST <= len(word) <= LONGEST and word[0].isupper() and word not in known.source
-    )
-    return Names((*unknown,), frozenset(words), known.target) if unknown else None
+    text = compose(text)
+    words, names, doubtful = list[str](), dict[str, None](), set[str]()
+    within, end = list[str](), 0  # words that do not start a sentence; where the last one ended
+    for match in _WORD.finditer(text):
+        word = match.group()
+        is_first = not words or _SENTENCE_END.search(text, end, match.start()) is not None
+        words.append(word)
+        end = match.end()
+        if not is_first:
+            within.append(word)
+        if SHORTEST <= len(word) <= LONGEST and word[0].isupper() and word not in known.source:
+            names[word] = None
+            if is_first:
+                doubtful.add(word)
+    if not names:
+        return None
+    ordinary = [word for word in within if word not in names]
+    if 2 * sum(word[0].isupper() for word in ordinary) >= len(ordinary):  # a title
+        doubtful.update(names)
+    return Names((*names,), frozenset(doubtful), frozenset(words), known.target)
 
 
+def _have_same_end(name: str, word: str) -> bool:
+    """Or differ in one letter."""
+    return name[-1].lower() == word[-1].lower() or (len(name) == len(word) and sum(map(operator.ne, name, word)) == 1)
+
+
+@functools.lru_cache(1 << 12)
 def _likeness(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()

@@ -3,18 +3,27 @@
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.names import Names, find_names
 from dragoman.decode.translation import Translation
-from dragoman.text.casing import Recaser, knows_case
+from dragoman.text.casing import Recaser, in_capitals, knows_case
 from dragoman.text.normalize import is_blank
-from dragoman.text.sentences import sentences
+from dragoman.text.sentences import items, sentences
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.words import KnownWords
+
+
+class Sentence(NamedTuple):
+    """A part of one line that is translated by itself."""
+
+    text: str
+    model_input: str  # the same, unless it is in capitals
+    separator: str = " "  # from the one before
+    is_item: bool = False  # of a menu or a path
 
 
 class Piece(NamedTuple):
@@ -27,12 +36,21 @@ class Piece(NamedTuple):
     glue: str  # joins its translation to that of the previous piece
     cut: bool  # part of a sentence that was too long
     in_capitals: bool = False  # the model reads it as it is usually written
+    is_item: bool = False  # of a menu or a path: no sentence
     names: Names | None = None  # in its text, that the model has never read
+    as_given: tuple[str, ...] = ()  # what keeps its case in a translation in capitals
 
-    def write(self, translation: str) -> str:
-        """What the model wrote, with names as they are in the text, and in capitals if the text is."""
+    @property
+    def may_change(self) -> bool:
+        """Whether a translation may be another than what the model wrote."""
+        return self.in_capitals or self.is_item or self.names is not None
+
+    def finish(self, translation: str) -> str:
+        """What the model wrote, with names as they are in the text, in capitals if the text is, and with no full stop
+        after an item."""
+        translation = translation.removesuffix(".") if self.is_item else translation
         translation = self.names.restore(translation) if self.names else translation
-        return translation.upper() if self.in_capitals else translation
+        return in_capitals(translation, self.as_given) if self.in_capitals else translation
 
 
 @dataclass(frozen=True)
@@ -41,14 +59,13 @@ class Window:
 
     texts: list[str]
     results: dict[int, Translation]  # of lines that need no translation
-    sentences_of: dict[int, list[str]]  # of the others
+    sentences_of: dict[int, list[Sentence]]  # of the others
     pieces_of: dict[int, list[Piece]]
-    inputs_of: dict[int, list[str]] = field(default_factory=dict)  # the sentences as the model reads them
     altered: dict[int, str] = field(default_factory=dict)  # lines that could not be kept as asked, and why
 
     @property
     def inputs(self) -> list[str]:
-        return list(itertools.chain.from_iterable(self.inputs_of.values()))
+        return [sentence.model_input for own in self.sentences_of.values() for sentence in own]
 
     @functools.cached_property
     def pieces(self) -> list[Piece]:
@@ -64,7 +81,7 @@ class Cutter:
 
     def into_sentences(self, lines: Sequence[str | Line], split: str, recase: bool = False) -> Window:
         """Set aside blank and invalid lines; split the others into sentences. `recase` those that are in capitals."""
-        recaser = self._recaser if recase else None
+        read = self._recaser.recase if recase and self._recaser else str
         window = Window([], {}, {}, {})
         for number, given in enumerate(lines):
             line = given if isinstance(given, Line) else text_line(given)
@@ -76,9 +93,9 @@ class Cutter:
             elif is_blank(text):
                 window.results[number] = Translation(text, "", "empty")
             else:
-                own = sentences(text) if split == "sentences" else [text]
-                window.sentences_of[number] = own
-                window.inputs_of[number] = [recaser.recase(each) for each in own] if recaser else own
+                window.sentences_of[number] = (
+                    [*_sentences(text, read)] if split == "sentences" else [Sentence(text, read(text))]
+                )
         return window
 
     def into_pieces(self, window: Window, ids: list[list[int]], tag: list[int], restore_names: bool = False) -> Window:
@@ -86,23 +103,22 @@ class Cutter:
         rest, known = iter(ids), self._known if restore_names else None
         for number, parts in window.sentences_of.items():
             pieces = window.pieces_of[number] = []
-            for sentence, read in zip(parts, window.inputs_of[number], strict=True):
-                for text, own, glue, is_cut in self._cut(sentence, read, next(rest), tag):
-                    names = find_names(text if is_cut else read, known) if known else None
-                    pieces.append(Piece(number, len(pieces), text, own, glue, is_cut, read != sentence, names))
+            for sentence in parts:
+                in_capitals = sentence.model_input != sentence.text
+                for text, own, glue, is_cut in self._cut(sentence, next(rest), tag):
+                    names = find_names(text if is_cut else sentence.model_input, known) if known else None
+                    about = glue, is_cut, in_capitals, sentence.is_item, names
+                    pieces.append(Piece(number, len(pieces), text, own, *about))
         return window
 
-    def _cut(
-        self, sentence: str, read: str, ids: list[int], tag: list[int]
-    ) -> Iterator[tuple[str, list[int], str, bool]]:
-        """What a model is given of a sentence that it reads as `read`: texts, ids, what joins them, and whether it is
-        too long as a whole."""
+    def _cut(self, sentence: Sentence, ids: list[int], tag: list[int]) -> Iterator[tuple[str, list[int], str, bool]]:
+        """What a model is given of a sentence: texts, ids, what joins them, and whether it is too long as a whole."""
         if len(tag) + len(ids) < self.longest:  # as `split` would, but this is the usual case
-            yield sentence, [*tag, *ids, self.tokenizer.vocabulary.eos], " ", False
+            yield sentence.text, [*tag, *ids, self.tokenizer.vocabulary.eos], sentence.separator, False
             return
-        parts = self.split(read, tag, ids)
+        parts = self.split(sentence.model_input, tag, ids)
         for part, (text, own, glue) in enumerate(parts):
-            yield text, own, glue if part else " ", len(parts) > 1
+            yield text, own, glue if part else sentence.separator, len(parts) > 1
 
     def split(self, line: str, tag: list[int], ids: list[int] | None = None) -> list[tuple[str, list[int], str]]:
         """Split a line into as many pieces as the model's longest input requires: texts, ids, and what joins them."""
@@ -118,11 +134,21 @@ class Cutter:
         return [*self.split(first, tag), (text, ids, glue), *rest]
 
 
-def join(pieces: list[Piece], texts: Iterator[str]) -> str:
-    """A line from the translations of its pieces."""
+def _sentences(text: str, read: Callable[[str], str]) -> Iterator[Sentence]:
+    """The sentences of a line, and its items; `read` gives the form of each that a model reads."""
+    found = items(text)
+    for separator, item in found:
+        own = sentences(item)
+        is_item = len(found) > 1 and len(own) == 1 and not item.endswith(".")
+        for place, sentence in enumerate(own):
+            yield Sentence(sentence, read(sentence), " " if place or not separator else separator, is_item)
+
+
+def join(pieces: Sequence[Piece], texts: Sequence[str]) -> str:
+    """A line from the finished translations of its pieces."""
     if len(pieces) == 1:
-        return pieces[0].write(next(texts))
-    return "".join([piece.glue + piece.write(next(texts)) for piece in pieces]).strip()
+        return texts[0]
+    return "".join([piece.glue + text for piece, text in zip(pieces, texts, strict=True)]).strip()
 
 
 _BOUNDARIES = (

@@ -11,6 +11,8 @@ from dragoman.config import PROTECTED
 from dragoman.decode.protected import Protected
 from dragoman.documents.document import Kept, Mark, Parts
 from dragoman.documents.placeholders import PLACEHOLDERS, end_of_placeholder, matching_braces
+from dragoman.text.sentences import separators
+from dragoman.text.words import WordList
 
 _IN_ADDRESS = r"""[^\s<>"'“”«»()。，、！？；：（）「」『』【】《》]"""
 _SUFFIXES = (
@@ -22,7 +24,7 @@ _SYMBOL = (
     "[\u2122\u00a9\u00ae\u00d7\u00f7\u2190-\u23ff\u25a0-\u27bf\u2900-\u297f\u2b00-\u2bff\ufe0f\U0001f000-\U0001faff"
     "\U000e0020-\U000e007f]"
 )
-_QUOTED = r"[^\s\"“”„»«.!?;:]+"  # a word
+_QUOTED = r"[^\s\"“”„»«.!?;:]{1,40}"  # a word
 _SIGN = r"(?<!\S)(?:[<>=+|~^]|[<>!=]=|[-=]>)(?!\S)"  # between spaces: Settings > Privacy
 PATTERNS = {
     "placeholders": PLACEHOLDERS,
@@ -37,7 +39,8 @@ PATTERNS = {
     rf"|\w+(?:\.\w+)*(?:\(\)|\[\w+\])"  # sort(), row.cells[3]
     rf"|[\w-]+(?:\.[\w-]+)*\.(?i:{_SUFFIXES})(?![\w-])"  # report.pdf
     r"|(?=\w{3})(?=\w*[a-zäöüßé][A-ZÄÖÜ])(?!\w*[a-zäöüß]In(?:nen)?(?!\w))[^\W\d_]\w*"  # iPhone, but not BürgerInnen
-    r"|[A-Z][A-Za-z]*-?\d+(?![\w/-]|[.,]\d)"  # A320, Covid-19
+    r"|(?:(?P<stem>[A-Z][A-Za-z]*)-|[A-Z][A-Za-z]*)\d+(?![\w/-]|[.,]\d)"  # Covid-19, A320
+    r"|\d+(?:×\d+)+(?!\w)"  # 1920×1080
     rf"|v\d+(?:\.\d+)+(?!\w)"  # v2.10
     rf"|[A-Za-z]:\\[\w.\\-]*\w"  # C:\Programs
     r")|(?<!\S)(?:--[a-z][\w-]*(?:=[\w.,:/-]*\w)?|(?:~|\.{1,2})?/\w[\w.-]*(?:/[\w.-]+)*(?<=[\w/]))"  # --all, /etc/hosts
@@ -55,17 +58,26 @@ _TAG = re.compile(r"<(?:!--|(?P<closes>/?)(?P<name>[A-Za-z][\w:.-]*))")
 
 
 class Protector:
-    """Finds what to keep."""
+    """Finds what to keep.
 
-    def __init__(self, kinds: Sequence[str]) -> None:
+    If lines are split into items, what separates these is not part of any. A number that belongs to one of the `known`
+    words makes no name of it: Type-2.
+    """
+
+    def __init__(self, kinds: Sequence[str], splits_items: bool = False, known: WordList | None = None) -> None:
+        self._splits_items, self._known = splits_items, known
         self._has_hints = not {"numbers", "quotes"} & {*kinds}
         patterns = [f"(?P<marked>{MARKED})", *(f"(?P<{kind}>{PATTERNS[kind]})" for kind in PROTECTED if kind in kinds)]
         self._pattern = re.compile("|".join(patterns))
+
+    def _is_known(self, stem: str | None) -> bool:
+        return stem is not None and self._known is not None and stem in self._known
 
     def protect(self, line: str) -> Protected | None:
         """The line in parts; None if there is nothing to keep."""
         if self._has_hints and _HINTS.search(line) is None:
             return None
+        separating = {each.start("sign") for each in separators(line)} if self._splits_items else set[int]()
         building, braces = _Building(), matching_braces(line)
         done = place = 0  # what is in the parts; what has been searched
         while match := self._pattern.search(line, place):
@@ -76,6 +88,8 @@ class Protector:
                 if end is None:
                     continue
                 place = end
+            if start in separating or self._is_known(groups.get("stem")):
+                continue
             building.add_text(line[done:start])
             if groups["marked"]:
                 building.add_marked(groups["inner"])

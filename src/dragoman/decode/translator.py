@@ -318,7 +318,7 @@ class Translator:
                 outcomes = self._search(jobs, window.pieces, options)
                 return self._assemble_all(window, outcomes, attention, options, terms_in, prefixes)
 
-        lines = _protected(texts, Protector(options.protect)) if options.protect else {}
+        lines = _protected(texts, self._protector(options)) if options.protect else {}
         shown = [lines[number].text if number in lines else text for number, text in enumerate(texts)]
         results = translate(shown, terms_in, range(len(shown)), prefixes)
         for number, line in lines.items():  # one by one: each has its own prefix
@@ -473,11 +473,12 @@ class Translator:
         self, line: str | Line, options: DecodeConfig, glossary: Glossary | None = None
     ) -> Generator[str, None, Translation]:
         """The same for a line. It returns the translation, with its status."""
-        keeps = bool(options.protect) and Protector(options.protect).protect(_text_of(line)) is not None
+        keeps = bool(options.protect) and self._protector(options).protect(_text_of(line)) is not None
         window = self._prepare([line], options)
         has_terms = glossary is not None and any(glossary.terms_in(piece.text) for piece in window.pieces)
         chooses = options.sampling or options.diversity_groups > 1 or self._search_options(options) != options
-        if keeps or has_terms or chooses or window.results or not self.tokenizers.target.grows:
+        has_names = any(piece.names for piece in window.pieces)  # restored once the whole translation is known
+        if keeps or has_terms or has_names or chooses or window.results or not self.tokenizers.target.grows:
             (result,) = self.stream([[line]], options=options, glossary=glossary)
             yield result.text
             return result
@@ -510,7 +511,7 @@ class Translator:
                 ids, best = next(steps)
             if best is not None:
                 outcomes.append([best])
-            yield piece.write(self.tokenizers.target.decode(ids)), best is not None
+            yield piece.finish(self.tokenizers.target.decode(ids)), best is not None
             if best is not None:
                 return
 
@@ -541,7 +542,7 @@ class Translator:
         self, texts: Sequence[Parts], options: DecodeConfig, glossary: Glossary | None, advance: Advance, start: int
     ) -> list[tuple[Translation, Parts | None]]:
         terms_in = no_terms if glossary is None else glossary.terms_in
-        protector = Protector(options.protect) if options.protect else None
+        protector = self._protector(options) if options.protect else None
         lines = [protect_parts(parts, protector) for parts in texts]
         worded = [number for number, line in enumerate(lines) if line.has_words]
         results: list[tuple[Translation, Parts | None]] = [
@@ -663,7 +664,7 @@ class Translator:
         if not options.protect:
             results = self._translate_window(lines, options, attention, numbers, advance, terms_in)
             return [with_spaces_around(result) for result in results]
-        found = _protected(lines, Protector(options.protect))
+        found = _protected(lines, self._protector(options))
         texts = [found[number].text if number in found else line for number, line in enumerate(lines)]
         worded = {number: line for number, line in found.items() if line.has_words}
         for number in found.keys() - worded.keys():
@@ -679,6 +680,10 @@ class Translator:
             else:
                 results[number] = unchanged_line(source, line)
         return [with_spaces_around(result) for result in results]
+
+    def _protector(self, options: DecodeConfig) -> Protector:
+        known = self._bundle.known_words
+        return Protector(options.protect, options.split == "sentences", known.source if known else None)
 
     def _restore(
         self, lines: list[Protected], translations: list[Translation], again: TranslateAgain, terms_in: TermsIn
@@ -733,7 +738,7 @@ class Translator:
 
     def _prepare(self, lines: Sequence[str | Line], options: DecodeConfig) -> Window:
         """Set aside blank and invalid lines; split the others into pieces."""
-        window = self._cutter.into_sentences(lines, options.split, options.recase)
+        window = self._into_sentences(lines, options)
         ids = self.tokenizers.source.encode_batch(window.inputs)
         return self._into_pieces(window, ids, options)
 
@@ -745,13 +750,17 @@ class Translator:
         with ThreadPoolExecutor(1) as thread:
             under_way: deque[tuple[Window, Future[list[list[int]]]]] = deque()
             for lines in parts:
-                window = self._cutter.into_sentences(lines, options.split, options.recase)
+                window = self._into_sentences(lines, options)
                 under_way.append((window, thread.submit(self.tokenizers.source.encode_batch, window.inputs)))
                 if len(under_way) > 1:
                     before, ids = under_way.popleft()
                     yield self._into_pieces(before, ids.result(), options)
             for window, ids in under_way:
                 yield self._into_pieces(window, ids.result(), options)
+
+    def _into_sentences(self, lines: Sequence[str | Line], options: DecodeConfig) -> Window:
+        """A word is banned as it is written, so no translation is put in capitals then."""
+        return self._cutter.into_sentences(lines, options.split, options.recase and not options.banned)
 
     def _into_pieces(self, window: Window, ids: list[list[int]], options: DecodeConfig) -> Window:
         return self._cutter.into_pieces(window, ids, self.language_tag(options), options.restore_names)
@@ -784,10 +793,10 @@ class Translator:
         rows = [hypotheses[0].ids for choices in found.values() for hypotheses in choices]
         texts = iter(self.tokenizers.target.decode_batch(rows))
         for number, choices in found.items():
-            pieces = [_sparing(piece, options, terms_in, prefixes) for piece in window.pieces_of[number]]
+            pieces = [_with_wishes(piece, options, terms_in, prefixes) for piece in window.pieces_of[number]]
             best = [hypotheses[0] for hypotheses in choices]
-            own = [piece.write(next(texts)) for piece in pieces]
-            text = join(pieces, iter(own))
+            own = [piece.finish(next(texts)) for piece in pieces]
+            text = join(pieces, own)
             results[number] = translated(
                 window.texts[number],
                 text,
@@ -1163,13 +1172,14 @@ def _with_batch_size(options: DecodeConfig, size: int) -> DecodeConfig:
     return replace(options, batch_size=size)
 
 
-def _sparing(piece: Piece, options: DecodeConfig, terms_in: TermsIn, prefixes: Sequence[str]) -> Piece:
-    """With no name in place of a word that was asked for, or of one that is there because another is banned."""
-    if piece.names is None:
+def _with_wishes(piece: Piece, options: DecodeConfig, terms_in: TermsIn, prefixes: Sequence[str]) -> Piece:
+    """Words that were asked for stay as they are; so does one that is there because another is banned."""
+    if piece.names is None and not piece.in_capitals:
         return piece
-    wanted = [target for term in terms_in(piece.text) for target in term.targets]
-    begins = [_prefix_of(piece, prefixes)] if prefixes else []
-    return piece._replace(names=None if options.banned else piece.names.sparing([*wanted, *begins]))
+    terms = [target for term in terms_in(piece.text) for target in term.targets]
+    asked = [text for text in (*terms, _prefix_of(piece, prefixes)) if text]
+    names = piece.names.excluding(asked) if piece.names and not options.banned else None
+    return piece._replace(names=names, as_given=(*asked,))
 
 
 def _prefix_of(piece: Piece, prefixes: Sequence[str]) -> str:

@@ -6,14 +6,15 @@ knows is the usual form of each word: the one that takes the fewest pieces.
 
 import functools
 import re
+from collections.abc import Sequence
 
 from dragoman.text.normalize import is_lowercase
 from dragoman.text.tokenizer import Tokenizer
-from dragoman.text.words import WordList
+from dragoman.text.words import WordList, compose, words_in
 
 LEAST_WORDS = 2  # one word in capitals may be an abbreviation
+LONGEST_CACHED = 40  # letters
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-_START = re.compile(r"(?:^|[.!?]\s+)\W*[^\W\d_]")
 
 
 def knows_case(tokenizer: Tokenizer) -> bool:
@@ -27,22 +28,40 @@ def is_in_capitals(text: str) -> bool:
     return text.isupper() and sum(len(word) > 1 for word in _WORD.findall(text)) >= LEAST_WORDS
 
 
+def in_capitals(text: str, as_given: Sequence[str] = ()) -> str:
+    """A text in capitals, but for what is to stay as it is."""
+    if not as_given:
+        return text.upper()
+    stays = "|".join(map(re.escape, sorted(as_given, key=len, reverse=True)))
+    parts = re.split(f"({stays})", text)
+    return "".join(part if place % 2 else part.upper() for place, part in enumerate(parts))
+
+
+def lower_capitals(text: str) -> str:
+    """A text in capitals in lower case, if that is as long; other text."""
+    lower = text.lower() if is_in_capitals(text) else text
+    return lower if len(lower) == len(text) else text
+
+
 class Recaser:
     """Writes text in capitals as the vocabulary knows it."""
 
     def __init__(self, tokenizer: Tokenizer, known: WordList | None = None) -> None:
         self._tokenizer, self._known = tokenizer, known
-        self._usual_form = functools.lru_cache(1 << 16)(self._find_usual_form)
+        self._cached_form = functools.lru_cache(1 << 16)(self._find_usual_form)
 
     def recase(self, text: str) -> str:
         """Text in capitals in the usual form of each word, with a capital at the start of each sentence; other text."""
         if not is_in_capitals(text):
             return text
-        text = _WORD.sub(lambda match: self._usual_form(match.group()), text)
-        return _START.sub(lambda match: match.group()[:-1] + match.group()[-1].upper(), text)
+        text = _WORD.sub(lambda match: self._usual_form(match.group()), compose(text))
+        return _start_with_capitals(text)
+
+    def _usual_form(self, word: str) -> str:
+        return self._cached_form(word) if len(word) <= LONGEST_CACHED else self._find_usual_form(word)
 
     def _find_usual_form(self, word: str) -> str:
-        if self._known is not None and word not in self._known:
+        if self._known is not None and not all(part in self._known for part in words_in(word)):
             return word.capitalize()  # a name
         forms = dict.fromkeys((word.lower(), word.capitalize(), word))
 
@@ -51,3 +70,18 @@ class Recaser:
             return len(ids), sum(ids)  # of as many pieces, the more frequent ones: they have lower ids
 
         return min(forms, key=cost)
+
+
+def _start_with_capitals(text: str) -> str:
+    """With a capital at the start of each sentence. The time is proportional to the length of the text."""
+    characters, has_stop, is_start = [*text], False, True
+    for place, character in enumerate(text):
+        if character.isalnum():
+            if is_start and character.isalpha():
+                characters[place] = character.upper()
+            has_stop = is_start = False
+        elif character in ".!?":
+            has_stop = True
+        elif character.isspace():
+            is_start |= has_stop
+    return "".join(characters)

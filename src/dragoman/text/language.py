@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LONGEST = 2_000  # characters that are looked at
-PLAUSIBLE = 40.0  # percent
-CERTAIN, LEAST_LETTERS = 80.0, 15  # below either, a text may be in any language
+PLAUSIBLE = 40.0  # percent of confidence
+CERTAIN, LEAST_LETTERS = 80.0, 15  # percent; below either, a text may be in any language
+LEAST_SHARE = 1e-5  # the model leaves out languages with a smaller one
 _LABEL = "__label__"
 
 
@@ -35,12 +36,13 @@ class Detector:
         self._languages = {*languages}
 
     def detect(self, text: str) -> list[Detected]:
-        """The likeliest first; their confidences add up to 100. Nothing if none of the languages is known."""
+        """The likeliest first; their confidences add up to 100."""
         wanted = self._languages
         ranked = _ranked(" ".join(text[:LONGEST].lower().split()))
-        found = [(code, share) for code, share in ranked if not wanted or code in wanted]
-        total = sum(share for _, share in found)
-        return [Detected(code, round(100 * share / total, 1)) for code, share in found]
+        shares = {code: share for code, share in ranked if not wanted or code in wanted}
+        shares |= dict.fromkeys(sorted(wanted - shares.keys()), LEAST_SHARE)  # as good as impossible
+        total = sum(shares.values())
+        return [Detected(code, round(100 * share / total, 1)) for code, share in shares.items()]
 
     def detect_one_of(self, text: str, possible: Collection[str]) -> Detected | None:
         """The likeliest plausible one of the possible ones, else the likeliest: a word may be of many languages."""
@@ -58,7 +60,8 @@ def obvious_language(text: str) -> str | None:
 
 
 def _ranked(text: str) -> list[tuple[str, float]]:
-    labels, shares = _model().predict(text, k=-1)
+    # an encoder that fails on what is no text, such as half of a surrogate pair, has no place in a guess
+    labels, shares = _model().predict(text.encode("utf-8", "ignore").decode(), k=-1)
     return [(label.removeprefix(_LABEL), float(share)) for label, share in zip(labels, shares, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Splits a line into sentences. Keeps every character. Knows nothing of models.
+"""Splits a line into sentences, and into items where it is no sentence. Keeps every character. Knows nothing of models.
 
 A full stop, question or exclamation mark ends a sentence if it is followed by white space and then a capital, a digit
 or a letter without case; Chinese and Japanese need no white space. A full stop after an abbreviation, an initial, or a
@@ -23,8 +23,26 @@ _ALL_STOPS = _STOPS | _WIDE_STOPS
 _OPENING = frozenset("\"'“‘„«»([¿¡")
 _OPENING_OR_SPACE = _OPENING | {" "}
 _BEFORE_WORD = _OPENING - set("¿¡")
+# Before a lower-case letter or a digit, > means greater than
+_SEPARATOR = re.compile(r"(?<=\S)\s+(?P<sign>\||[>›](?=\s+[\"'“„‘‚]?[^\W\d_a-zß-öø-ÿ]))\s+(?=\S)")
+_SEPARATOR_SIGN = frozenset("|>›")
 # Whatever ends a sentence within a line contains this. It starts with one set of characters, which `re` finds fast.
 _MAY_END = re.compile(r"""[.!?…。！？](?:(?<=[。！？])|["'”’»)\]]*\s)""")
+
+
+def separators(line: str) -> list[re.Match[str]]:
+    """What stands between the items of a menu or the names of a path, with the space around it: Home | Contact."""
+    return [] if _SEPARATOR_SIGN.isdisjoint(line) else [*_SEPARATOR.finditer(line)]
+
+
+def items(line: str) -> list[tuple[str, str]]:
+    """The items of a line, each after its separator; of most lines there is one."""
+    found = separators(line)
+    if not found:
+        return [("", line)]
+    starts, ends = [0, *(each.end() for each in found)], [*(each.start() for each in found), len(line)]
+    texts = [line[start:end] for start, end in zip(starts, ends, strict=True)]
+    return list(zip(["", *(each.group() for each in found)], texts, strict=True))
 
 
 def sentences(line: str) -> list[str]:

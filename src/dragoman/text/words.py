@@ -6,6 +6,7 @@ Files are untrusted.
 import functools
 import lzma
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,15 +15,21 @@ from typing import NamedTuple
 from dragoman.errors import ModelError
 
 LIST_AGAIN = "make it again with `dragoman words`"
-MAX_BYTES = 50_000_000  # of a file
-MAX_TEXT = 200_000_000  # of its content: ten million words
+MAX_WORDS = 2_000_000  # of a list; they take some 200 MB
+MAX_BYTES = 20_000_000  # of a file
+MAX_TEXT = 40_000_000  # of its content
 MAX_MEMORY = 200_000_000  # that reading it may take, beside the content
 _WORD = re.compile(r"[^\W\d_]+")
 
 
+def compose(text: str) -> str:
+    """With each letter and its accent as one character."""
+    return unicodedata.normalize("NFC", text)
+
+
 def words_in(text: str) -> list[str]:
     """Runs of letters."""
-    return _WORD.findall(text)
+    return _WORD.findall(compose(text))
 
 
 def replace_words(text: str, replace: Callable[[str], str]) -> str:
@@ -37,6 +44,9 @@ class WordCounter:
 
     def add(self, texts: Sequence[str]) -> None:
         self._counts.update(words_in("\n".join(texts).lower()))
+
+    def num_at_least(self, count: int) -> int:
+        return sum(found >= count for found in self._counts.values())
 
     def at_least(self, count: int) -> "WordList":
         """The words that occur so often."""
@@ -70,6 +80,8 @@ class WordList:
             text = reader.decompress(self._content, MAX_TEXT)
             if not reader.eof:
                 raise ValueError("it ends too soon, or is too long")
+            if (count := text.count(b"\n")) > MAX_WORDS:
+                raise ValueError(f"it has {count:,} words, and may have {MAX_WORDS:,}")
             return frozenset(text.decode().splitlines())
         except (lzma.LZMAError, ValueError) as error:  # UnicodeDecodeError among them
             raise ModelError(f"{self._path}: not a list of words ({error}); {LIST_AGAIN}") from None
