@@ -168,7 +168,8 @@ def names(pairs: Sequence[Pair], chance: random.Random, *_: str) -> Iterator[Cas
         return " ".join(_name(chance) for _ in range(chance.randint(1, 2)))
 
     for source, name in _with(pairs, new):
-        yield Case(source, matches_once(rf"(?<!\w){name}(?:s|['’]s?)?(?!\w)"))
+        spelled = name.replace(" ", "[ -]")  # German joins the parts of a compound: Yelon-Bramuran-Straße
+        yield Case(source, matches_once(rf"(?<!\w){spelled}(?:s|['’]s?)?(?!\w)"))
 
 
 def unknown_words(pairs: Sequence[Pair], chance: random.Random, *_: str) -> Iterator[Case]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import date as calendar_date
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import steps
 import typer
@@ -317,7 +317,7 @@ TRIED = 2  # times the share of pairs, to copy something into: only about a quar
 
 
 def harden(pairs: Iterator[Pair], languages: Languages, share: float, seed: int) -> Iterator[tuple[str, Pair]]:
-    """The name of a rule, and what it made of a pair, for about `share` of the pairs."""
+    """The name of a rule, and what it made of a pair, for about `share` of the pairs; for fewer if that is much."""
     before: deque[Pair] = deque(maxlen=MOST_SENTENCES)
     for place, pair in enumerate(pairs):
         chance = random.Random(f"{seed} {place}")
@@ -347,7 +347,9 @@ def command(
     target: steps.Target,
     languages: Annotated[tuple[str, str], typer.Option(metavar="SOURCE TARGET", help="Of en and de.")],
     out: steps.Out,
-    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the pairs, to make another from.")] = 0.2,
+    share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="How many pairs to make for each real one; few above a quarter.")
+    ] = 0.2,
     seed: Annotated[int, typer.Option(help="Another seed makes other pairs.")] = 1,
 ) -> None:
     """Write synthetic training pairs for input that corpora lack."""
@@ -371,10 +373,26 @@ def write_pairs(
             counts[kind] += 1
             sources.write(made.source + "\n")
             targets.write(made.target + "\n")
-    record = {"source": source, "target": target, "languages": languages, "share": share, "seed": seed}
+    record = {**_about(source, target, languages, share, seed), "pairs": counts}
     with steps.replacing(out / RECORD) as file:
-        file.write(json.dumps({**record, "pairs": counts}, indent=1) + "\n")
+        file.write(json.dumps(record, indent=1) + "\n")
     return counts.total()
+
+
+def provide_pairs(
+    source: Sequence[str], target: Sequence[str], languages: Languages, out: Path, share: float, seed: int = 1
+) -> None:
+    """Write the pairs unless they are there."""
+    made_from = _about(source, target, languages, share, seed)
+    if not (out / RECORD).exists() or not made_from.items() <= json.loads((out / RECORD).read_text()).items():
+        write_pairs(source, target, languages, out, share, seed)
+
+
+def _about(
+    source: Sequence[str], target: Sequence[str], languages: Languages, share: float, seed: int
+) -> dict[str, Any]:
+    """What the pairs depend on."""
+    return {"source": [*source], "target": [*target], "languages": [*languages], "share": share, "seed": seed}
 
 
 def _read(sources: Sequence[str], targets: Sequence[str]) -> Iterator[Pair]:

@@ -1,6 +1,7 @@
 """recipes/both_directions.py from end to end: what each step makes of the one before, and how it goes on."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.bundle import load_config
+from dragoman.bundle import load_bundle, load_config
 from dragoman.data import generated
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "both_directions.py"
@@ -16,6 +17,7 @@ PARTS = ("europarl-en-de/train.1of4", "europarl-en-de/train.2of4", "europarl-en-
          "europarl-en-de/train.4of4", "tatoeba-en-de/train")  # fmt: skip
 OTHERS = ("europarl-en-de/valid", "europarl-en-de/test", "tatoeba-en-de/test", "newstest2014-en-de/test")
 LINES = 40
+EPOCHS_OF_EVERYDAY = 6
 SETTINGS = (
     "model.num_layers=1", "model.decoder_num_layers=1", "model.d_model=32", "model.d_ff=64", "model.num_heads=2",
     "text.vocab_size=500", "train.batch_tokens=500", "train.valid_sentences=4", "decode.max_extra=1",
@@ -29,7 +31,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpora")
     pairs = iter(generated.generate("numbers-de", 1_000).train)
     for name in (*PARTS, *OTHERS):
-        own = [next(pairs) for _ in range(LINES if name in PARTS else 4)]
+        own = [next(pairs) for _ in range(LINES if name in PARTS else 100 if name.endswith("valid") else 4)]
         (folder / name).parent.mkdir(exist_ok=True)
         for language, lines in zip(("en", "de"), zip(*own, strict=True), strict=True):
             (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines))
@@ -38,8 +40,8 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(corpora: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    steps = ("--first-steps", "8", "--second-steps", "4", "--jobs", "1")
-    command = [sys.executable, str(RECIPE), "--data", str(corpora), "--out", str(out), *steps, *settings, *more]
+    options = ("--steps", "6", "--jobs", "1", *settings, *more)
+    command = [sys.executable, str(RECIPE), "--data", str(corpora), "--out", str(out), *options]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -47,20 +49,17 @@ def test_both_directions_from_text_to_int8(corpora: Path, tmp_path: Path) -> Non
     out = tmp_path / "out"
     done = run(corpora, out)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [*json.loads((out / "minutes.json").read_text())] == ["1/5", "2/5", "3/5", "4/5", "5/5"]
-    for language in ("en", "de"):
-        for number, name in enumerate(PARTS):
-            text = out / "text" / language / f"{number}.txt"
-            assert text.read_text() == (corpora / f"{name}.{language}").read_text()
-            assert len((out / "translated" / language / f"{number}.txt").read_text().splitlines()) == LINES
-    both = load_config(out / "both").data
-    assert sorted(both.source) != sorted(both.target)
-    assert sum(name.endswith(".en") for name in both.source) == sum(name.endswith(".de") for name in both.source) == 6
+    assert [*json.loads((out / "minutes.json").read_text())] == ["1/3", "2/3", "3/3"]
     for direction, (source, target) in {"en-de": ("en", "de"), "de-en": ("de", "en")}.items():
         data = load_config(out / "models" / direction).data
-        assert len(data.source) == len(data.target) == 6 + 3 * len(PARTS)
-        assert str(out / "translated" / target / "0.txt") in data.source, "back-translation"
-        assert str(out / "translated" / source / "0.txt") in data.target, "distillation"
+        real = [(one, other) for one, other in zip(data.source, data.target, strict=True) if one.startswith("$")]
+        assert len(real) == len(PARTS) - 1 + EPOCHS_OF_EVERYDAY
+        assert all(one.endswith(f".{source}") and other.endswith(f".{target}") for one, other in real)
+        assert len(data.source) == len(real) + len(PARTS), "and the hardened pairs"
+        loaded = load_bundle(out / "models" / direction)
+        assert loaded.int8
+        assert loaded.known_words is not None
+        assert loaded.calibration is not None
         translator = dragoman.load(out / "models" / direction, device="cpu")
         assert translator.languages == (source, target)
         assert translator.translate("1").status in ("translated", "truncated")
@@ -68,12 +67,17 @@ def test_both_directions_from_text_to_int8(corpora: Path, tmp_path: Path) -> Non
     assert [*tested] == ["europarl-en-de-test", "tatoeba-en-de-test", "newstest2014-en-de-test"]
 
     weights = (out / "models" / "en-de" / "weights.safetensors").read_bytes()
-    (out / "models" / "de-en" / "config.toml").unlink()  # as if it had been stopped there
+    kept, other = (out / "hardened" / each / "tatoeba-en-de-train" / "rules.json" for each in ("de-en", "en-de"))
+    made = kept.stat().st_mtime_ns
+    other.write_text(other.read_text().replace('"share": 0.12', '"share": 0.2'))  # as if another command had made it
+    shutil.rmtree(out / "models" / "de-en")  # as if it had been stopped there
     again = run(corpora, out)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "already finished" in (out / "both.log").read_text()
+    assert "already finished" in (out / "en-de.log").read_text()
     assert (out / "models" / "en-de" / "weights.safetensors").read_bytes() == weights
-    assert (out / "models" / "de-en" / "config.toml").exists()
+    assert (out / "models" / "de-en" / "confidence.json").exists()
+    assert kept.stat().st_mtime_ns == made
+    assert json.loads(other.read_text())["share"] == 0.12
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
