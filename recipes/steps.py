@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,6 +82,35 @@ def run_command(command: Callable[..., None]) -> None:
 
 def say(text: str) -> None:
     print(text, flush=True)
+
+
+@contextmanager
+def timed(what: str, out: Path) -> Iterator[None]:
+    """Say what is done, and how long it took; OUT/minutes.json has it too, of all commands together."""
+    say(what)
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        minutes = (time.perf_counter() - started) / 60
+        place = out / "minutes.json"
+        record = json.loads(place.read_text()) if place.exists() else {}
+        step = what.partition(" ")[0]
+        record[step] = round(record.get(step, 0.0) + minutes, 2)
+        place.write_text(json.dumps(record, indent=1) + "\n")
+        say(f"    {minutes:.1f} minutes, {sum(record.values()):.1f} in all")
+
+
+def run_dragoman(*arguments: Any, may_fail_lines: bool = False, capture: bool = False) -> str:
+    """Run a command in a process of its own, and return its output if that is captured."""
+    command = [sys.executable, "-m", "dragoman", *map(str, arguments)]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE if capture else None, text=True)
+    code = done.returncode
+    if code and not (code == 1 and may_fail_lines):
+        error = DragomanError(f"dragoman {arguments[0]} ended with exit code {code}; its message is above")
+        error.exit_code = max(1, code)  # below 0: ended by a signal
+        raise error
+    return done.stdout or ""
 
 
 # Training
@@ -258,6 +288,11 @@ def replacing(path: Path) -> Iterator[TextIO]:
         ) from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+def length_settings(num_steps: int) -> list[str]:
+    """With few checkpoints: of a large model, the validation of one takes as long as 150 steps."""
+    return [f"train.max_steps={num_steps}", f"train.save_every={max(1, num_steps // 6)}"]
 
 
 # A table of runs

@@ -242,6 +242,22 @@ def test_words_with_a_number_are_kept_if_they_are_names() -> None:
     assert kept_in("1920×1080 or 3×4×5, a 2×", "code") == ["1920×1080", "3×4×5"]
 
 
+def test_a_longer_number_with_a_stand_in_is_the_stand_in() -> None:
+    line = Protector(["numbers"]).protect("It is 6:00 or 7:30 on day 11.")
+    assert line is not None
+    assert line.stand_ins == ["417", "518", "11"]
+
+    def found_in(translation: str) -> list[tuple[str, str]]:
+        places = line.locate(translation, line.stand_ins).found
+        return [(translation[start:end], kept.text) for start, end, kept in places]
+
+    assert found_in("um 417.00 Uhr, 518") == [("417.00", "6:00"), ("518", "7:30")]
+    assert found_in("417/518, am 11.") == [("417", "6:00"), ("518", "7:30"), ("11", "11")]
+    assert found_in("am 11.417") == [("11", "11"), ("417", "6:00")]
+    assert found_in("am 11.30 um 4170") == [], "the control: it may be any number"
+    assert line.locate("6:00.00", line.spellings).found == [], "only stand-ins have no other origin"
+
+
 def test_marked_spans_are_kept_without_their_marks() -> None:
     found = protected("Visit <keep>Big Apple</keep> and<keep> a<b> {x} </keep>now")
     assert found.parts == ("Visit ", Kept(0, "Big Apple"), " and", " ", Kept(1, "a<b> {x}"), " ", "now")

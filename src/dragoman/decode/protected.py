@@ -8,7 +8,7 @@ where the words around them went.
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -132,7 +132,8 @@ class Protected:
         wanted: dict[str, list[Kept]] = {}
         for kept, spelling in zip(self.kept, spellings, strict=True):
             wanted.setdefault(spelling, []).append(kept)
-        located, places = Located([], [], [], []), _places(translation, wanted)
+        stand_ins = {spelling for spelling, own in wanted.items() if spelling != own[0].text}
+        located, places = Located([], [], [], []), _places(translation, wanted, stand_ins)
         for spelling, own in wanted.items():
             spans = places.get(spelling, [])
             located.found.extend(Place(*span, kept) for span, kept in zip(spans, own, strict=False))
@@ -154,8 +155,11 @@ def _stand_ins() -> Iterator[str]:
     return map(str, itertools.chain(short, itertools.count(THREE_DIGITS.stop)))
 
 
-def _places(translation: str, spellings: Mapping[str, object]) -> dict[str, list[tuple[int, int]]]:
-    """Where each spelling is in a translation. None overlaps another: a span that is part of a longer one is not it."""
+def _places(translation: str, spellings: Mapping[str, object], stand_ins: Set[str]) -> dict[str, list[tuple[int, int]]]:
+    """Where each spelling is in a translation. None overlaps another: a span that is part of a longer one is not it.
+
+    But a longer number that a stand-in is part of, as 417 is of 417.00, has no other origin: all of it is the stand-in.
+    """
     others = {spelling for spelling in spellings if spelling and not spelling.isdecimal()}
     patterns = [
         *map(_whole, sorted(others, key=len, reverse=True)),
@@ -165,12 +169,20 @@ def _places(translation: str, spellings: Mapping[str, object]) -> dict[str, list
     for match in re.finditer("|".join(patterns), translation) if patterns else ():
         if match.group() in spellings:
             found.setdefault(match.group(), []).append(match.span())
+            continue
+        start, end = match.span()
+        parts = [part for part in _NUMBER.finditer(match.group()) if part.group() in spellings]
+        if stand_ins.isdisjoint(part.group() for part in parts):
+            continue
+        for part in parts:
+            span = (start + part.start(), start + part.end()) if len(parts) > 1 else (start, end)
+            found.setdefault(part.group(), []).append(span)
     return found
 
 
 # A number that is not part of a longer one. It may have letters after it: `417th`
 _BEFORE_NUMBER, _AFTER_NUMBER = r"(?<!\w)(?<!\d[.,:/’'-])", r"(?![.,:/’'-]?\d)"
-_ANY_NUMBER = rf"{_BEFORE_NUMBER}\d+{_AFTER_NUMBER}"  # one pattern for all: there may be very many
+_ANY_NUMBER = rf"{_BEFORE_NUMBER}\d+(?:[.,:/’'-]\d+)*"  # the whole of one; one pattern for all: there may be very many
 
 
 def _whole(spelling: str) -> str:

@@ -1,0 +1,74 @@
+"""The corpora of English and German that the bundled models learn from, in both directions."""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import hardening
+
+LANGUAGES = ("en", "de")
+DIRECTIONS = ("en-de", "de-en")
+EVERYDAY = "tatoeba-en-de/train"
+TEXTS = (*(f"europarl-en-de/train.{part}of4" for part in (1, 2, 3, 4)), EVERYDAY)
+EPOCHS_OF_EVERYDAY = 6  # in one of the rest: they are a tenth of the pairs, and a thirtieth of the words
+VALIDATION = "europarl-en-de/valid"
+TESTS = ("europarl-en-de/test", "tatoeba-en-de/test", "newstest2014-en-de/test")
+FOLDER = "$DRAGOMAN_DATA"  # in the settings of a training
+
+
+class Pairs(NamedTuple):
+    """Files of pairs: line N of one belongs to line N of the other."""
+
+    source: list[str]
+    target: list[str]
+
+    def with_pairs(self, *others: "Pairs") -> "Pairs":
+        both = [self, *others]
+        return Pairs([name for each in both for name in each.source], [name for each in both for name in each.target])
+
+
+def pairs_of(names: Sequence[str], data: Path, direction: str, folder: str = "") -> Pairs:
+    """Files of corpora, as paths below `folder` or the data, compressed or not."""
+    files = [_files(name, data, folder or str(data)) for name in names]
+    sides = {code: [each[code] for each in files] for code in LANGUAGES}
+    source, target = direction.split("-")
+    return Pairs(sides[source], sides[target])
+
+
+def _files(name: str, data: Path, folder: str) -> dict[str, str]:
+    """By language; one that is not there is reported by what reads it."""
+    suffixes = ("", ".bz2", ".xz", ".gz")
+    return {
+        code: f"{folder}/{name}.{code}"
+        + next((suffix for suffix in suffixes if (data / f"{name}.{code}{suffix}").exists()), "")
+        for code in LANGUAGES
+    }
+
+
+def repeated(pairs: Pairs) -> Pairs:
+    """Those of each text, with the everyday sentences as often as they count."""
+    return Pairs(*([*names, *names[-1:] * (EPOCHS_OF_EVERYDAY - 1)] for names in pairs))
+
+
+def harden(pairs: Pairs, direction: str, out: Path, share: float) -> Pairs:
+    """Pairs made of each text by itself, at the same time; what is there is not made again."""
+    source, target = direction.split("-")
+    places = [out / name.replace("/", "-") for name in TEXTS]
+    with ProcessPoolExecutor() as pool:
+        work = [
+            pool.submit(hardening.provide_pairs, [one], [other], hardening.Languages(source, target), place, share)
+            for one, other, place in zip(*pairs, places, strict=True)
+        ]
+        for each in work:
+            each.result()
+    return Pairs([str(place / "source") for place in places], [str(place / "target") for place in places])
+
+
+def data_settings(learned: Pairs, data: Path, direction: str) -> list[str]:
+    """The settings of a training on these pairs, with the validation and test sets of a direction."""
+    held_out = {"valid_": [VALIDATION], "test_": TESTS}
+    files = {"": learned} | {kind: pairs_of(names, data, direction, FOLDER) for kind, names in held_out.items()}
+    sides = ((kind + side, names) for kind, pairs in files.items() for side, names in pairs._asdict().items())
+    return [f"data.{name}={json.dumps(names)}" for name, names in sides]
