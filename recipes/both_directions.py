@@ -9,16 +9,19 @@
 Run the same command again to resume. Each step prints its minutes. What was measured: docs/lab/recipes.md.
 """
 
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
 import english_german
 import steps
 import typer
-from english_german import DIRECTIONS, FOLDER, TEXTS, VALIDATION, Pairs, pairs_of
+from english_german import DIRECTIONS, FOLDER, LANGUAGES, TEXTS, VALIDATION, Pairs, pairs_of
 
 from dragoman import ConfigError
+from dragoman.bundle import save_words
 from dragoman.files import lock_directory
+from dragoman.text.words import KnownWords
 
 RECIPE = Path(__file__).with_suffix(".toml")
 
@@ -44,38 +47,35 @@ def command(
                 )
                 for direction in DIRECTIONS
             }
-        with steps.timed(f"2/3 training {' and '.join(str(out / direction) for direction in DIRECTIONS)}", out):
-            rows = {
-                direction: [*_settings(direction, data, hardened[direction], num_steps), *(settings or ())]
-                for direction in DIRECTIONS
-            }
-            steps.train_rows(rows, RECIPE, data, out, jobs, [])
-        with steps.timed(f"3/3 completing {out / 'models'}", out):
-            for direction in DIRECTIONS:
-                complete(direction, data, out)
+        with ProcessPoolExecutor(len(LANGUAGES)) as pool:  # they count words while the models are trained
+            words = {code: pool.submit(english_german.words_of, code, data) for code in LANGUAGES}
+            with steps.timed(f"2/3 training {' and '.join(str(out / direction) for direction in DIRECTIONS)}", out):
+                rows = {
+                    direction: [*_settings(direction, data, hardened[direction], num_steps), *(settings or ())]
+                    for direction in DIRECTIONS
+                }
+                steps.train_rows(rows, RECIPE, data, out, jobs, [])
+            with steps.timed(f"3/3 completing {out / 'models'}", out):
+                for direction in DIRECTIONS:
+                    known = KnownWords(*(words[code].result() for code in direction.split("-")))
+                    complete(direction, data, out, known)
     steps.say(f'next: dragoman translate --model {out / "models" / "en-de"} "some text"')
 
 
 def _settings(direction: str, data: Path, hardened: Pairs, num_steps: int) -> list[str]:
-    real = english_german.repeated(pairs_of(TEXTS, data, direction, FOLDER))
+    real = english_german.repeat_everyday(pairs_of(TEXTS, data, direction, FOLDER))
     return [
         *english_german.data_settings(real.with_pairs(hardened), data, direction),
         *steps.length_settings(num_steps),
     ]
 
 
-def complete(direction: str, data: Path, out: Path) -> None:
+def complete(direction: str, data: Path, out: Path, known: KnownWords) -> None:
     """A model as it is shipped."""
-    model = out / "models" / direction
-    if not (model / "config.toml").exists():
-        steps.run_dragoman("compress", "--model", out / direction, "--out", model)
-    real, valid = (pairs_of(names, data, direction) for names in (TEXTS, [VALIDATION]))
-    if not (model / "target.words.xz").exists():
-        sides = zip(("--source", "--target"), real, strict=True)
-        files = [word for option, names in sides for name in names for word in (option, name)]
-        steps.run_dragoman("words", "--model", model, *files)
-    if not (model / "confidence.json").exists():
-        steps.run_dragoman("calibrate", "--model", model, "--source", *valid.source, "--reference", *valid.target)
+    model, valid = out / "models" / direction, pairs_of([VALIDATION], data, direction)
+    steps.compress(out / direction, model)
+    save_words(model, known)
+    steps.run_dragoman("calibrate", "--model", model, "--source", *valid.source, "--reference", *valid.target)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import hardening
 
+from dragoman.cli.words import list_words
+from dragoman.text.words import WordList
+
 LANGUAGES = ("en", "de")
 DIRECTIONS = ("en-de", "de-en")
 EVERYDAY = "tatoeba-en-de/train"
@@ -47,8 +50,8 @@ def _files(name: str, data: Path, folder: str) -> dict[str, str]:
     }
 
 
-def repeated(pairs: Pairs) -> Pairs:
-    """Those of each text, with the everyday sentences as often as they count."""
+def repeat_everyday(pairs: Pairs) -> Pairs:
+    """Pairs of TEXTS, with the everyday sentences as often as they count."""
     return Pairs(*([*names, *names[-1:] * (EPOCHS_OF_EVERYDAY - 1)] for names in pairs))
 
 
@@ -64,6 +67,11 @@ def harden(pairs: Pairs, direction: str, out: Path, share: float) -> Pairs:
         for each in work:
             each.result()
     return Pairs([str(place / "source") for place in places], [str(place / "target") for place in places])
+
+
+def words_of(language: str, data: Path) -> WordList:
+    """The words of the training text in a language."""
+    return list_words([Path(_files(name, data, str(data))[language]) for name in TEXTS])
 
 
 def data_settings(learned: Pairs, data: Path, direction: str) -> list[str]:

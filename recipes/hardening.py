@@ -26,7 +26,7 @@ import steps
 import typer
 
 from dragoman import ConfigError, DataError
-from dragoman.data.corpus import read_lines
+from dragoman.data.corpus import content_hash, read_lines
 from dragoman.files import lock_directory
 
 MONTHS = {
@@ -382,7 +382,7 @@ def write_pairs(
 def provide_pairs(
     source: Sequence[str], target: Sequence[str], languages: Languages, out: Path, share: float, seed: int = 1
 ) -> None:
-    """Write the pairs unless they are there."""
+    """Write the pairs, unless there are those of this text, share and seed."""
     made_from = _about(source, target, languages, share, seed)
     if not (out / RECORD).exists() or not made_from.items() <= json.loads((out / RECORD).read_text()).items():
         write_pairs(source, target, languages, out, share, seed)
@@ -392,7 +392,8 @@ def _about(
     source: Sequence[str], target: Sequence[str], languages: Languages, share: float, seed: int
 ) -> dict[str, Any]:
     """What the pairs depend on."""
-    return {"source": [*source], "target": [*target], "languages": [*languages], "share": share, "seed": seed}
+    texts = {side: content_hash([*map(Path, paths)]) for side, paths in (("source", source), ("target", target))}
+    return {**texts, "languages": [*languages], "share": share, "seed": seed}
 
 
 def _read(sources: Sequence[str], targets: Sequence[str]) -> Iterator[Pair]:

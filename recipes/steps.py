@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -101,16 +102,19 @@ def timed(what: str, out: Path) -> Iterator[None]:
         say(f"    {minutes:.1f} minutes, {sum(record.values()):.1f} in all")
 
 
-def run_dragoman(*arguments: Any, may_fail_lines: bool = False, capture: bool = False) -> str:
-    """Run a command in a process of its own, and return its output if that is captured."""
-    command = [sys.executable, "-m", "dragoman", *map(str, arguments)]
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE if capture else None, text=True)
-    code = done.returncode
+def run_dragoman(*arguments: Any, may_fail_lines: bool = False) -> None:
+    """Run a command in a process of its own."""
+    code = subprocess.run([sys.executable, "-m", "dragoman", *map(str, arguments)], check=False).returncode
     if code and not (code == 1 and may_fail_lines):
         error = DragomanError(f"dragoman {arguments[0]} ended with exit code {code}; its message is above")
         error.exit_code = max(1, code)  # below 0: ended by a signal
         raise error
-    return done.stdout or ""
+
+
+def compress(run: Path, model: Path) -> None:
+    """Write a model in int8, in place of an earlier one."""
+    shutil.rmtree(model, ignore_errors=True)
+    run_dragoman("compress", "--model", run, "--out", model)
 
 
 # Training

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import english_german
+import sacrebleu
 import steps
 import typer
 from english_german import DIRECTIONS, TEXTS, Pairs, pairs_of
 
+import dragoman
 from dragoman import ConfigError, DragomanError
 from dragoman.bundle import WEIGHTS
 from dragoman.data.corpus import read_lines
@@ -57,13 +59,16 @@ STUDENTS: dict[str, tuple[str, ...]] = {  # named by width and layers
 
 def command(
     data: Annotated[Path, typer.Option(metavar="FOLDER", envvar="DRAGOMAN_DATA", help="The folder of the corpora.")],
-    teacher: Annotated[str, typer.Option(metavar="NAME|DIR", help="The model to learn from.")] = "en-de",
-    direction: Annotated[str, typer.Option(help="en-de or de-en, that of the teacher.")] = "en-de",
+    direction: Annotated[str, typer.Option(help="en-de or de-en.")] = "en-de",
+    teacher: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|DIR", help="The model to learn from.  [default: --direction]"),
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The directory of everything that is made.")] = Path(
         "runs/students"
     ),
     only: Annotated[list[str] | None, typer.Option(help="Train only this student; repeatable.")] = None,
-    num_steps: Annotated[int, typer.Option("--steps", min=1, help="Of the training of each student.")] = 8_000,
+    num_steps: Annotated[int, typer.Option("--steps", min=1, help="Training steps of each student.")] = 8_000,
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Hardened pairs for each real one.")] = 0.12,
     beam: steps.Beam = 4,
     jobs: Annotated[int, typer.Option(min=1, help="Students trained at the same time.")] = 4,
@@ -74,28 +79,30 @@ def command(
         if name not in STUDENTS:
             raise ConfigError(f"--only {name}: no such student; {suggestion(name, tuple(STUDENTS))}")
     if direction not in DIRECTIONS:
-        raise ConfigError(f"--direction {direction}: is not known here; use {' or '.join(DIRECTIONS)}")
+        raise ConfigError(f"--direction {direction}: unknown direction; use {' or '.join(DIRECTIONS)}")
     if not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder; it is where the corpora are")
     students = {name: STUDENTS[name] for name in only or STUDENTS}
     with lock_directory(out):
+        teacher = teacher or direction
         with steps.timed(f"1/5 translating by {teacher} into {out / 'distilled'}", out):
             distilled = translate(teacher, pairs_of(TEXTS, data, direction).source, out / "distilled", beam)
         with steps.timed("2/5 hardening", out):
             hardened = english_german.harden(distilled, direction, out / "hardened", share)
         with steps.timed(f"3/5 training {', '.join(students)} in {out}", out):
-            learned = english_german.repeated(distilled).with_pairs(hardened)
+            learned = english_german.repeat_everyday(distilled).with_pairs(hardened)
             common = [*english_german.data_settings(learned, data, direction), *steps.length_settings(num_steps)]
             rows = {name: [*common, *own, *(settings or ())] for name, own in students.items()}
             steps.train_rows(rows, RECIPE, data, out, jobs, [])
         with steps.timed(f"4/5 compressing into {out / 'models'}", out):
             for name in students:
-                if not (out / "models" / name / "config.toml").exists():
-                    steps.run_dragoman("compress", "--model", out / name, "--out", out / "models" / name)
+                steps.compress(out / name, out / "models" / name)
         with steps.timed(f"5/5 evaluating, for {out / 'scores.json'}", out):
             scores = {name: evaluate(out / "models" / name, data, direction) for name in students}
-            with steps.replacing(out / "scores.json") as file:
-                file.write(json.dumps(scores, indent=1) + "\n")
+            place = out / "scores.json"
+            others = json.loads(place.read_bytes()) if place.exists() else {}
+            with steps.replacing(place) as file:
+                file.write(json.dumps({**others, **scores}, indent=1) + "\n")
     for name, record in scores.items():
         greedy, best = (", ".join(f"{own[beams]:.1f}" for own in record["bleu"].values()) for beams in ("1", "4"))
         steps.say(f"{name}: {record['bytes']:,} bytes, BLEU {best}; greedy {greedy}")
@@ -107,10 +114,8 @@ def translate(teacher: str, texts: list[str], out: Path, beam: int | None) -> Pa
     """Texts and their translations, line by line; what is there is not translated again (docs/bulk.md)."""
     names = [f"{place}-{'everyday' if text == texts[-1] else 'europarl'}.txt" for place, text in enumerate(texts)]
     for text, name in zip(texts, names, strict=True):
-        place = out / "source" / name
-        if not place.exists():
-            with steps.replacing(place) as stream:
-                stream.writelines(f"{line.text}\n" for line in read_lines(Path(text)))
+        with steps.replacing(out / "source" / name) as stream:
+            stream.writelines(f"{line.text}\n" for line in read_lines(Path(text)))
     options = ["--beam", beam or 4, "--split", "long", "--protect", "none"]
     folders = ["-i", out / "source", "-o", out / "translated"]
     steps.run_dragoman("translate", "--model", teacher, *folders, *options, may_fail_lines=True)
@@ -122,15 +127,15 @@ def translate(teacher: str, texts: list[str], out: Path, beam: int | None) -> Pa
 
 def evaluate(model: Path, data: Path, direction: str) -> dict[str, Any]:
     """The size of a model, and BLEU of its int8 weights on every test set, by the width of the beam."""
+    translator = dragoman.load(model)
     bleu: dict[str, dict[str, float]] = {}
     for test in english_german.TESTS:
-        source, reference = (names[0] for names in pairs_of([test], data, direction))
-        files = ["--source", source, "--reference", reference]
-        for beam in ("1", "4"):
-            output = steps.run_dragoman(
-                "evaluate", "--model", model, *files, "--beam", beam, "--json", may_fail_lines=True, capture=True
-            )
-            bleu.setdefault(test, {})[beam] = json.loads(output)["bleu"]["score"]
+        source, reference = (
+            [line.text for line in read_lines(Path(names[0]))] for names in pairs_of([test], data, direction)
+        )
+        for beam in (1, 4):
+            texts = [each.text for each in translator.translate(source, beam=beam)]
+            bleu.setdefault(test, {})[str(beam)] = sacrebleu.corpus_bleu(texts, [reference]).score
     return {"bytes": (model / WEIGHTS).stat().st_size, "bleu": bleu}
 
 

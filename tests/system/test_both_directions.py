@@ -70,7 +70,7 @@ def test_both_directions_from_text_to_int8(corpora: Path, tmp_path: Path) -> Non
     kept, other = (out / "hardened" / each / "tatoeba-en-de-train" / "rules.json" for each in ("de-en", "en-de"))
     made = kept.stat().st_mtime_ns
     other.write_text(other.read_text().replace('"share": 0.12', '"share": 0.2'))  # as if another command had made it
-    shutil.rmtree(out / "models" / "de-en")  # as if it had been stopped there
+    shutil.rmtree(out / "models" / "de-en")
     again = run(corpora, out)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "already finished" in (out / "en-de.log").read_text()

@@ -93,4 +93,4 @@ def test_what_is_not_there_is_named(corpora: Path, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr == "students: --only 256-4-2: no such student; did you mean 256-4-1?\n"
     done = run(corpora, tmp_path, "--direction", "en-fr")
-    assert done.stderr == "students: --direction en-fr: is not known here; use en-de or de-en\n"
+    assert done.stderr == "students: --direction en-fr: unknown direction; use en-de or de-en\n"

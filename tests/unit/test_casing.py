@@ -154,13 +154,17 @@ def test_alternatives_that_differ_only_in_case_are_one(german: Translator) -> No
 
 def test_what_stays_as_it_is_given() -> None:
     assert in_capitals("Der iShop am Markt") == "DER ISHOP AM MARKT"
-    assert in_capitals("Der iShop am Markt", ["Markt", "iShop", "iShops"]) == "DER iShop AM Markt"
+    assert in_capitals("Der iShop am Markt", [(13, 18), (4, 9), (6, 9), (0, 0)]) == "DER iShop AM Markt"
+    assert in_capitals("Straße", [(0, 2)]) == "StRASSE"
 
 
 def test_terms_and_prefixes_keep_their_case(german: Translator) -> None:
     text = "THE STORE IS CLOSED TODAY."
     assert german.translate(text, glossary=[("store", "iShop")]).text == "DER iShop IST HEUTE GESCHLOSSEN."
     assert german.translate(text, prefix="Der Laden").text.startswith("Der Laden IST ")
+    assert german.translate(text, prefix="D").text == "DER LADEN IST HEUTE GESCHLOSSEN.", "at the start only"
+    first = german.translate("THE BUILDING IS RED.", glossary=[("the building", "das Bauwerk")]).text
+    assert first == "Das Bauwerk IST ROT.", "with a capital, at the start of a sentence"
 
 
 def test_a_banned_word_is_not_written_in_capitals(german: Translator) -> None:

@@ -108,6 +108,11 @@ def test_the_only_missing_name_is_the_only_unknown_word() -> None:
     assert names.restore("Gicek und Gifek in Latakia") == "Gicek und Gifek in Latakia", "two words are unknown"
     assert names.restore("Gicen in Latakia") == "Gicen in Latakia", "another end"
     assert names.restore("Zifabrek in Latakia") == "Zifabrek in Latakia", "too different"
+    for longer in ("Gicekstrek", "Giceknenek"):
+        assert names.restore(f"{longer} in Latakia") == f"{longer} in Latakia", "too long"
+    compound = find_names("Edward of Elbrige lives here.", KNOWN)
+    assert compound is not None
+    assert compound.restore("Elbrigstraße") == "Elbrigstraße", "its end is a word of its own"
 
 
 def test_accents_are_parts_of_letters() -> None:
@@ -130,7 +135,10 @@ def test_names_of_a_sentence_are_restored(german: Translator) -> None:
 def test_every_alternative_and_stream_has_the_names(german: Translator) -> None:
     result = german.translate(MISSPELT, n_best=3)
     assert all("Proctor" in each.text for each in result.alternatives)
-    assert [*german.stream_text(MISSPELT)] == [german.translate(MISSPELT).text], "as a whole"
+    line = f"Please close the window. {MISSPELT}"
+    parts = [*german.stream_text(line)]
+    assert "".join(parts) == german.translate(line).text
+    assert parts[-1].strip() == german.translate(MISSPELT).text, "a sentence with names comes as a whole"
 
 
 def test_names_in_capitals_are_restored(german: Translator) -> None:

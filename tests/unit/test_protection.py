@@ -223,22 +223,27 @@ def test_a_model_never_sees_symbols(sign: str) -> None:
     assert Protector(["symbols"]).protect("Ünï–“cödé” § 3 € ½ 中文 • a_b – and - not a+b=c, x>y") is None
 
 
-def test_what_separates_items_is_text_where_lines_are_split_there() -> None:
-    line = "Home | About > Us > 5 →"
-    whole, divided = (Protector(["symbols"], splits_items=splits).protect(line) for splits in (False, True))
-    assert whole is not None
-    assert divided is not None
-    assert whole.text == "Home  About  Us  5 "
-    assert divided.text == "Home | About > Us  5 "
-    assert divided.line(divided.parts) == line
+def test_signs_of_menus_are_text_where_these_are_divided() -> None:
+    whole, divides = (Protector(["symbols"], splits_items=splits) for splits in (False, True))
+    menu, other = "Home | About > Us", "Home | About > Us →"
+    found = whole.protect(menu)
+    assert found is not None
+    assert found.text == "Home  About  Us"
+    assert divides.protect(menu) is None
+    found = divides.protect(other)
+    assert found is not None
+    assert found.text == "Home  About  Us ", "there is more to keep, so it is not divided"
+    assert divides.protect(menu, is_whole=False) == whole.protect(menu)
+    parts = protect_parts(("Home | About", Mark(0, "single")), divides).parts
+    assert parts == ("Home ", Mark(1, "single"), " About", Mark(0, "single"))
 
 
 def test_words_with_a_number_are_kept_if_they_are_names() -> None:
     line = "an A320, Mp3, the U-21, Covid-19, Type-2"
     assert kept_in(line, "code") == ["A320", "Mp3", "U-21", "Covid-19", "Type-2"]
-    found = Protector(["code"], known=WordList.of(["type", "covids", "u"])).protect(line)
+    found = Protector(["code"], known=WordList.of(["type", "covids", "u", "mp"])).protect(line)
     assert found is not None
-    assert [kept.text for kept in found.kept] == ["A320", "Mp3", "Covid-19"]
+    assert [kept.text for kept in found.kept] == ["A320", "Mp3", "U-21", "Covid-19"]
     assert kept_in("1920×1080 or 3×4×5, a 2×", "code") == ["1920×1080", "3×4×5"]
 
 

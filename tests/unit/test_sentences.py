@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dragoman.text.sentences import ABBREVIATIONS, items, sentences
+from dragoman.text.sentences import ABBREVIATIONS, menu_items, sentences
 
 
 @pytest.mark.parametrize(
@@ -167,33 +167,36 @@ def test_a_line_of_a_megabyte_is_split() -> None:
     assert len(sentences("Ab cd. " * 150_000)) == 150_000
 
 
-# Items
+# Menus
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("Home | About us", [("", "Home"), (" | ", "About us")]),
-        (
-            "Go to Settings > “Privacy” ›  Location.",
-            [("", "Go to Settings"), (" > ", "“Privacy”"), (" ›  ", "Location.")],
-        ),
-        ("a | | b", [("", "a"), (" | ", "| b")]),
-        ("Datei > Öffnen", [("", "Datei"), (" > ", "Öffnen")]),
+        ("Home | About us", [("", "Home"), ("|", "About us")]),
+        (" Settings\t>\u00a0“Privacy” ›  Location ", [("", "Settings"), (">", "“Privacy”"), ("›", "Location")]),
+        ("HOME | 3 NEWS", [("", "HOME"), ("|", "3 NEWS")]),
+        ("Datei > Öffnen", [("", "Datei"), (">", "Öffnen")]),
     ],
 )
-def test_items_stand_between_separators(line: str, expected: list[tuple[str, str]]) -> None:
-    assert items(line) == expected
-    assert "".join(separator + text for separator, text in items(line)) == line
+def test_items_of_a_menu_stand_between_signs(line: str, expected: list[tuple[str, str]]) -> None:
+    assert menu_items(line) == expected
 
 
 @pytest.mark.parametrize(
-    "line", ["x > 5", "if a > b, stop", "Home|About", "| Home", "Home |", "A -> B", "", "plain", "> A"]
-)
-def test_other_lines_have_one_item(line: str) -> None:
-    assert items(line) == [("", line)]
+    "line",
+    [
+        "", "plain", "Home|About", "| Home", "Home |", "> Home", "Home | | About", "Home -> About",
+        "x > 5", "If A > B", "if a > b, stop", "a > ł b", "цена > больше", "A | B", "P(A | B) is high", "5 > 3",
+        "Home | 2", "Go to Settings > Privacy.", "You can find the file > Here", "Wow! | Home", "home | about",
+        "Home | a: b",
+    ],
+)  # fmt: skip
+def test_other_lines_are_no_menus(line: str) -> None:
+    assert menu_items(line) == []
 
 
-def test_very_long_lines_are_divided_in_linear_time() -> None:
-    for unit in (" | A", " > ", " |", "| ", "> A"):
-        assert "".join(separator + text for separator, text in items(unit * 100_000)) == unit * 100_000
+def test_very_long_menus_have_all_their_items() -> None:
+    assert len(menu_items("Home" + " | Home" * 100_000)) == 100_001
+    for unit in (" > ", " |", "| ", "> A", " "):
+        assert menu_items(unit * 100_000) == []

@@ -728,7 +728,7 @@ def test_what_a_program_has_frozen_stays_frozen() -> None:
 
 def test_items_are_translated_alone_and_keep_what_separates_them() -> None:
     german = dragoman.load("en-de", "cpu")
-    line = "The house | The red car > The dog"
+    line = "The house | The red car >\tThe dog"
     result = german.translate(line, split="sentences", n_best=2)
     assert [source for source, _ in result.pieces] == ["The house", "The red car", "The dog"]
     alone = [german.translate(source).text.removesuffix(".") for source, _ in result.pieces]
@@ -736,5 +736,26 @@ def test_items_are_translated_alone_and_keep_what_separates_them() -> None:
     assert all(each.text.count(" | ") == each.text.count(" > ") == 1 for each in result.alternatives)
     assert "".join(german.stream_text(line, split="sentences")) == result.text
     assert len(german.translate(line, split="long").pieces) == 1, "the control"
-    sentence = german.translate("The house | The car is red.", split="sentences").text
-    assert sentence.endswith("."), "the full stop of a sentence stays"
+
+
+def test_items_lose_only_a_full_stop_that_was_added() -> None:
+    german = dragoman.load("en-de", "cpu")
+    assert german.translate("The dog").text.endswith("."), "otherwise this tests nothing"
+    assert not german.translate("The house | The dog").text.endswith(".")
+    assert german.translate("Monday, 3rd | Tuesday, 4th").text == "Montag, 3. | Dienstag, 4."
+    named = german.translate("The house | The company", glossary=[("the company", "die Ges.")])
+    assert named.text.endswith(" | Die Ges.")
+
+
+def test_menus_in_capitals_are_read_as_they_are_usually_written() -> None:
+    german = dragoman.load("en-de", "cpu")
+    line = "Search | The dog"
+    assert german.translate(line.upper()).text == german.translate(line).text.upper()
+
+
+def test_lines_with_more_to_keep_than_signs_are_no_menus() -> None:
+    german = dragoman.load("en-de", "cpu")
+    for line in ("The house 😀 | The dog", "The house | {dog}", "<b>The house</b> | The dog"):
+        result = german.translate(line)
+        assert len(result.pieces) == 1, line
+        assert " | " in result.text

@@ -2,7 +2,6 @@
 
 import json
 import lzma
-import re
 import shutil
 import unicodedata
 from pathlib import Path
@@ -64,7 +63,7 @@ def test_lists_of_very_many_words_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(words, "MAX_WORDS", 2)
     assert "tree" in WordList(LIST.to_bytes(), Path("x/y"))
     with pytest.raises(
-        ModelError, match=r"^x/y: not a list of words \(it has 3 words, and may have 2\); make it again"
+        ModelError, match=r"^x/y: not a list of words \(3 words, at most 2 are allowed\); make it again"
     ):
         _ = "tree" in WordList(WordList.of("abc").to_bytes(), Path("x/y"))
 
@@ -152,8 +151,11 @@ def test_the_command_refuses_what_it_cannot_use(
     (tmp_path / "latin").write_bytes(b"fa\xe7ade\n")
     assert error(tmp_path / "latin", "--model", copied).startswith(f"{tmp_path / 'latin'}:1: ")
     monkeypatch.setattr(words, "MAX_WORDS", 1)
-    assert re.fullmatch(
-        rf"{re.escape(str(text))}: \d words occur 1 times or more, and a list has 1 at most; give a higher --least",
-        error(text, "--model", copied, "--least", 1),
+    problem = "4 words in 19 bytes occur 1 times or more, at most 1 in 40,000,000 are allowed; give a higher --least"
+    assert error(text, "--model", copied, "--least", 1) == f"{text}: {problem}"
+    monkeypatch.undo()
+    monkeypatch.setattr(words, "MAX_TEXT", 18)
+    assert error(text, "--model", copied, "--least", 1).endswith(
+        "at most 2,000,000 in 18 are allowed; give a higher --least"
     )
     assert bundle.load_bundle(copied).known_words is None

@@ -12,12 +12,13 @@ import typer
 from dragoman.cli.additions import resolve_extensible
 from dragoman.cli.options import DEFAULT_MODEL, Json, Model
 from dragoman.errors import DataError
-from dragoman.progress import Advance
+from dragoman.progress import Advance, no_progress
 
 if TYPE_CHECKING:
     from dragoman.text.words import WordList
 
 LINES_AT_A_TIME = 10_000
+LEAST = 3  # times that a word occurs
 
 
 def command(
@@ -27,7 +28,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="Write a copy of the model with its words here, not into the model itself.")
     ] = None,
-    least: Annotated[int, typer.Option(min=1, help="A word is known if it occurs so often.")] = 3,
+    least: Annotated[int, typer.Option(min=1, help="A word is known if it occurs so often.")] = LEAST,
     as_json: Json = False,
 ) -> None:
     """List the words of a model's training text; `translate` then restores unknown names that the model misspells."""
@@ -43,7 +44,7 @@ def command(
         if out is not None:
             bundle.copy_model(directory, out, bundle.WORDS)
         with LineProgress("words", sum(map(count_lines, [*source, *target]))) as progress:
-            known = KnownWords(*(_list_words(files, least, progress.advance) for files in (source, target)))
+            known = KnownWords(*(list_words(files, least, progress.advance) for files in (source, target)))
         bundle.save_words(out or directory, known)
     paths = [(out or directory) / name for name in bundle.WORDS]
     record = {str(path): len(words) for path, words in zip(paths, known, strict=True)}
@@ -54,21 +55,22 @@ def command(
             print(f"{path}: {len(words):,} words that occur {least} times or more, {path.stat().st_size:,} bytes")
 
 
-def _list_words(files: Sequence[Path], least: int, advance: Advance) -> "WordList":
+def list_words(files: Sequence[Path], least: int = LEAST, advance: Advance = no_progress) -> "WordList":
+    """The words that occur so often in all of these files."""
     from dragoman.data.corpus import read_lines, valid_line
-    from dragoman.text.words import MAX_WORDS, WordCounter
+    from dragoman.text.words import MAX_TEXT, MAX_WORDS, WordCounter
 
     counter = WordCounter()
     texts = (valid_line(line, file).text for file in files for line in read_lines(file))
     while own := list(itertools.islice(texts, LINES_AT_A_TIME)):
         counter.add(own)
         advance(len(own))
-    count = counter.num_at_least(least)
+    count, size = counter.size_at_least(least)
     if not count:
         raise DataError(f"{files[0]}: no word occurs {least} times; give more text, or a lower --least")
-    if count > MAX_WORDS:
+    if count > MAX_WORDS or size > MAX_TEXT:
         raise DataError(
-            f"{files[0]}: {count:,} words occur {least} times or more, and a list has {MAX_WORDS:,} at most; "
-            "give a higher --least"
+            f"{files[0]}: {count:,} words in {size:,} bytes occur {least} times or more, at most {MAX_WORDS:,} in "
+            f"{MAX_TEXT:,} are allowed; give a higher --least"
         )
     return counter.at_least(least)

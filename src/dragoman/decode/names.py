@@ -46,7 +46,9 @@ class Names(NamedTuple):
         if len(wrong) != 1:
             return found
         (name,), (word,) = missing, wrong  # they belong together
-        is_same = _likeness(name, word) >= SIMILAR_IF_ALONE and _have_same_end(name, word)
+        is_similar = _likeness(name, word) >= SIMILAR_IF_ALONE and _have_same_end(name, word)
+        is_whole = len(word) <= len(name) + MOST_LONGER and not any(self._first_parts(word))
+        is_same = is_similar and is_whole
         return replace_words(found, lambda each: name if each == word else each) if is_same else found
 
     def _correct(self, word: str) -> str:
@@ -71,6 +73,9 @@ class Names(NamedTuple):
         yield word
         if word.endswith("s"):
             yield word[:-1]
+        yield from self._first_parts(word)
+
+    def _first_parts(self, word: str) -> Iterator[str]:
         for end in range(SHORTEST - 1, len(word) - LEAST_REST + 1):
             if word[end:] in self.known:
                 yield word[:end]

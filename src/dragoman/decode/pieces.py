@@ -3,18 +3,21 @@
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dragoman.data.corpus import Line, text_line
 from dragoman.decode.names import Names, find_names
+from dragoman.decode.terms import Term
 from dragoman.decode.translation import Translation
-from dragoman.text.casing import Recaser, in_capitals, knows_case
+from dragoman.text.casing import Recaser, in_capitals, is_in_capitals, knows_case
 from dragoman.text.normalize import is_blank
-from dragoman.text.sentences import items, sentences
+from dragoman.text.sentences import menu_items, sentences
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.words import KnownWords
+
+_ADDED_STOP = re.compile(r"(?<=[^\W\d_][^\W\d_])\.$")
 
 
 class Sentence(NamedTuple):
@@ -38,7 +41,8 @@ class Piece(NamedTuple):
     in_capitals: bool = False  # the model reads it as it is usually written
     is_item: bool = False  # of a menu or a path: no sentence
     names: Names | None = None  # in its text, that the model has never read
-    as_given: tuple[str, ...] = ()  # what keeps its case in a translation in capitals
+    terms: tuple[Term, ...] = ()  # that its translation was asked to have
+    prefix: str = ""  # that it was asked to begin with
 
     @property
     def may_change(self) -> bool:
@@ -47,10 +51,15 @@ class Piece(NamedTuple):
 
     def finish(self, translation: str) -> str:
         """What the model wrote, with names as they are in the text, in capitals if the text is, and with no full stop
-        after an item."""
-        translation = translation.removesuffix(".") if self.is_item else translation
+        after an item. Terms and a prefix stay as they are."""
+        if self.is_item and not any(span[1] == len(translation) for span in self._asked_for(translation)):
+            translation = _ADDED_STOP.sub("", translation)
         translation = self.names.restore(translation) if self.names else translation
-        return in_capitals(translation, self.as_given) if self.in_capitals else translation
+        return in_capitals(translation, self._asked_for(translation)) if self.in_capitals else translation
+
+    def _asked_for(self, translation: str) -> list[tuple[int, int]]:
+        spans = [span for term in self.terms for span in term.spans_in(translation)]
+        return [(0, len(self.prefix)), *spans] if translation.startswith(self.prefix) else spans
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,6 @@ class Cutter:
 
     def into_sentences(self, lines: Sequence[str | Line], split: str, recase: bool = False) -> Window:
         """Set aside blank and invalid lines; split the others into sentences. `recase` those that are in capitals."""
-        read = self._recaser.recase if recase and self._recaser else str
         window = Window([], {}, {}, {})
         for number, given in enumerate(lines):
             line = given if isinstance(given, Line) else text_line(given)
@@ -93,10 +101,15 @@ class Cutter:
             elif is_blank(text):
                 window.results[number] = Translation(text, "", "empty")
             else:
-                window.sentences_of[number] = (
-                    [*_sentences(text, read)] if split == "sentences" else [Sentence(text, read(text))]
-                )
+                window.sentences_of[number] = self._sentences(text, split, self._recaser if recase else None)
         return window
+
+    def _sentences(self, text: str, split: str, recaser: Recaser | None) -> list[Sentence]:
+        if split == "sentences" and (menu := menu_items(text)):
+            lower = recaser.lower if recaser and is_in_capitals(text) else str
+            return [Sentence(item, lower(item), f" {sign} ", is_item=True) for sign, item in menu]
+        parts = sentences(text) if split == "sentences" else [text]
+        return [Sentence(part, recaser.recase(part) if recaser else part) for part in parts]
 
     def into_pieces(self, window: Window, ids: list[list[int]], tag: list[int], restore_names: bool = False) -> Window:
         """Cut lines into pieces, given the ids of all inputs; `tag` comes before each."""
@@ -107,8 +120,9 @@ class Cutter:
                 in_capitals = sentence.model_input != sentence.text
                 for text, own, glue, is_cut in self._cut(sentence, next(rest), tag):
                     names = find_names(text if is_cut else sentence.model_input, known) if known else None
+                    shown = text.upper() if is_cut and in_capitals else text
                     about = glue, is_cut, in_capitals, sentence.is_item, names
-                    pieces.append(Piece(number, len(pieces), text, own, *about))
+                    pieces.append(Piece(number, len(pieces), shown, own, *about))
         return window
 
     def _cut(self, sentence: Sentence, ids: list[int], tag: list[int]) -> Iterator[tuple[str, list[int], str, bool]]:
@@ -132,16 +146,6 @@ class Cutter:
         (text, ids, _), *rest = self.split(second, tag)
         glue = " " if first[-1].isspace() or second[0].isspace() else ""
         return [*self.split(first, tag), (text, ids, glue), *rest]
-
-
-def _sentences(text: str, read: Callable[[str], str]) -> Iterator[Sentence]:
-    """The sentences of a line, and its items; `read` gives the form of each that a model reads."""
-    found = items(text)
-    for separator, item in found:
-        own = sentences(item)
-        is_item = len(found) > 1 and len(own) == 1 and not item.endswith(".")
-        for place, sentence in enumerate(own):
-            yield Sentence(sentence, read(sentence), " " if place or not separator else separator, is_item)
 
 
 def join(pieces: Sequence[Piece], texts: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from dragoman.config import PROTECTED
 from dragoman.decode.protected import Protected
 from dragoman.documents.document import Kept, Mark, Parts
 from dragoman.documents.placeholders import PLACEHOLDERS, end_of_placeholder, matching_braces
-from dragoman.text.sentences import separators
+from dragoman.text.sentences import MENU_SIGNS, menu_items
 from dragoman.text.words import WordList
 
 _IN_ADDRESS = r"""[^\s<>"'“”«»()。，、！？；：（）「」『』【】《》]"""
@@ -60,7 +60,7 @@ _TAG = re.compile(r"<(?:!--|(?P<closes>/?)(?P<name>[A-Za-z][\w:.-]*))")
 class Protector:
     """Finds what to keep.
 
-    If lines are split into items, what separates these is not part of any. A number that belongs to one of the `known`
+    If menus are split into their items, the signs between these are text. A number that belongs to one of the `known`
     words makes no name of it: Type-2.
     """
 
@@ -70,14 +70,20 @@ class Protector:
         patterns = [f"(?P<marked>{MARKED})", *(f"(?P<{kind}>{PATTERNS[kind]})" for kind in PROTECTED if kind in kinds)]
         self._pattern = re.compile("|".join(patterns))
 
-    def _is_known(self, stem: str | None) -> bool:
-        return stem is not None and self._known is not None and stem in self._known
-
-    def protect(self, line: str) -> Protected | None:
-        """The line in parts; None if there is nothing to keep."""
+    def protect(self, line: str, *, is_whole: bool = True) -> Protected | None:
+        """The line in parts; None if there is nothing to keep. `is_whole`: nothing stands before or after it."""
         if self._has_hints and _HINTS.search(line) is None:
             return None
-        separating = {each.start("sign") for each in separators(line)} if self._splits_items else set[int]()
+        if self._splits_items and is_whole and menu_items(line) and self._parts(line, skip_signs=True) is None:
+            return None
+        return self._parts(line)
+
+    def _is_known(self, stem: str | None) -> bool:
+        if stem is None or self._known is None or len(stem) < 3 or stem.isupper():
+            return False
+        return stem in self._known
+
+    def _parts(self, line: str, *, skip_signs: bool = False) -> Protected | None:
         building, braces = _Building(), matching_braces(line)
         done = place = 0  # what is in the parts; what has been searched
         while match := self._pattern.search(line, place):
@@ -88,7 +94,7 @@ class Protector:
                 if end is None:
                     continue
                 place = end
-            if start in separating or self._is_known(groups.get("stem")):
+            if (skip_signs and match.group() in MENU_SIGNS) or self._is_known(groups.get("stem")):
                 continue
             building.add_text(line[done:start])
             if groups["marked"]:
@@ -193,7 +199,9 @@ def protect_parts(parts: Parts, protector: Protector | None) -> Protected:
     result: list[str | Mark | Kept] = []
     originals: dict[Mark | Kept, str] = {}
     for part in parts:
-        found = protector.protect(part) if protector is not None and isinstance(part, str) else None
+        found = None
+        if protector is not None and isinstance(part, str):
+            found = protector.protect(part, is_whole=len(parts) == 1)
         if found is None:
             result.append(part)
             continue

@@ -50,10 +50,14 @@ class Term:
         capitals = [target[0].upper() + target[1:] for target in self.targets]
         return re.compile(rf"\W*(?:{'|'.join(_bounded(re.escape(each), each) for each in capitals)})")
 
+    def spans_in(self, text: str) -> list[tuple[int, int]]:
+        """Where one of the targets appears in a translation."""
+        found = [match.span() for match in self._pattern.finditer(text)]
+        first = None if found else self._at_start.match(text)
+        return [first.span()] if first else found
+
     def count_in(self, text: str) -> int:
-        """How often one of the targets appears in a translation."""
-        found = len(self._pattern.findall(text))
-        return found or int(self._at_start.match(text) is not None)
+        return len(self.spans_in(text))
 
     def is_kept(self, text: str) -> bool:
         return self.count_in(text) == 1 if self.once else self.count_in(text) > 0

@@ -457,7 +457,8 @@ class Translator:
     ) -> Iterator[str]:
         """Yield the translation of a text in parts, as they become certain. Nothing is withdrawn.
 
-        Lines are translated one after the other. Together, the parts of a line are what `translate` returns. A line
+        Lines are translated one after the other. Together, the parts of a line are what `translate` returns. A sentence
+        with names that the model has never read comes as a whole. A line
         with terms of the glossary or with something to keep comes as a whole, and so does one that is sampled or chosen
         among several. With banned words, n-grams or a least length every line does: it may have to be searched again.
         """
@@ -477,8 +478,7 @@ class Translator:
         window = self._prepare([line], options)
         has_terms = glossary is not None and any(glossary.terms_in(piece.text) for piece in window.pieces)
         chooses = options.sampling or options.diversity_groups > 1 or self._search_options(options) != options
-        has_names = any(piece.names for piece in window.pieces)  # restored once the whole translation is known
-        if keeps or has_terms or has_names or chooses or window.results or not self.tokenizers.target.grows:
+        if keeps or has_terms or chooses or window.results or not self.tokenizers.target.grows:
             (result,) = self.stream([[line]], options=options, glossary=glossary)
             yield result.text
             return result
@@ -511,7 +511,8 @@ class Translator:
                 ids, best = next(steps)
             if best is not None:
                 outcomes.append([best])
-            yield piece.finish(self.tokenizers.target.decode(ids)), best is not None
+            if best is not None or not piece.names:  # names are restored once the whole is known
+                yield piece.finish(self.tokenizers.target.decode(ids)), best is not None
             if best is not None:
                 return
 
@@ -793,7 +794,7 @@ class Translator:
         rows = [hypotheses[0].ids for choices in found.values() for hypotheses in choices]
         texts = iter(self.tokenizers.target.decode_batch(rows))
         for number, choices in found.items():
-            pieces = [_with_wishes(piece, options, terms_in, prefixes) for piece in window.pieces_of[number]]
+            pieces = [_apply_requests(piece, options, terms_in, prefixes) for piece in window.pieces_of[number]]
             best = [hypotheses[0] for hypotheses in choices]
             own = [piece.finish(next(texts)) for piece in pieces]
             text = join(pieces, own)
@@ -1172,14 +1173,14 @@ def _with_batch_size(options: DecodeConfig, size: int) -> DecodeConfig:
     return replace(options, batch_size=size)
 
 
-def _with_wishes(piece: Piece, options: DecodeConfig, terms_in: TermsIn, prefixes: Sequence[str]) -> Piece:
+def _apply_requests(piece: Piece, options: DecodeConfig, terms_in: TermsIn, prefixes: Sequence[str]) -> Piece:
     """Words that were asked for stay as they are; so does one that is there because another is banned."""
-    if piece.names is None and not piece.in_capitals:
+    if not piece.may_change:
         return piece
-    terms = [target for term in terms_in(piece.text) for target in term.targets]
-    asked = [text for text in (*terms, _prefix_of(piece, prefixes)) if text]
+    terms, prefix = tuple(terms_in(piece.text)), _prefix_of(piece, prefixes)
+    asked = [*(target for term in terms for target in term.targets), prefix]
     names = piece.names.excluding(asked) if piece.names and not options.banned else None
-    return piece._replace(names=names, as_given=(*asked,))
+    return piece._replace(names=names, terms=terms, prefix=prefix)
 
 
 def _prefix_of(piece: Piece, prefixes: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ knows is the usual form of each word: the one that takes the fewest pieces.
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from dragoman.text.normalize import is_lowercase
 from dragoman.text.tokenizer import Tokenizer
@@ -28,13 +28,13 @@ def is_in_capitals(text: str) -> bool:
     return text.isupper() and sum(len(word) > 1 for word in _WORD.findall(text)) >= LEAST_WORDS
 
 
-def in_capitals(text: str, as_given: Sequence[str] = ()) -> str:
-    """A text in capitals, but for what is to stay as it is."""
-    if not as_given:
-        return text.upper()
-    stays = "|".join(map(re.escape, sorted(as_given, key=len, reverse=True)))
-    parts = re.split(f"({stays})", text)
-    return "".join(part if place % 2 else part.upper() for place, part in enumerate(parts))
+def in_capitals(text: str, kept: Iterable[tuple[int, int]] = ()) -> str:
+    """A text in capitals, but for these spans of it."""
+    parts, done = [], 0
+    for start, end in sorted(kept):
+        parts += [text[done:start].upper(), text[max(done, start) : end]]
+        done = max(done, end)
+    return "".join([*parts, text[done:].upper()])
 
 
 def lower_capitals(text: str) -> str:
@@ -51,9 +51,11 @@ class Recaser:
         self._cached_form = functools.lru_cache(1 << 16)(self._find_usual_form)
 
     def recase(self, text: str) -> str:
-        """Text in capitals in the usual form of each word, with a capital at the start of each sentence; other text."""
-        if not is_in_capitals(text):
-            return text
+        """Text in capitals as it is usually written; other text as it is."""
+        return self.lower(text) if is_in_capitals(text) else text
+
+    def lower(self, text: str) -> str:
+        """The usual form of each word, with a capital at the start of each sentence."""
         text = _WORD.sub(lambda match: self._usual_form(match.group()), compose(text))
         return _start_with_capitals(text)
 

@@ -60,7 +60,7 @@ def obvious_language(text: str) -> str | None:
 
 
 def _ranked(text: str) -> list[tuple[str, float]]:
-    # an encoder that fails on what is no text, such as half of a surrogate pair, has no place in a guess
+    # a lone surrogate cannot be encoded
     labels, shares = _model().predict(text.encode("utf-8", "ignore").decode(), k=-1)
     return [(label.removeprefix(_LABEL), float(share)) for label, share in zip(labels, shares, strict=True)]
 

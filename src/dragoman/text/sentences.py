@@ -1,4 +1,4 @@
-"""Splits a line into sentences, and into items where it is no sentence. Keeps every character. Knows nothing of models.
+"""Splits a line into sentences, or a menu into its items. Keeps every character of sentences. Knows nothing of models.
 
 A full stop, question or exclamation mark ends a sentence if it is followed by white space and then a capital, a digit
 or a letter without case; Chinese and Japanese need no white space. A full stop after an abbreviation, an initial, or a
@@ -23,26 +23,29 @@ _ALL_STOPS = _STOPS | _WIDE_STOPS
 _OPENING = frozenset("\"'“‘„«»([¿¡")
 _OPENING_OR_SPACE = _OPENING | {" "}
 _BEFORE_WORD = _OPENING - set("¿¡")
-# Before a lower-case letter or a digit, > means greater than
-_SEPARATOR = re.compile(r"(?<=\S)\s+(?P<sign>\||[>›](?=\s+[\"'“„‘‚]?[^\W\d_a-zß-öø-ÿ]))\s+(?=\S)")
-_SEPARATOR_SIGN = frozenset("|>›")
+MOST_WORDS = 4  # of an item
+_BETWEEN_ITEMS = re.compile(r"(?<=\S)\s+([|>›])\s+")
+MENU_SIGNS, _NOT_IN_ITEM = frozenset("|>›"), frozenset("|>›.!?…:;()[]{}<=+")
 # Whatever ends a sentence within a line contains this. It starts with one set of characters, which `re` finds fast.
 _MAY_END = re.compile(r"""[.!?…。！？](?:(?<=[。！？])|["'”’»)\]]*\s)""")
 
 
-def separators(line: str) -> list[re.Match[str]]:
-    """What stands between the items of a menu or the names of a path, with the space around it: Home | Contact."""
-    return [] if _SEPARATOR_SIGN.isdisjoint(line) else [*_SEPARATOR.finditer(line)]
+def menu_items(line: str) -> list[tuple[str, str]]:
+    """The items of a menu or a path, each after the sign between them: Home | Contact. Nothing for other lines."""
+    if MENU_SIGNS.isdisjoint(line):
+        return []
+    first, *rest = _BETWEEN_ITEMS.split(line.strip())
+    signs, items = ["", *rest[::2]], [first, *rest[1::2]]
+    return list(zip(signs, items, strict=True)) if len(items) > 1 and all(map(_is_item, items)) else []
 
 
-def items(line: str) -> list[tuple[str, str]]:
-    """The items of a line, each after its separator; of most lines there is one."""
-    found = separators(line)
-    if not found:
-        return [("", line)]
-    starts, ends = [0, *(each.end() for each in found)], [*(each.start() for each in found), len(line)]
-    texts = [line[start:end] for start, end in zip(starts, ends, strict=True)]
-    return list(zip(["", *(each.group() for each in found)], texts, strict=True))
+def _is_item(text: str) -> bool:
+    """Whether this is a short phrase that begins with a capital, and neither a sentence nor a formula."""
+    words = text.split()
+    if not 1 <= len(words) <= MOST_WORDS or not _NOT_IN_ITEM.isdisjoint(text):
+        return False
+    first_letter = next(filter(str.isalpha, text), "")
+    return not first_letter.islower() and any(sum(map(str.isalpha, word)) > 1 for word in words)
 
 
 def sentences(line: str) -> list[str]:

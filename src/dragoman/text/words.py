@@ -45,8 +45,10 @@ class WordCounter:
     def add(self, texts: Sequence[str]) -> None:
         self._counts.update(words_in("\n".join(texts).lower()))
 
-    def num_at_least(self, count: int) -> int:
-        return sum(found >= count for found in self._counts.values())
+    def size_at_least(self, count: int) -> tuple[int, int]:
+        """How many words occur so often, and how many bytes they take."""
+        sizes = [len(word.encode()) + 1 for word, found in self._counts.items() if found >= count]
+        return len(sizes), sum(sizes)
 
     def at_least(self, count: int) -> "WordList":
         """The words that occur so often."""
@@ -81,7 +83,7 @@ class WordList:
             if not reader.eof:
                 raise ValueError("it ends too soon, or is too long")
             if (count := text.count(b"\n")) > MAX_WORDS:
-                raise ValueError(f"it has {count:,} words, and may have {MAX_WORDS:,}")
+                raise ValueError(f"{count:,} words, at most {MAX_WORDS:,} are allowed")
             return frozenset(text.decode().splitlines())
         except (lzma.LZMAError, ValueError) as error:  # UnicodeDecodeError among them
             raise ModelError(f"{self._path}: not a list of words ({error}); {LIST_AGAIN}") from None
