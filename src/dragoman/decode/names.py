@@ -54,10 +54,11 @@ class Names(NamedTuple):
     def _correct(self, word: str) -> str:
         if not self._may_be_wrong(word):
             return word
-        candidates = [(_likeness(name, stem), name, stem) for stem in self._stems(word) for name in self.unknown]
-        likeness, name, stem = max(each for each in candidates if self._is_form(*each, word) or each[2] == word)
-        if not self._is_form(likeness, name, stem, word):
+        candidates = ((_likeness(name, stem), name, stem) for stem in self._stems(word) for name in self.unknown)
+        forms = [each for each in candidates if self._is_form(*each, word)]
+        if not forms:
             return word
+        _, name, stem = max(forms)
         rest = word[len(stem) :]
         return name if rest == "s" and name.lower().endswith("s") else name + rest
 
