@@ -139,6 +139,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, RECIPES / "hardening.py", *arguments], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_script_writes_the_same_pairs_each_time(tmp_path: Path) -> None:
     (tmp_path / "en").write_text("\n".join([*ENGLISH * 50, ""]) + "\n")
     (tmp_path / "de").write_text("\n".join([*GERMAN * 50, ""]) + "\n")
@@ -156,6 +157,7 @@ def test_the_script_writes_the_same_pairs_each_time(tmp_path: Path) -> None:
     assert any(line.count("Nobody knows.") == 1 and len(line) > 40 for line in lines[0]), "several sentences in a line"
 
 
+@pytest.mark.slow
 def test_the_script_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "en").write_text("a\nb\n")
     (tmp_path / "de").write_text("a\n")

@@ -23,8 +23,8 @@ SIMILAR_IN_COMPOUND = 0.8  # of the first part of one
 SIMILAR_IF_ALONE = 0.35  # of the only name that is missing and the only unknown word
 MOST_LONGER = 3  # letters that a misspelling may have more than the name
 LEAST_REST = 4  # letters of the second part of a compound
-_WORD = re.compile(r"[^\W\d_]+")
-_SENTENCE_END = re.compile(r"[.!?:…]")
+SENTENCE_ENDS = frozenset(".!?:…")
+_CAPITALIZED = re.compile(rf"(?<![^\W\d_])[^\W\d_a-zß-öø-ÿ][^\W\d_]{{{SHORTEST - 1},}}")  # and some other words
 
 
 class Names(NamedTuple):
@@ -91,25 +91,29 @@ class Names(NamedTuple):
 def find_names(text: str, known: KnownWords) -> Names | None:
     """The names of a source text that are not known; None if it has none."""
     text = compose(text)
-    words, names, doubtful = list[str](), dict[str, None](), set[str]()
-    within, end = list[str](), 0  # words that do not start a sentence; where the last one ended
-    for match in _WORD.finditer(text):
-        word = match.group()
-        is_first = not words or _SENTENCE_END.search(text, end, match.start()) is not None
-        words.append(word)
-        end = match.end()
-        if not is_first:
-            within.append(word)
-        if SHORTEST <= len(word) <= LONGEST and word[0].isupper() and word not in known.source:
-            names[word] = None
-            if is_first:
-                doubtful.add(word)
-    if not names:
+    found = [match for match in _CAPITALIZED.finditer(text) if _is_unknown(match.group(), known.source)]
+    if not found:
         return None
-    ordinary = [word for word in within if word not in names]
+    names = dict.fromkeys(match.group() for match in found)
+    doubtful = {match.group() for match in found if _starts_sentence(text, match.start())}
+    words = words_in(text)
+    ordinary = [word for word in words[1:] if word not in names]
     if 2 * sum(word[0].isupper() for word in ordinary) >= len(ordinary):  # a title
         doubtful.update(names)
     return Names((*names,), frozenset(doubtful), frozenset(words), known.target)
+
+
+def _starts_sentence(text: str, place: int) -> bool:
+    """Whether no letter stands before this place, or the end of a sentence between them."""
+    while place and not text[place - 1].isalpha():
+        place -= 1
+        if text[place] in SENTENCE_ENDS:
+            return True
+    return place == 0
+
+
+def _is_unknown(word: str, known: WordList) -> bool:
+    return SHORTEST <= len(word) <= LONGEST and word[0].isupper() and word not in known
 
 
 def _have_same_end(name: str, word: str) -> bool:
