@@ -10,13 +10,9 @@ import pytest
 
 import dragoman
 from dragoman.bundle import load_bundle, load_config
-from dragoman.data import generated
+from tests.english_german import PARTS, write_corpora
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "both_directions.py"
-PARTS = ("europarl-en-de/train.1of4", "europarl-en-de/train.2of4", "europarl-en-de/train.3of4",
-         "europarl-en-de/train.4of4", "tatoeba-en-de/train")  # fmt: skip
-OTHERS = ("europarl-en-de/valid", "europarl-en-de/test", "tatoeba-en-de/test", "newstest2014-en-de/test")
-LINES = 40
 EPOCHS_OF_EVERYDAY = 6
 SETTINGS = (
     "model.num_layers=1", "model.decoder_num_layers=1", "model.d_model=32", "model.d_ff=64", "model.num_heads=2",
@@ -28,14 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpora")
-    pairs = iter(generated.generate("numbers-de", 1_000).train)
-    for name in (*PARTS, *OTHERS):
-        own = [next(pairs) for _ in range(LINES if name in PARTS else 100 if name.endswith("valid") else 4)]
-        (folder / name).parent.mkdir(exist_ok=True)
-        for language, lines in zip(("en", "de"), zip(*own, strict=True), strict=True):
-            (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines))
-    return folder
+    return write_corpora(tmp_path_factory.mktemp("corpora"), lines=40, valid_lines=100)
 
 
 def run(corpora: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:

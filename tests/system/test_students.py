@@ -11,15 +11,11 @@ import pytest
 
 import dragoman
 from dragoman.bundle import load_bundle, load_config
-from dragoman.data import generated
+from tests.english_german import TESTS, write_corpora
 from tests.processor import needs_exact_int8
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "students.py"
-PARTS = ("europarl-en-de/train.1of4", "europarl-en-de/train.2of4", "europarl-en-de/train.3of4",
-         "europarl-en-de/train.4of4", "tatoeba-en-de/train")  # fmt: skip
-TESTS = ("europarl-en-de/test", "tatoeba-en-de/test", "newstest2014-en-de/test")
-LINES = 20
 STUDENT = "192-4-1"
 SETTINGS = (
     "model.num_layers=1", "model.d_ff=64", "text.vocab_size=400", "train.batch_tokens=300", "train.valid_sentences=4",
@@ -31,14 +27,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpora")
-    pairs = iter(generated.generate("numbers-de", 1_000).train)
-    for name in (*PARTS, "europarl-en-de/valid", *TESTS):
-        own = [next(pairs) for _ in range(LINES if name in PARTS else 4)]
-        (folder / name).parent.mkdir(exist_ok=True)
-        for language, lines in zip(("en", "de"), zip(*own, strict=True), strict=True):
-            (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines))
-    return folder
+    return write_corpora(tmp_path_factory.mktemp("corpora"), lines=20, valid_lines=4)
 
 
 def run(corpora: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:

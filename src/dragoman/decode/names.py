@@ -1,11 +1,12 @@
-"""Copies names from the source that a model has misspelt. Knows nothing of models.
+"""Copies names from the source that a model has misspelled. Knows nothing of models.
 
 A model spells a name that it has never read from small pieces, and may get one wrong: of Snowden it makes Sneden. A
 word of the translation is taken for such a name if it is not in the source, no text of its language was known to have
 it, and it resembles a name of the source that was not known either.
 
 At the start of a sentence, or where most words have a capital, an unknown word may be an ordinary one, rightly
-translated: Bioinformatik resembles Bioinformatics. Such words differ at their end, where misspelt names hardly ever do.
+translated: Bioinformatik resembles Bioinformatics. Such words differ at their end, where misspelled names hardly ever
+do.
 """
 
 import difflib

@@ -106,8 +106,8 @@ class Cutter:
 
     def _sentences(self, text: str, split: str, recaser: Recaser | None) -> list[Sentence]:
         if split == "sentences" and (menu := menu_items(text)):
-            lower = recaser.lower if recaser and is_in_capitals(text) else str
-            return [Sentence(item, lower(item), f" {sign} ", is_item=True) for sign, item in menu]
+            read = recaser.to_usual_case if recaser and is_in_capitals(text) else str
+            return [Sentence(item, read(item), f" {sign} ", is_item=True) for sign, item in menu]
         parts = sentences(text) if split == "sentences" else [text]
         return [Sentence(part, recaser.recase(part) if recaser else part) for part in parts]
 
@@ -117,11 +117,11 @@ class Cutter:
         for number, parts in window.sentences_of.items():
             pieces = window.pieces_of[number] = []
             for sentence in parts:
-                in_capitals = sentence.model_input != sentence.text
+                is_recased = sentence.model_input != sentence.text
                 for text, own, glue, is_cut in self._cut(sentence, next(rest), tag):
                     names = find_names(text if is_cut else sentence.model_input, known) if known else None
-                    shown = text.upper() if is_cut and in_capitals else text
-                    about = glue, is_cut, in_capitals, sentence.is_item, names
+                    shown = text.upper() if is_cut and is_recased else text
+                    about = glue, is_cut, is_recased, sentence.is_item, names
                     pieces.append(Piece(number, len(pieces), shown, own, *about))
         return window
 

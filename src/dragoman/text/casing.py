@@ -52,9 +52,9 @@ class Recaser:
 
     def recase(self, text: str) -> str:
         """Text in capitals as it is usually written; other text as it is."""
-        return self.lower(text) if is_in_capitals(text) else text
+        return self.to_usual_case(text) if is_in_capitals(text) else text
 
-    def lower(self, text: str) -> str:
+    def to_usual_case(self, text: str) -> str:
         """The usual form of each word, with a capital at the start of each sentence."""
         text = _WORD.sub(lambda match: self._usual_form(match.group()), compose(text))
         return _start_with_capitals(text)
