@@ -28,8 +28,9 @@ SIGN, MAGNITUDE = int32(31), int32(0x7FFFFFFF)  # of a float32's bits
 MANTISSA, BIAS = int32(23), int32(127)
 LEAST_INTEGER = int32(-(2**31))
 BLOCK = 128  # logits whose largest is known
-# sums in any order and fused products, but infinities and NaNs as usual
-FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
+# Sums in any order and fused products, but infinities and NaNs as usual. Not `arcp`, reciprocals in place of quotients:
+# a loop has a form with vectors and a plain one, for arrays that lie close together, and only one of them would use it.
+FAST_MATH = {"reassoc", "contract", "nsz"}
 
 
 class _Kept(FunctionCache):
@@ -219,8 +220,9 @@ def _softmax(x_T):
     for t in range(len(x_T)):
         x_T[t] = _exponential(x_T[t] - peak)
         total += x_T[t]
+    share = float32(1.0) / total
     for t in range(len(x_T)):
-        x_T[t] /= total
+        x_T[t] *= share
 
 
 @_compiled
