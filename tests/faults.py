@@ -25,7 +25,7 @@ from dragoman import bundle, files
 from dragoman.cli import progress
 from dragoman.data import store
 from dragoman.data.batching import AnyBatch
-from dragoman.decode import translator
+from dragoman.decode import pipeline, translator
 from dragoman.decode.engines.plain import Engine
 from dragoman.errors import Stopped
 from dragoman.text import tokenizer
@@ -47,7 +47,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "validation": (validation.Validation, "measure"),
     "joining": (distributed, "choose_device"),
     "loading": (translator, "load_bundle"),
-    "window": (translator.Translator, "_translate"),
+    "window": (pipeline.Pipeline, "translate"),
 }
 noticed = threading.Event()  # a signal reached Python
 

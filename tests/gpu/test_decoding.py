@@ -115,16 +115,16 @@ def test_a_queue_that_does_not_fit_is_halved_until_it_does(precision: str, room:
     lines = [" ".join(SENTENCES[:5])] * 256
     options: dict[str, Any] = {"batch_size": 256, "beam": 4, "split": "long", "max_extra": 5}
     expected = translator.translate(lines, **options)
-    assert translator._cuda is not None
+    assert translator.searcher._cuda is not None
     sizes: list[int] = []
-    shape = translator._cuda.shape
+    shape = translator.searcher._cuda.shape
 
     def counted(jobs, *arguments):  # type: ignore[no-untyped-def]
         sizes.append(len(jobs))
         return shape(jobs, *arguments)
 
-    translator._cuda.shape = counted  # type: ignore[method-assign]
-    translator._cuda.free_memory()
+    translator.searcher._cuda.shape = counted  # type: ignore[method-assign]
+    translator.searcher._cuda.free_memory()
     with memory_limit(room):
         results = translator.translate(lines, **options)
     assert [result.text for result in results] == [result.text for result in expected]
@@ -140,8 +140,8 @@ def test_cuda_engine_in_float32_gives_the_tokens_of_the_plain_engine(beam: int) 
     cuda, plain = (dragoman.load("en-de", "cuda", "float32", engine=engine) for engine in ("cuda", "plain"))
     expected = plain.translate(LINES, beam=beam, n_best=beam)
     found = cuda.translate(LINES, beam=beam, n_best=beam)
-    assert cuda._cuda is not None
-    assert plain._cuda is None, "the control: two engines"
+    assert cuda.searcher._cuda is not None
+    assert plain.searcher._cuda is None, "the control: two engines"
     for one, other in zip(expected, found, strict=True):
         assert [each.tokens for each in other.alternatives] == [each.tokens for each in one.alternatives]
         assert other.score == pytest.approx(one.score, abs=1e-3)
@@ -175,9 +175,9 @@ def test_sampling_and_wide_beams_run_in_the_plain_engine() -> None:
     translator = dragoman.load("en-de", "cuda")
     translator.translate(SENTENCES, sampling=True)
     translator.translate(SENTENCES[:2], beam=17)
-    assert translator._cuda is None
+    assert translator.searcher._cuda is None
     translator.translate(SENTENCES, beam=16)
-    assert translator._cuda is not None, "the control"
+    assert translator.searcher._cuda is not None, "the control"
 
 
 def test_statuses_and_attention_are_those_of_the_plain_engine() -> None:
@@ -210,10 +210,10 @@ def test_a_search_that_is_given_up_leaves_nothing_behind() -> None:
     """Its steps may still run when the next one begins."""
     translator = dragoman.load("en-de", "cuda", "float32")
     expected = [result.text for result in translator.translate(LINES)]
-    engine, options = translator._cuda, translator.options()
+    engine, options = translator.searcher._cuda, translator.options()
     assert engine is not None
     with engine.exclusive(), torch.inference_mode():
-        search = engine.begin(options, len(LINES), **translator._special()._asdict())
+        search = engine.begin(options, len(LINES), **translator.searcher.special._asdict())
         sources = [[*translator.tokenizers.source.encode(line), 3] for line in reversed(LINES)]
         search.add(sources, [len(source) + 50 for source in sources])
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -250,13 +250,13 @@ def test_only_what_breaks_a_rule_runs_in_the_plain_engine() -> None:
 def test_no_step_is_started_ahead_of_what_others_may_add() -> None:
     translator = dragoman.load("en-de", "cuda", "float32")
     translator.translate(LINES)  # captures the graph
-    engine, options = translator._cuda, translator.options()
+    engine, options = translator.searcher._cuda, translator.options()
     assert engine is not None
     sources = [[*translator.tokenizers.source.encode(max(LINES, key=len)), 3]] * len(LINES)
     started = []
     for runs_ahead in (True, False):
         with engine.exclusive(), torch.inference_mode():
-            search = engine.begin(options, len(LINES), **translator._special()._asdict(), runs_ahead=runs_ahead)
+            search = engine.begin(options, len(LINES), **translator.searcher.special._asdict(), runs_ahead=runs_ahead)
             search.add(sources, [len(source) + 50 for source in sources])
             started.append(sum(program._steps for program in search._programs))
             search.take()

@@ -13,7 +13,7 @@ from dragoman.decode.engines.encoder import SIZES, SourceEncoder
 
 @pytest.fixture(scope="module")
 def encoder() -> SourceEncoder:
-    search = dragoman.load("en-de", "cuda", "bfloat16")._cuda_search()
+    search = dragoman.load("en-de", "cuda", "bfloat16").searcher.cuda_engine
     return search._encoder
 
 
@@ -76,7 +76,7 @@ def test_sentences_in_one_pass_do_not_see_each_other(encoder: SourceEncoder) -> 
 
 
 def test_a_longer_table_of_positions_is_used_by_new_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = dragoman.load("en-de", "cuda", "bfloat16")._cuda_search()._encoder
+    own = dragoman.load("en-de", "cuda", "bfloat16").searcher.cuda_engine._encoder
     short = sentences([9, 30])
     before = memory(own, short)
     (first,) = own._passes.values()

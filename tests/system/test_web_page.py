@@ -25,6 +25,8 @@ import torch
 import dragoman
 from dragoman.bundle import load_bundle
 from dragoman.config import DecodeConfig, TextConfig
+from dragoman.decode.pipeline import Pipeline
+from dragoman.decode.request import Request
 from dragoman.decode.search import search
 from dragoman.errors import ConfigError
 from dragoman.int8 import compact, expanded
@@ -179,7 +181,7 @@ def test_lines_are_split_as_we_split_them(by_sentences: bool, longest: int, modu
         [web._tokenizer(translator.tokenizers.source), texts, {"longest": longest, "bySentences": by_sentences}],
     )
     for text, parts in zip(texts, found, strict=True):
-        pieces = translator._prepare([text], options).pieces
+        pieces = Pipeline(translator, Request(options))._prepare([text]).pieces
         if pieces:  # a blank line is not split
             assert [([*ids, END_OF_TEXT], glue) for ids, glue in parts] == [(each.ids, each.glue) for each in pieces], (
                 text

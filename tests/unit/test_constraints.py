@@ -32,6 +32,7 @@ from dragoman.decode.constraints import (
 )
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.search import Hypothesis, length_penalty, search
+from dragoman.decode.searcher import Searcher
 from dragoman.model.transformer import Transformer
 from dragoman.text.tokenizer import Tokenizer
 from tests.searching import SPECIAL, random_model
@@ -306,15 +307,15 @@ def test_only_what_breaks_a_rule_is_searched_with_it(
     german: Translator, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[list[int]] = []
-    run = Translator._run
+    run = Searcher.search
 
-    def noted(self: Translator, jobs: list[Job], options: DecodeConfig) -> Outcomes:
+    def noted(self: Searcher, jobs: list[Job], options: DecodeConfig) -> Outcomes:
         searched.append([len(job.rules) for job in jobs])
         return run(self, jobs, options)
 
     texts = ["The house is big and the house is old. The house is old.", "My brother plays the piano every evening."]
     free = german.translate(texts)
-    monkeypatch.setattr(Translator, "_run", noted)
+    monkeypatch.setattr(Searcher, "search", noted)
     found = german.translate(texts, **RULES[rule])
     assert searched == [[0, 0, 0], [1, 1] if rule == "banned" else [1]]
     assert found[1].text == free[1].text

@@ -582,14 +582,14 @@ def test_the_search_for_terms_ends_with_the_ticket(
     translators: tuple[Translator, Translator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, continuous = translators
-    ticket, missing = Ticket(), continuous._missing
+    ticket, missing = Ticket(), continuous.steering.find_missing
 
     def give_up(*arguments: Any) -> Any:
         """After the search without terms."""
         ticket.give_up()
         return missing(*arguments)
 
-    monkeypatch.setattr(continuous, "_missing", give_up)
+    monkeypatch.setattr(continuous.steering, "find_missing", give_up)
     with serving(ticket), pytest.raises(GivenUp):
         continuous.translate(TEXTS[0], glossary=[("house", "Gebäude")])
     monkeypatch.undo()

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from dragoman.decode.engines.entries import Entries
 from dragoman.decode.engines.plain import Engine
 from dragoman.decode.engines.products import Matrix, int8_is_exact
 from dragoman.decode.search import in_order, search
+from dragoman.decode.steering import Steering
 from dragoman.decode.translator import Translator
 from dragoman.int8 import compact, expanded
 from dragoman.model import positions
@@ -276,6 +278,64 @@ def test_log_probabilities_do_not_lose_the_digits_of_large_logits() -> None:
     np.testing.assert_allclose(value_NC, expected, rtol=1e-6)
 
 
+def loops_with_arguments(width: int = 32) -> dict[str, list[Any]]:
+    """Every loop over rows, with arguments of a small model."""
+    chance = np.random.default_rng(1)
+
+    def random(*shape: int) -> np.ndarray:
+        return chance.standard_normal(shape, dtype=np.float32)
+
+    count, heads, times = 2, 4, 5
+    ones = np.ones(count, np.float32)
+    rows = [random(count, width), np.float32(127), np.float32(128), np.zeros((count, width), np.uint8), ones]
+    norm = [random(width), random(width), np.float32(1e-5)]
+    caches = [random(9, heads, width // heads), random(9, heads, width // heads)]
+    entries = [np.array([[0, 1, 2, 3, 7], [2, 4, 5, 6, 8]]), np.array([times, times - 1])]
+    sentences = [np.array([0, 4]), np.array([3, 5])]
+
+    def product(outputs: int) -> list[Any]:
+        return [random(count, outputs), ones, abs(random(outputs)), random(outputs)]
+
+    return {
+        "restore": [*product(width), 0, random(count, width)],
+        "copy": [random(count, width), *rows],
+        "normalize": [random(count, width), *norm, *rows],
+        "add_and_normalize": [*product(width), random(count, width), *norm, *rows],
+        "relu": [*product(width), *rows],
+        "gelu": [*product(width), *rows],
+        "swish": [*product(width), *rows],
+        "attend_to_past": [*product(3 * width), *caches, *entries, *rows],
+        "attend_to_source": [*product(width), *caches, *sentences, *rows],
+        "weigh_source": [*product(width), caches[0], *sentences, random(count, heads, times)],
+        "attend_to_sentence": [*product(3 * width), np.array([0]), np.array([2]), *caches, *rows],
+        "best": [*product(width), random(count, 3), np.zeros((count, 3), np.int64)],
+    }
+
+
+@pytest.mark.parametrize("width", [16, 32])
+@pytest.mark.parametrize("name", loops_with_arguments())
+def test_a_loop_does_the_same_wherever_its_arrays_are(name: str, width: int) -> None:
+    """Where arrays are closer than a few vectors, processors run another form of a loop, one number at a time."""
+    arguments, chance = loops_with_arguments(width)[name], np.random.default_rng(2)
+    arrays = [place for place, argument in enumerate(arguments) if isinstance(argument, np.ndarray)]
+
+    def run(order: Sequence[int], gap: int) -> list[bytes]:
+        """With arrays in this order in memory."""
+        memory, first, own = np.zeros(1 << 17, np.uint8), 64, list(arguments)
+        for place in order:
+            given = arguments[place]
+            own[place] = memory[first : first + given.nbytes].view(given.dtype).reshape(given.shape)
+            own[place][...] = given
+            first += -(-given.nbytes // 16) * 16 + gap
+        getattr(loops, name)(*own)
+        return [own[place].tobytes() for place in arrays]
+
+    expected = run(arrays, 4096)
+    assert expected != [arguments[place].tobytes() for place in arrays], "the control: it writes something"
+    for _ in range(100):
+        assert run(chance.permutation(arrays).tolist(), 16) == expected
+
+
 def test_a_full_disk_does_not_keep_loops_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -363,7 +423,7 @@ def test_every_line_has_a_status_in_order(translator: Translator, monkeypatch: p
     assert [each.source for each in found] == lines
     assert [each.status for each in found] == ["translated", "empty", "empty", "split", "translated", "translated"]
     assert [bool(each.text) for each in found] == [True, False, False, True, True, True]
-    monkeypatch.setattr(Translator, "limit", lambda *arguments: 2)
+    monkeypatch.setattr(Steering, "limit", lambda *arguments: 2)
     cut = translator.translate(lines[0])
     assert cut.status == "truncated"
     assert len(cut.tokens) < len(found[0].tokens)

@@ -193,7 +193,7 @@ def test_the_translator_names_its_choice() -> None:
 
 def test_options_that_only_the_plain_engine_has_run_there(gpu: None) -> None:
     translator = dragoman.load("en-de", "cpu")
-    translator.choice = EngineChoice("cuda", "bfloat16", "as if on a GPU")
+    translator.searcher.choice = EngineChoice("cuda", "bfloat16", "as if on a GPU")
     assert translator.choice_for(translator.options(beam=16)) == translator.choice
     for options in ({"beam": 17}, {"sampling": True}):
         own = translator.options(**options)

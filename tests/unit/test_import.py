@@ -189,7 +189,7 @@ def test_long_text_has_the_tag_in_every_part(tagged: Path, tmp_path: Path) -> No
     parts = result.source_tokens.count(">>deu<<")
     assert result.status == "split"
     assert parts == result.source_tokens.count("</s>") > 1
-    ids = translator._cutter.split(" ".join(lines(WORDS, 5, 40)), [7])
+    ids = translator.cutter.split(" ".join(lines(WORDS, 5, 40)), [7])
     assert all(len(part) <= translator.config.text.max_length for _, part, _ in ids)
     assert all(part[0] == 7 for _, part, _ in ids)
 

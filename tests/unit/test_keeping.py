@@ -25,6 +25,7 @@ from dragoman.decode.keeping import (
     unchanged_line,
     with_spaces_around,
 )
+from dragoman.decode.pipeline import Pipeline
 from dragoman.decode.projection import find_emptied
 from dragoman.decode.protected import Located, Place, Protected
 from dragoman.decode.protection import Protector
@@ -455,14 +456,14 @@ def test_several_translations_of_a_line_keep_spans_each(german: Translator) -> N
 
 @pytest.mark.slow
 def test_a_piece_searched_again_may_have_fewer_samples(german: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    search, searched = german._run_with_phrases, []
+    search, searched = german.searcher.search_with_phrases, []
 
     def first_only(*arguments: Any) -> Any:
         found = search(*arguments)
         searched.extend(found)
         return [own[:1] for own in found]
 
-    monkeypatch.setattr(german, "_run_with_phrases", first_only)
+    monkeypatch.setattr(german.searcher, "search_with_phrases", first_only)
     options: dict[str, Any] = {"sampling": True, "temperature": 2.0, "beam": 3, "n_best": 3}
     result = german.translate("It is late. Hello {name}, see %s.", **options)
     assert searched, "the control: samples this wild lose something"
@@ -472,13 +473,13 @@ def test_a_piece_searched_again_may_have_fewer_samples(german: Translator, monke
 
 def test_a_line_translated_again_keeps_its_number(german: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sample must not depend on which other lines are translated again."""
-    jobs, keys = german._jobs, list[list[int]]()
+    jobs, keys = german.steering.jobs, list[list[int]]()
 
     def record(*arguments: Any) -> Any:
         keys.append([job.key for job in jobs(*arguments)])
         return jobs(*arguments)
 
-    monkeypatch.setattr(german, "_jobs", record)
+    monkeypatch.setattr(german.steering, "jobs", record)
     texts = ["No.", "Yes.", "{a} or {b}"]
     options: dict[str, Any] = {"sampling": True, "seed": 3, "max_extra": 2}
     result = german.translate(texts, **options)
@@ -596,16 +597,16 @@ def test_line_breaks_around_a_line_are_not_part_of_it(german: Translator, ending
 
 
 def test_a_segment_that_is_translated_to_nothing_stays(german: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    window = Translator._translate_window
+    window = Pipeline._translate_window
 
-    def nothing(self: Translator, lines: Any, *rest: Any, **more: Any) -> list[Translation]:
+    def nothing(self: Pipeline, lines: Any, *rest: Any, **more: Any) -> list[Translation]:
         found = window(self, lines, *rest, **more)
         return [
             Translation(line, "", "translated") if line == "one" else each
             for line, each in zip(lines, found, strict=True)
         ]
 
-    monkeypatch.setattr(Translator, "_translate_window", nothing)
+    monkeypatch.setattr(Pipeline, "_translate_window", nothing)
     (lost, lost_parts), (kept, _) = german.stream_parts([[("one",), ("Good morning!",)]])
     assert (lost.text, lost.status, lost_parts) == ("one", "altered", ("one",))
     assert lost.reason == "the model wrote nothing; it stays as it was"

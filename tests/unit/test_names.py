@@ -148,7 +148,7 @@ def test_names_in_capitals_are_restored(german: Translator) -> None:
 
 def test_long_text_that_is_cut_keeps_its_names(german: Translator) -> None:
     translator = dragoman.load("en-de", "cpu", "float32")
-    translator._cutter.longest = 14
+    translator.cutter.longest = 14
     result = translator.translate(MISSPELT)
     assert result.status == "split"
     assert "Geisingen" in result.text

@@ -338,8 +338,8 @@ def test_a_term_takes_the_place_of_a_word(german: Translator, monkeypatch: pytes
     assert "Bericht" not in result.text
     assert "Ausschuss" not in result.text
     free, own = "Der Ausschuss hat den Bericht angenommen.", [Term((one,), (two,)) for one, two in terms]
-    assert replaced_stems(german, text, free, own) == ["Aussc", "Beri"]
-    assert replaced_stems(german, text, free, own, "Im Bericht hat") == ["Aussc"]
+    assert replaced_stems(german.align_pieces, text, free, own) == ["Aussc", "Beri"]
+    assert replaced_stems(german.align_pieces, text, free, own, "Im Bericht hat") == ["Aussc"]
     kept = german.translate(text, glossary=terms, prefix="Im Bericht hat")
     assert kept.text.startswith("Im Bericht hat")
     assert kept.status == "translated"
@@ -388,9 +388,9 @@ def test_terms_of_a_glossary_appear(german: Translator, tmp_path: Path) -> None:
 
 def test_a_symbol_makes_another_word_of_a_term_with_symbols(german: Translator) -> None:
     def extends(target: str) -> set[str]:
-        phrase = german._speller.phrase(Term(("x",), (target,)))
+        phrase = german.steering.speller.phrase(Term(("x",), (target,)))
         assert phrase is not None
-        return {german._spelling.text((index,)).decode(errors="replace")[:1] for index in phrase.extends}
+        return {german.steering.spelling.text((index,)).decode(errors="replace")[:1] for index in phrase.extends}
 
     assert {"+", "a", "1"} <= extends("C++")
     assert "+" not in extends("Haus"), "the control"

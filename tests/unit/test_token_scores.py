@@ -10,6 +10,7 @@ import dragoman
 from dragoman import Translator
 from dragoman.decode import rescoring
 from dragoman.decode.batches import Outcome
+from dragoman.decode.pipeline import Pipeline
 from dragoman.decode.translation import Translation
 from tests.forked import shared_server
 
@@ -46,7 +47,7 @@ def test_token_scores_are_those_of_teacher_forcing(translator: Translator, monke
     """As for an engine that does not return them: the search's are removed."""
     options: dict[str, Any] = {"beam": 3, "token_scores": True, "split": "sentences"}
     searched = translator.translate(TEXTS, **options)
-    search = Translator._search
+    search = Pipeline._search
 
     def without(*arguments: Any, **named: Any) -> list[Outcome]:
         return [
@@ -54,7 +55,7 @@ def test_token_scores_are_those_of_teacher_forcing(translator: Translator, monke
             for outcome in search(*arguments, **named)
         ]
 
-    monkeypatch.setattr(Translator, "_search", without)
+    monkeypatch.setattr(Pipeline, "_search", without)
     forced = translator.translate(TEXTS, **options)
     for one, other in zip(searched, forced, strict=True):
         assert other.token_scores == pytest.approx(one.token_scores, abs=1e-4)

@@ -22,16 +22,19 @@ import dragoman
 from dragoman.config import DecodeConfig
 from dragoman.data.corpus import Line, read_lines
 from dragoman.decode import pieces as pieces_module
-from dragoman.decode import translator as translator_module
+from dragoman.decode import pipeline as pipeline_module
 from dragoman.decode.assembly import details_of
 from dragoman.decode.engines import plain as engine
 from dragoman.decode.garbage import MANY_LINES, WINDOWS_BEFORE_COLLECTION, without_garbage_collection
 from dragoman.decode.halving import in_halves
+from dragoman.decode.pipeline import Pipeline
+from dragoman.decode.request import Request
 from dragoman.decode.search import Hypothesis, search
 from dragoman.decode.translation import Translation, translated
 from dragoman.decode.translator import Translator
 from dragoman.errors import ConfigError
 from dragoman.inspect.capture import inspect_sentence
+from dragoman.progress import no_progress
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.vocabulary import VOCABULARY, Vocabulary
 
@@ -114,7 +117,7 @@ def test_details_are_computed_once_when_one_is_read(translator: Translator, monk
         computed.append(1)
         return details_of(*arguments)
 
-    monkeypatch.setattr(translator_module, "details_of", noted)
+    monkeypatch.setattr(pipeline_module, "details_of", noted)
     result = translator.translate(**text)
     assert (result.source, result.text, result.status, result.attention, result.reason) == (
         expected.source, expected.text, expected.status, None, "",
@@ -553,7 +556,7 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, make: Any
 ) -> None:
     """Counted in characters encoded and characters searched for a place to cut, at most two a level."""
-    cutter, encode, middle = translator._cutter, translator.tokenizers.source.encode, pieces_module.middle
+    cutter, encode, middle = translator.cutter, translator.tokenizers.source.encode, pieces_module.middle
     split = cutter.split
     work, depths = [0], [0]
 
@@ -587,23 +590,24 @@ def test_cutting_a_long_line_takes_little_more_than_linear_work(
 
 def test_pieces_are_joined_by_their_original_separators(translator: Translator) -> None:
     longest = translator.config.text.max_length
-    spaced = translator._cutter.split(" ".join(["a"] * 2 * longest), [])
+    spaced = translator.cutter.split(" ".join(["a"] * 2 * longest), [])
     assert [glue for _, _, glue in spaced] == ["", *[" "] * (len(spaced) - 1)]
-    unspaced = translator._cutter.split("ก" * 2 * longest, [])
+    unspaced = translator.cutter.split("ก" * 2 * longest, [])
     assert len(unspaced) > 1
     assert {glue for _, _, glue in unspaced} == {""}
 
 
 def test_a_line_fails_for_the_reason_of_its_first_piece(translator: Translator) -> None:
     options = translator.options(split="sentences")
-    window = translator._prepare(["a b! C d! E f!", "a"], options)
+    pipeline = Pipeline(translator, Request(options))
+    window = pipeline._prepare(["a b! C d! E f!", "a"])
     found = [Hypothesis((270,), -1.0, -1.0, True)]
-    results = translator._assemble_all(window, [found, "first", "second", found], False, options)
+    results = pipeline._finish(window, [found, "first", "second", found])
     assert [(result.status, result.reason) for result in results] == [("failed", "first"), ("translated", "")]
 
 
 def test_a_search_that_fails_leaves_no_thread_behind(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translator_module, "PART_ON_CUDA", 2)
+    monkeypatch.setattr(pipeline_module, "PART_ON_CUDA", 2)
     queued, before = QueuedSearch(translator, 1), set(threading.enumerate())
 
     def broken(*_: Any) -> None:
@@ -612,7 +616,7 @@ def test_a_search_that_fails_leaves_no_thread_behind(translator: Translator, mon
     monkeypatch.setattr(queued, "add", broken)
     options = translator.options(batch_size=1)
     with pytest.raises(RuntimeError, match="broken") as error:
-        translator._translate_on_cuda(queued, LINES, options, False, lambda _: None)  # type: ignore[arg-type]
+        Pipeline(translator, Request(options))._translate_on_cuda(queued, LINES, no_progress)  # type: ignore[arg-type]
     assert not set(threading.enumerate()) - before, error
 
 
@@ -652,19 +656,20 @@ def test_lines_reach_a_gpu_in_parts_the_longest_first(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, most: int, ready_after: int
 ) -> None:
     """The results of a part are taken when they are ready or too many others were added; every line gets its own."""
-    monkeypatch.setattr(translator_module, "PART_ON_CUDA", 2)
-    monkeypatch.setattr(translator_module, "MAX_PARTS", most)
+    monkeypatch.setattr(pipeline_module, "PART_ON_CUDA", 2)
+    monkeypatch.setattr(pipeline_module, "MAX_PARTS", most)
     options, queued = translator.options(batch_size=1, split="long"), QueuedSearch(translator, ready_after)
-    into_sentences, parts, steps = translator._cutter.into_sentences, list[Sequence[str | Line]](), list[int]()
+    into_sentences, parts, steps = translator.cutter.into_sentences, list[Sequence[str | Line]](), list[int]()
 
     def noted(lines: Sequence[str | Line], *how: Any) -> Any:
         parts.append(lines)
         queued.log.append("prepare")
         return into_sentences(lines, *how)
 
-    monkeypatch.setattr(translator._cutter, "into_sentences", noted)
+    monkeypatch.setattr(translator.cutter, "into_sentences", noted)
     lines = [*LINES, Line(8, "a b c d"), "\ud800"]
-    results = translator._translate_on_cuda(queued, lines, options, False, steps.append)  # type: ignore[arg-type]
+    pipeline = Pipeline(translator, Request(options))
+    results = pipeline._translate_on_cuda(queued, lines, steps.append)  # type: ignore[arg-type]
     assert parts == [
         ["d e f g h i j", "t s r q p o"], [Line(8, "a b c d"), "a b c"], ["   ", "b a"], ["k", "\ud800"], [""],
     ]  # fmt: skip

@@ -85,7 +85,7 @@ class Cutter:
     """From lines to pieces of at most `longest` ids, with </s>."""
 
     def __init__(self, tokenizer: Tokenizer, longest: int, known: KnownWords | None = None) -> None:
-        self.tokenizer, self.longest, self._known = tokenizer, longest, known
+        self.tokenizer, self.longest, self.known_words = tokenizer, longest, known
         self._recaser = Recaser(tokenizer, known.source if known else None) if knows_case(tokenizer) else None
 
     def into_sentences(self, lines: Sequence[str | Line], split: str, recase: bool = False) -> Window:
@@ -113,7 +113,7 @@ class Cutter:
 
     def into_pieces(self, window: Window, ids: list[list[int]], tag: list[int], restore_names: bool = False) -> Window:
         """Cut lines into pieces, given the ids of all inputs; `tag` comes before each."""
-        rest, known = iter(ids), self._known if restore_names else None
+        rest, known = iter(ids), self.known_words if restore_names else None
         for number, parts in window.sentences_of.items():
             pieces = window.pieces_of[number] = []
             for sentence in parts:

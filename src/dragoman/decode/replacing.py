@@ -7,36 +7,37 @@ searches.
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from dragoman.decode.alignment import LEAST_FROM_SOURCE, Alignment
 from dragoman.decode.batches import Outcome
 from dragoman.decode.constraints import SENTENCE_ENDS, Banned, OneSentence, Rule, Spelling
+from dragoman.decode.keeping import Align
 from dragoman.decode.terms import Term
 from dragoman.errors import ConfigError, DataError
 from dragoman.text.offsets import word_spans
-from dragoman.text.tokenizer import Span
-
-if TYPE_CHECKING:
-    from dragoman.decode.translator import Translator
+from dragoman.text.tokenizer import Span, Tokenizer
 
 LEAST_STEM = 3  # letters
 _WORD = re.compile(r"\w+")
 
 
 def rules_for_terms(
-    translator: "Translator",
+    align: Align,
+    tokenizer: Tokenizer,
     spelling: Spelling,
     source: str,
     outcome: Outcome,
     terms: Sequence[Term],
     prefix: str = "",
 ) -> list[Rule]:
-    """What holds in the search for a translation with these terms, given the outcome of one without them."""
+    """What holds in the search for a translation with these terms, given the outcome of one without them.
+
+    The tokenizer and its spelling are those of the target.
+    """
     if isinstance(outcome, str) or all(term.once for term in terms):  # numbers in place of kept words stay free
         return []
-    translation = translator.tokenizers.target.decode(outcome[0].ids)
-    stems = replaced_stems(translator, source, translation, terms, prefix)
+    translation = tokenizer.decode(outcome[0].ids)
+    stems = replaced_stems(align, source, translation, terms, prefix)
     rules: list[Rule] = [Banned(spelling, stems, longer=True)] if stems else []
     has_several = any(_has_inner_end(text) for text in (translation, prefix))
     return rules if has_several else [*rules, OneSentence(spelling)]  # a term would come after the sentence
@@ -48,12 +49,10 @@ def _has_inner_end(text: str) -> bool:
     return any(SENTENCE_ENDS & {*gap} and any(map(str.isspace, gap)) for gap in between_words)
 
 
-def replaced_stems(
-    translator: "Translator", source: str, translation: str, terms: Sequence[Term], prefix: str = ""
-) -> list[str]:
+def replaced_stems(align: Align, source: str, translation: str, terms: Sequence[Term], prefix: str = "") -> list[str]:
     """How words begin that terms replace; none where the model cannot align the pair."""
     try:  # alone, because other pairs change the last bits of the attention
-        (alignment,) = translator.align_pieces([source], [translation])
+        (alignment,) = align([source], [translation])
     except (ConfigError, DataError):
         return []
     needed = [prefix, *(target for term in terms for target in term.targets)]
