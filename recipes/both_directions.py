@@ -1,9 +1,10 @@
 """English to German and German to English, from text to int8 weights, with one command.
 
-    python recipes/both_directions.py --data FOLDER [--out runs/both-directions] [--set train.seed=2 ...]
+    python recipes/both_directions.py --data FOLDER [--direction de-en] [--out runs/both-directions]
+        [--set train.seed=2 ...]
 
 1. OUT/hardened: pairs for input that the corpora lack (hardening.py).
-2. OUT/en-de, OUT/de-en: a model for each direction, from the real pairs and these.
+2. OUT/en-de, OUT/de-en: a model for each direction, from the real pairs and these; one after the other.
 3. OUT/models: the same in int8, with the words that they have read and the confidence of their translations.
 
 Run the same command again to resume. Each step prints its minutes. What was measured: docs/lab/recipes.md.
@@ -31,35 +32,37 @@ def command(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The directory of everything that is made.")] = Path(
         "runs/both-directions"
     ),
-    num_steps: Annotated[int, typer.Option("--steps", min=1, help="Of the training of each model.")] = 15_000,
+    direction: Annotated[list[str] | None, typer.Option(help="en-de or de-en.  [default: both]")] = None,
+    num_steps: Annotated[int, typer.Option("--steps", min=1, help="Of the training of each model.")] = 36_000,
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Hardened pairs for each real one.")] = 0.12,
-    jobs: Annotated[int, typer.Option(min=1, help="Models trained at the same time, of two.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="Models trained at the same time, of two.")] = 1,
     settings: steps.Settings = None,
 ) -> None:
     """Train a model for each direction."""
+    directions = direction or DIRECTIONS
+    for each in directions:
+        if each not in DIRECTIONS:
+            raise ConfigError(f"--direction {each}: unknown direction; use {' or '.join(DIRECTIONS)}")
     if not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder; it is where the corpora are")
     with lock_directory(out):
         with steps.timed("1/3 hardening", out):
             hardened = {
-                direction: english_german.harden(
-                    pairs_of(TEXTS, data, direction), direction, out / "hardened" / direction, share
-                )
-                for direction in DIRECTIONS
+                each: english_german.harden(pairs_of(TEXTS, data, each), each, out / "hardened" / each, share)
+                for each in directions
             }
         with ProcessPoolExecutor(len(LANGUAGES)) as pool:  # they count words while the models are trained
             words = {code: pool.submit(english_german.words_of, code, data) for code in LANGUAGES}
-            with steps.timed(f"2/3 training {' and '.join(str(out / direction) for direction in DIRECTIONS)}", out):
+            with steps.timed(f"2/3 training {' and '.join(str(out / each) for each in directions)}", out):
                 rows = {
-                    direction: [*_settings(direction, data, hardened[direction], num_steps), *(settings or ())]
-                    for direction in DIRECTIONS
+                    each: [*_settings(each, data, hardened[each], num_steps), *(settings or ())] for each in directions
                 }
                 steps.train_rows(rows, RECIPE, data, out, jobs, [])
             with steps.timed(f"3/3 completing {out / 'models'}", out):
-                for direction in DIRECTIONS:
-                    known = KnownWords(*(words[code].result() for code in direction.split("-")))
-                    complete(direction, data, out, known)
-    steps.say(f'next: dragoman translate --model {out / "models" / "en-de"} "some text"')
+                for each in directions:
+                    known = KnownWords(*(words[code].result() for code in each.split("-")))
+                    complete(each, data, out, known)
+    steps.say(f'next: dragoman translate --model {out / "models" / directions[0]} "some text"')
 
 
 def _settings(direction: str, data: Path, hardened: Pairs, num_steps: int) -> list[str]:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import hardening
+import steps
 
+from dragoman import DragomanError
 from dragoman.cli.words import list_words
+from dragoman.data.corpus import read_lines
 from dragoman.text.words import WordList
 
 LANGUAGES = ("en", "de")
@@ -17,6 +20,7 @@ EVERYDAY = "tatoeba-en-de/train"
 TEXTS = (*(f"europarl-en-de/train.{part}of4" for part in (1, 2, 3, 4)), EVERYDAY)
 EPOCHS_OF_EVERYDAY = 6  # in one of the rest: they are a tenth of the pairs, and a thirtieth of the words
 VALIDATION = "europarl-en-de/valid"
+VALIDATION_OF_EVERYDAY = "tatoeba-en-de/valid"
 TESTS = ("europarl-en-de/test", "tatoeba-en-de/test", "newstest2014-en-de/test")
 FOLDER = "$DRAGOMAN_DATA"  # in the settings of a training
 
@@ -26,6 +30,9 @@ class Pairs(NamedTuple):
 
     source: list[str]
     target: list[str]
+
+    def swapped(self) -> "Pairs":
+        return Pairs(self.target, self.source)
 
     def with_pairs(self, *others: "Pairs") -> "Pairs":
         both = [self, *others]
@@ -58,7 +65,7 @@ def repeat_everyday(pairs: Pairs) -> Pairs:
 def harden(pairs: Pairs, direction: str, out: Path, share: float) -> Pairs:
     """Pairs made of each text by itself, at the same time; what is there is not made again."""
     source, target = direction.split("-")
-    places = [out / name.replace("/", "-") for name in TEXTS]
+    places = [out / name for name in _names(len(pairs.source))]
     with ProcessPoolExecutor() as pool:
         work = [
             pool.submit(hardening.provide_pairs, [one], [other], hardening.Languages(source, target), place, share)
@@ -69,14 +76,34 @@ def harden(pairs: Pairs, direction: str, out: Path, share: float) -> Pairs:
     return Pairs([str(place / "source") for place in places], [str(place / "target") for place in places])
 
 
+def translate(model: str | Path, texts: Sequence[str], out: Path, beam: int | None) -> Pairs:
+    """Texts and their translations, line by line; what is there is not translated again (docs/bulk.md)."""
+    names = [f"{name}.txt" for name in _names(len(texts))]
+    for text, name in zip(texts, names, strict=True):
+        with steps.replacing(out / "source" / name) as stream:
+            stream.writelines(f"{line.text}\n" for line in read_lines(Path(text)))
+    options = ["--beam", beam or 4, "--split", "long", "--protect", "none"]
+    folders = ["-i", out / "source", "-o", out / "translated"]
+    steps.run_dragoman("translate", "--model", model, *folders, *options, may_fail_lines=True)
+    for name in names:  # a command that failed as a whole has not written all
+        if not (out / "translated" / name).exists():
+            raise DragomanError(f"{out / 'translated' / name}: is missing; the message of the command is above")
+    return Pairs(*([str(out / side / name) for name in names] for side in ("source", "translated")))
+
+
+def _names(count: int) -> list[str]:
+    """Of what is made from so many texts, of which the last is the everyday one."""
+    return [f"{place}-{'everyday' if place == count - 1 else 'europarl'}" for place in range(count)]
+
+
 def words_of(language: str, data: Path) -> WordList:
     """The words of the training text in a language."""
     return list_words([Path(_files(name, data, str(data))[language]) for name in TEXTS])
 
 
-def data_settings(learned: Pairs, data: Path, direction: str) -> list[str]:
+def data_settings(learned: Pairs, data: Path, direction: str, tests: Sequence[str] = TESTS) -> list[str]:
     """The settings of a training on these pairs, with the validation and test sets of a direction."""
-    held_out = {"valid_": [VALIDATION], "test_": TESTS}
+    held_out = {"valid_": [VALIDATION], "test_": tests}
     files = {"": learned} | {kind: pairs_of(names, data, direction, FOLDER) for kind, names in held_out.items()}
     sides = ((kind + side, names) for kind, pairs in files.items() for side, names in pairs._asdict().items())
     return [f"data.{name}={json.dumps(names)}" for name, names in sides]

@@ -21,10 +21,10 @@ import english_german
 import sacrebleu
 import steps
 import typer
-from english_german import DIRECTIONS, TEXTS, Pairs, pairs_of
+from english_german import DIRECTIONS, TEXTS, pairs_of
 
 import dragoman
-from dragoman import ConfigError, DragomanError
+from dragoman import ConfigError
 from dragoman.bundle import WEIGHTS
 from dragoman.data.corpus import read_lines
 from dragoman.errors import suggestion
@@ -86,7 +86,9 @@ def command(
     with lock_directory(out):
         teacher = teacher or direction
         with steps.timed(f"1/5 translating by {teacher} into {out / 'distilled'}", out):
-            distilled = translate(teacher, pairs_of(TEXTS, data, direction).source, out / "distilled", beam)
+            distilled = english_german.translate(
+                teacher, pairs_of(TEXTS, data, direction).source, out / "distilled", beam
+            )
         with steps.timed("2/5 hardening", out):
             hardened = english_german.harden(distilled, direction, out / "hardened", share)
         with steps.timed(f"3/5 training {', '.join(students)} in {out}", out):
@@ -108,21 +110,6 @@ def command(
         steps.say(f"{name}: {record['bytes']:,} bytes, BLEU {best}; greedy {greedy}")
     first = out / "models" / next(iter(students))
     steps.say(f'next: dragoman translate --model {first} "some text"')
-
-
-def translate(teacher: str, texts: list[str], out: Path, beam: int | None) -> Pairs:
-    """Texts and their translations, line by line; what is there is not translated again (docs/bulk.md)."""
-    names = [f"{place}-{'everyday' if text == texts[-1] else 'europarl'}.txt" for place, text in enumerate(texts)]
-    for text, name in zip(texts, names, strict=True):
-        with steps.replacing(out / "source" / name) as stream:
-            stream.writelines(f"{line.text}\n" for line in read_lines(Path(text)))
-    options = ["--beam", beam or 4, "--split", "long", "--protect", "none"]
-    folders = ["-i", out / "source", "-o", out / "translated"]
-    steps.run_dragoman("translate", "--model", teacher, *folders, *options, may_fail_lines=True)
-    for name in names:  # a command that failed as a whole has not written all
-        if not (out / "translated" / name).exists():
-            raise DragomanError(f"{out / 'translated' / name}: is missing; the message of the command is above")
-    return Pairs(*([str(out / side / name) for name in names] for side in ("source", "translated")))
 
 
 def evaluate(model: Path, data: Path, direction: str) -> dict[str, Any]:

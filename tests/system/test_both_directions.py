@@ -56,7 +56,7 @@ def test_both_directions_from_text_to_int8(corpora: Path, tmp_path: Path) -> Non
     assert [*tested] == ["europarl-en-de-test", "tatoeba-en-de-test", "newstest2014-en-de-test"]
 
     weights = (out / "models" / "en-de" / "weights.safetensors").read_bytes()
-    kept, other = (out / "hardened" / each / "tatoeba-en-de-train" / "rules.json" for each in ("de-en", "en-de"))
+    kept, other = (out / "hardened" / each / "4-everyday" / "rules.json" for each in ("de-en", "en-de"))
     made = kept.stat().st_mtime_ns
     other.write_text(other.read_text().replace('"share": 0.12', '"share": 0.2'))  # as if another command had made it
     shutil.rmtree(out / "models" / "de-en")
