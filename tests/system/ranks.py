@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from dragoman.config import Config
+from dragoman.data import sampled
 from dragoman.data.batching import Batch
 from dragoman.data.sampled import sampled_store
 from dragoman.errors import DragomanError
 from dragoman.tasks.translation import TranslationTask
-from dragoman.training import batches, checkpoint, loop
+from dragoman.training import checkpoint, loop
 from dragoman.training.gradients import _Layout
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -136,7 +137,7 @@ def changes(names: Sequence[str], rows: list[list[list[int]]]) -> list[Any]:
         "no memory in rank 1": lambda: patch.object(_Layout, "gradients", out_of_memory),
         "nan in rank 1": lambda: patch.object(_Layout, "gradients", not_a_number),
         "old picture": lambda: patch.object(checkpoint, "newest", sees_no_newest),
-        "slow to open": lambda: patch.object(batches, "sampled_store", slowly_opened),
+        "slow to open": lambda: patch.object(sampled, "sampled_store", slowly_opened),
     }
     return [known[name]() for name in names]
 

@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from dragoman.config import TextConfig
 from dragoman.data import sampled as sampled_module
 from dragoman.data.batching import BatchPlan, collate
-from dragoman.data.sampled import PREFIX, generator, sampled_store
+from dragoman.data.sampled import PREFIX, Draw, SampledEpochs, generator, sampled_store
 from dragoman.data.store import Store, build_store
 from dragoman.errors import DiskError, DragomanError
 from dragoman.text.sampling import make_sampler
@@ -57,11 +58,15 @@ def base(folder: Path, pair: tuple[Tokenizer, Tokenizer], more: str = "") -> Sto
 
 
 def sample(folder: Path, model: Model = "bpe", *, joint: bool = False, **changed: Any) -> Store:
+    how = {name: changed.pop(name) for name in ("progress", "workers") if name in changed}
+    draw = draw_of(folder, model, joint=joint, **changed)
+    return SampledEpochs(draw, folder / "epochs", how.get("workers", 0)).open(draw.epoch, how.get("progress"))
+
+
+def draw_of(folder: Path, model: Model = "bpe", *, joint: bool = False, **changed: Any) -> Draw:
     pair = tokenizers(model, joint)
-    asked: dict[str, Any] = {
-        "strength": STRENGTH[model], "seed": 1, "epoch": 0, "max_length": 100, "directory": folder / "epochs", **changed
-    }  # fmt: skip
-    return sampled_store(base(folder, pair), *pair, **asked)
+    asked: dict[str, Any] = {"strength": STRENGTH[model], "seed": 1, "epoch": 0, "max_length": 100, **changed}
+    return Draw(base(folder, pair), *pair, **asked)
 
 
 def rows(store: Store) -> list[tuple[list[int], list[int]]]:
@@ -138,9 +143,8 @@ def test_side_with_an_unknown_character_is_not_sampled(tmp_path: Path) -> None:
     pair = tokenizers("bpe", byte_fallback=False)
     plain = base(tmp_path, pair, more="Seventeen Жorses Siebzehn")
     assert VOCABULARY.unk in rows(plain)[-1][0]
-    drawn = sampled_store(
-        plain, *pair, strength=0.9, seed=1, epoch=0, max_length=100, directory=tmp_path / "epochs"
-    )  # fmt: skip
+    draw = Draw(plain, *pair, strength=0.9, seed=1, epoch=0, max_length=100)
+    drawn = sampled_store(draw, tmp_path / "epochs")
     assert rows(drawn)[-1] == rows(plain)[-1]
     assert rows(drawn)[0] != rows(plain)[0]
 
@@ -210,6 +214,20 @@ def test_an_epoch_is_made_once_and_only_the_last_is_kept(tmp_path: Path) -> None
     assert rows(first) == before, "what is in use stays readable"
 
 
+def test_the_owner_alone_removes_epochs(tmp_path: Path) -> None:
+    """It may have begun the next while other processes still open this one."""
+    owner = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs")
+    other = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", ahead=True, is_owner=False)
+    owner.open(0)
+    begun = tmp_path / "epochs" / f".{draw_of(tmp_path, epoch=1).name}.1"
+    begun.mkdir()
+    other.open(0)
+    assert begun.exists()
+    assert not multiprocessing.active_children()
+    owner.open(0)
+    assert not begun.exists(), "the control"
+
+
 def test_a_damaged_epoch_is_made_again(tmp_path: Path) -> None:
     expected = rows(sample(tmp_path))
     (path,) = (tmp_path / "epochs").glob("*/source.ids")
@@ -226,6 +244,44 @@ def test_unwritable_directory_is_a_disk_error(tmp_path: Path) -> None:
 
 
 # Processes
+
+
+def test_the_next_epoch_is_made_while_one_is_in_use(tmp_path: Path) -> None:
+    expected = [rows(sample(tmp_path, epoch=epoch)) for epoch in range(3)]
+    epochs, made = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", 0, ahead=True), list[int]()
+    found = [rows(epochs.open(epoch, made.append)) for epoch in range(3)]
+    assert found == expected
+    assert made == [36], "the first alone was waited for"
+    assert rows(epochs.open(7, made.append)) == rows(sample(tmp_path, epoch=7)), "whatever was expected"
+    epochs.close()
+    epochs.close()
+    assert not multiprocessing.active_children()
+    assert len(list((tmp_path / "epochs").iterdir())) == 1
+    assert rows(sample(tmp_path, epoch=1)) == expected[1], "the control: others were removed"
+
+
+def test_an_epoch_that_could_not_be_made_ahead_is_made_when_it_is_needed(tmp_path: Path) -> None:
+    expected = rows(sample(tmp_path, epoch=1))
+    epochs, made = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", 0, ahead=True), list[int]()
+    epochs.open(0)
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
+    for place in (tmp_path / "epochs").glob(f"*{draw_of(tmp_path, epoch=1).name}*"):
+        shutil.rmtree(place)  # if it was fast enough
+    assert rows(epochs.open(1, made.append)) == expected
+    assert made == [36]
+    epochs.close()
+
+
+def test_what_is_made_ahead_is_given_up_with_its_workers(tmp_path: Path) -> None:
+    draw = draw_of(tmp_path)
+    epochs = SampledEpochs(draw, tmp_path / "epochs", 2, ahead=True)
+    epochs.open(0)
+    (child,) = multiprocessing.active_children()
+    epochs.close()
+    assert child.exitcode, "it has not gone on to its end"
+    assert [place.name for place in (tmp_path / "epochs").iterdir()] == [draw.name]
 
 
 def test_a_worker_that_dies_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from dragoman.config import TextConfig
 from dragoman.data import encoding
 from dragoman.data import store as store_module
+from dragoman.data import workers as workers_module
 from dragoman.data.corpus import OnBadLine
 from dragoman.data.encoding import WORKER_ENDED
 from dragoman.data.store import Store, build_store
@@ -112,7 +113,7 @@ def test_a_worker_that_dies_is_an_error_and_leaves_nothing(tmp_path: Path, monke
 
 
 def test_processes_encode_much_text_on_many_cores_in_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "can_start_processes", lambda: True)
+    monkeypatch.setattr(workers_module, "can_start_processes", lambda: True)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     monkeypatch.setattr(encoding, "WORTHWHILE", 1_000)
     (tmp_path / "large").write_bytes(b"a" * 1_000)

@@ -3,7 +3,6 @@
 In one process sentencepiece uses all cores, but reading the text and making Python's lists of ids takes as long on one.
 """
 
-import os
 from collections.abc import Generator, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.data.corpus import OPENERS, Pair
-from dragoman.data.workers import can_start_processes, in_processes
+from dragoman.data.workers import in_processes, spare_cores
 from dragoman.scale import Scale
 from dragoman.text.labels import Labels
 from dragoman.text.normalize import Normalization
@@ -21,7 +20,7 @@ from dragoman.text.tokenizer import Tokenizer
 
 WORTHWHILE = 64 << 20  # bytes of text for which processes are started, which takes about a second
 COMPRESSION = 4  # how many times as long text is as the file that it is compressed in
-FEWEST_CORES, MOST_WORKERS = 4, 12  # with fewer there is nothing to gain; more would wait for the process that reads
+MOST_WORKERS = 12  # more would wait for the process that reads
 VECTORS = "<f4"  # of features
 WORKER_ENDED = "a process that encodes text ended unexpectedly; free some memory and run the same command again"
 
@@ -55,11 +54,9 @@ def flatten(rows: Sequence[Row], dtype: str) -> Flat:
 
 def workers_for(paths: Iterable[Path], tokenizers: Sequence[AnyTokenizer]) -> int:
     """How many processes encode these files best; 0: this one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     size = sum(path.stat().st_size * (COMPRESSION if path.suffix.lower() in OPENERS else 1) for path in paths)
     is_text = all(type(each) is Tokenizer for each in tokenizers)
-    pays_off = cores >= FEWEST_CORES and size >= WORTHWHILE and is_text and can_start_processes()
-    return min(cores - 1, MOST_WORKERS) if pays_off else 0
+    return min(spare_cores(), MOST_WORKERS) if size >= WORTHWHILE and is_text else 0
 
 
 def encode_chunks(

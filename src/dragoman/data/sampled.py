@@ -6,106 +6,120 @@ whether earlier epochs were ever made. An epoch is an ordinary store, with lengt
 
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 from dragoman.data.corpus import CorpusReport
+from dragoman.data.encoding import Flat, dtype_of, flatten
 from dragoman.data.store import FORMAT, Store, StoreWriter, find_or_fill
-from dragoman.data.workers import in_processes
-from dragoman.text.normalize import Normalization
+from dragoman.data.workers import in_processes, start_process
 from dragoman.text.sampling import make_sampler
 from dragoman.text.tokenizer import Tokenizer
 
 SAMPLING = 1  # version of how segmentations are drawn; part of the key
 CHUNK_PAIRS = 1_000  # takes a fraction of a second
 PREFIX = "sampled-"
+PATIENCE = 10  # of the processes that make the next epoch: how nice they are
 WORKER_ENDED = "workers: a process that segments text ended unexpectedly, possibly out of memory; use fewer"
 
-Rows = list[list[int]]
 
+@dataclass(frozen=True)
+class Draw:
+    """Everything that determines the segmentations of an epoch."""
 
-class Recipe(NamedTuple):
-    """Everything that determines a pair's segmentation, as plain values that can be sent to any process."""
-
-    source_model: bytes
-    target_model: bytes
-    source_normalization: Normalization
-    target_normalization: Normalization
+    store: Store
+    source: Tokenizer
+    target: Tokenizer
     strength: float
     seed: int
     epoch: int
-    max_length: int
+    max_length: int  # a pair that would have more pieces on a side, including EOS, keeps its current segmentation
 
+    @property
+    def key(self) -> str:
+        parts = [self.store.key, float(self.strength), self.seed, self.epoch, self.max_length, FORMAT, SAMPLING]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-class Chunk(NamedTuple):
-    """Consecutive pairs, starting at index `first`."""
-
-    first: int
-    sources: Rows
-    targets: Rows
+    @property
+    def name(self) -> str:
+        """Of the directory."""
+        return f"{PREFIX}{self.key[:16]}"
 
 
 def sampled_store(
-    store: Store,
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
-    *,
-    strength: float,
-    seed: int,
-    epoch: int,
-    max_length: int,
-    directory: Path,
-    workers: int = 0,
-    progress: Callable[[int], None] | None = None,
+    draw: Draw, directory: Path, workers: int = 0, progress: Callable[[int], None] | None = None
 ) -> Store:
-    """Return the pairs of `store` with a segmentation drawn for this epoch; opened if `directory` has it, else made.
+    """Return the pairs of an epoch; opened if `directory` has them, else made.
 
-    A pair that would have more than `max_length` pieces on a side, including EOS, keeps its current segmentation. With
-    two or more `workers`, that many processes share the work. Other epochs are removed from `directory`.
+    With two or more `workers`, that many processes share the work.
     """
-    recipe = Recipe(
-        source_tokenizer.to_bytes(), target_tokenizer.to_bytes(),
-        source_tokenizer.normalization, target_tokenizer.normalization,
-        strength, seed, epoch, max_length,
-    )  # fmt: skip
-    key = _key(store, recipe)
-    place = directory / f"{PREFIX}{key[:16]}"
+    store, tokenizers = draw.store, (draw.source, draw.target)
 
     def fill(writer: StoreWriter) -> CorpusReport:
-        with closing(_segmented(_chunks(store), recipe, min(workers, len(store) // CHUNK_PAIRS))) as chunks:
-            for chunk in chunks:
-                end = chunk.first + len(chunk.sources)
-                writer.add(chunk.sources, chunk.targets, lines=store.lines[chunk.first : end])
+        with closing(_segmented(draw, min(workers, len(store) // CHUNK_PAIRS))) as chunks:
+            for rows, (source, target) in chunks:
+                writer.add(source, target, lines=store.lines[rows.start : rows.stop])
                 if progress:
-                    progress(end)
+                    progress(rows.stop)
         return store.report
 
-    tokenizers = (source_tokenizer, target_tokenizer)
-    meta = find_or_fill(place, key, tokenizers, fill)
-    _remove_others(place)
+    place = directory / draw.name
+    meta = find_or_fill(place, draw.key, tokenizers, fill)
     return Store(place, {**meta, "key": store.key}, [Path(name) for name in store.report.files], tokenizers)
 
 
-def _key(store: Store, recipe: Recipe) -> str:
-    parts = [store.key, float(recipe.strength), recipe.seed, recipe.epoch, recipe.max_length, FORMAT, SAMPLING]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+class SampledEpochs:
+    """The pairs of every epoch of a training. With `ahead`, a process makes each while the one before is in use.
+
+    Of several processes of a training, one `is_owner`, and removes epochs that are no longer needed.
+    """
+
+    def __init__(
+        self, draw: Draw, directory: Path, workers: int = 0, *, ahead: bool = False, is_owner: bool = True
+    ) -> None:
+        self._draw, self._directory, self._workers = draw, directory, workers
+        self._ahead, self._is_owner = ahead and is_owner, is_owner
+        self._following: BaseProcess | None = None
+        self._current = ""  # the name of its directory
+
+    def open(self, epoch: int, progress: Callable[[int], None] | None = None) -> Store:
+        """Return an epoch; the owner removes others. One that is in use stays readable until it is closed."""
+        if self._following is not None:
+            self._following.join()  # if it has failed, so will this process, which says why
+            self._following = None
+        draw, following = (replace(self._draw, epoch=number) for number in (epoch, epoch + 1))
+        store = sampled_store(draw, self._directory, self._workers, progress)
+        self._current = draw.name
+        self._remove_others()
+        if self._ahead:
+            self._following = start_process(_make_ahead, following, self._directory, self._workers)
+        return store
+
+    def close(self) -> None:
+        """Give up what nobody will need."""
+        if self._following is not None:
+            self._following.terminate()  # with its workers
+            self._following.join()
+            self._following = None
+            self._remove_others()
+
+    def _remove_others(self) -> None:
+        """Earlier epochs, one that nobody will need, and what killed processes have left."""
+        for other in self._directory.glob(f"*{PREFIX}*") if self._is_owner else ():
+            if other.name.lstrip(".").startswith(PREFIX) and self._current not in other.name:
+                shutil.rmtree(other, ignore_errors=True)
 
 
-def _remove_others(place: Path) -> None:
-    """Remove other epochs and what killed processes left of them. One in use stays readable until it is closed."""
-    for other in place.parent.glob(f"*{PREFIX}*"):
-        if other.name.lstrip(".").startswith(PREFIX) and place.name not in other.name:
-            shutil.rmtree(other, ignore_errors=True)
-
-
-def _chunks(store: Store) -> Iterator[Chunk]:
-    for first in range(0, len(store), CHUNK_PAIRS):
-        rows = range(first, min(first + CHUNK_PAIRS, len(store)))
-        yield Chunk(first, [store.source(row).tolist() for row in rows], [store.target(row).tolist() for row in rows])
+def _make_ahead(draw: Draw, directory: Path, workers: int) -> None:
+    if hasattr(os, "nice"):
+        os.nice(PATIENCE)  # training goes first
+    sampled_store(draw, directory, workers)
 
 
 def generator(seed: int, epoch: int, index: int, side: int) -> Random:
@@ -114,53 +128,57 @@ def generator(seed: int, epoch: int, index: int, side: int) -> Random:
 
 
 class Segmenter:
-    """Resegments chunks."""
+    """Resegments consecutive pairs."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        source = Tokenizer.from_bytes(recipe.source_model, recipe.source_normalization)
-        target = Tokenizer.from_bytes(recipe.target_model, recipe.target_normalization)
-        self._tokenizers = (source, target)
-        sampler = make_sampler(source)  # shared if both tokenizers are the same: it caches words
-        self._samplers = (sampler, sampler if source.digest == target.digest else make_sampler(target))
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
+        self._tokenizers = (draw.source, draw.target)
+        sampler = make_sampler(draw.source)  # shared if both tokenizers are the same: it caches words
+        is_shared = draw.source.digest == draw.target.digest
+        self._samplers = (sampler, sampler if is_shared else make_sampler(draw.target))
 
-    def segment(self, chunk: Chunk) -> Chunk:
-        pairs = enumerate(zip(chunk.sources, chunk.targets, strict=True), chunk.first)
-        drawn = [self._pair(index, source, target) for index, (source, target) in pairs]
-        return Chunk(chunk.first, [source for source, _ in drawn], [target for _, target in drawn])
+    def segment(self, rows: range) -> list[Flat]:
+        """The new ids of their sources and of their targets."""
+        pairs = [self._pair(row) for row in rows]
+        return [flatten([pair[side] for pair in pairs], dtype_of(self._tokenizers[side])) for side in (0, 1)]
 
-    def _pair(self, index: int, source: list[int], target: list[int]) -> tuple[list[int], list[int]]:
-        drawn = self._side(0, index, source), self._side(1, index, target)
-        too_long = max(map(len, drawn)) + 1 > self._recipe.max_length  # + 1: EOS
+    def _pair(self, row: int) -> tuple[list[int], list[int]]:
+        source, target = self._draw.store.source(row).tolist(), self._draw.store.target(row).tolist()
+        drawn = self._side(0, row, source), self._side(1, row, target)
+        too_long = max(map(len, drawn)) + 1 > self._draw.max_length  # + 1: EOS
         return (source, target) if too_long else drawn
 
-    def _side(self, side: int, index: int, ids: list[int]) -> list[int]:
+    def _side(self, side: int, row: int, ids: list[int]) -> list[int]:
         if self._tokenizers[side].vocabulary.unk in ids:  # without byte fallback: the ids do not determine the text
             return ids
-        recipe, text = self._recipe, self._tokenizers[side].decode(ids)
-        random = generator(recipe.seed, recipe.epoch, index, side)
-        return self._samplers[side].sample(text, recipe.strength, random)
+        draw, text = self._draw, self._tokenizers[side].decode(ids)
+        return self._samplers[side].sample(text, draw.strength, generator(draw.seed, draw.epoch, row, side))
 
 
-def _segmented(chunks: Iterable[Chunk], recipe: Recipe, workers: int) -> Generator[Chunk, None, None]:
+def _chunks(count: int) -> Iterator[range]:
+    for first in range(0, count, CHUNK_PAIRS):
+        yield range(first, min(first + CHUNK_PAIRS, count))
+
+
+def _segmented(draw: Draw, workers: int) -> Generator[tuple[range, list[Flat]], None, None]:
     """Yield the chunks in order, segmented here or in processes that end with the iteration."""
+    chunks = _chunks(len(draw.store))
     if workers < 2:
-        yield from map(Segmenter(recipe).segment, chunks)
+        segmenter = Segmenter(draw)
+        for rows in chunks:
+            yield rows, segmenter.segment(rows)
         return
-    made = in_processes(chunks, lambda chunk: chunk, _work, workers, _start, (recipe,), WORKER_ENDED)
-    with closing(made):
-        for _, chunk in made:
-            yield chunk
+    yield from in_processes(chunks, lambda rows: rows, _work, workers, _start, (draw,), WORKER_ENDED)
 
 
 _segmenter: Segmenter | None = None  # set in worker processes
 
 
-def _start(recipe: Recipe) -> None:
+def _start(draw: Draw) -> None:
     global _segmenter
-    _segmenter = Segmenter(recipe)
+    _segmenter = Segmenter(draw)
 
 
-def _work(chunk: Chunk) -> Chunk:
+def _work(rows: range) -> list[Flat]:
     assert _segmenter is not None
-    return _segmenter.segment(chunk)
+    return _segmenter.segment(rows)

@@ -44,6 +44,7 @@ class Store:
     """Pairs of ids without BOS or EOS, and the vocabularies they belong to. Create one with `build_store`."""
 
     def __init__(self, directory: Path, meta: dict[str, Any], files: Sequence[Path], tokenizers: Tokenizers) -> None:
+        self._opening = (directory, meta, files, tokenizers)
         self.key: str = meta["key"]
         self.source_vocabulary, self.target_vocabulary = (tokenizer.vocabulary for tokenizer in tokenizers)
         self.report = saved_report(meta["report"], files)
@@ -52,6 +53,10 @@ class Store:
         self._lines = np.load(directory / "lines.npy", mmap_mode="r")
         self.source_lengths: Lengths = np.diff(self._offsets[0])
         self.target_lengths: Lengths = np.diff(self._offsets[1])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes: they open the same files."""
+        return type(self), self._opening
 
     @functools.cached_property
     def source_sizes(self) -> Lengths:

@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.data.prefetch import prefetch
 from dragoman.errors import DragomanError
 
+FEWEST_CORES = 4  # with fewer there is nothing to gain
 T = TypeVar("T")
 Made = TypeVar("Made")
 
@@ -43,6 +45,25 @@ def in_processes(
     finally:
         made.close()
         pool.shutdown(cancel_futures=True)
+
+
+def start_process(function: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Start a process for one call. It may have processes of its own, and ends with this one, or by `terminate()`."""
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_run, args=(function, arguments))
+    process.start()
+    return process
+
+
+def _run(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has begun is cleared away
+    _start(function, arguments)
+
+
+def spare_cores() -> int:
+    """How many processes may share work that this one waits for; 0 if they would not help or cannot be started."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores - 1 if cores >= FEWEST_CORES and can_start_processes() else 0
 
 
 def can_start_processes() -> bool:

@@ -84,6 +84,10 @@ class Tokenizer:
     def to_bytes(self) -> bytes:
         return self._model
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes."""
+        return Tokenizer.from_bytes, (self.to_bytes(), self.normalization)
+
     @property
     def digest(self) -> str:
         """SHA-256 of everything that determines a text's ids."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.data.batching import Part
-from dragoman.data.sampled import sampled_store
-from dragoman.data.store import Store
+from dragoman.data.sampled import Draw, SampledEpochs
+from dragoman.data.workers import spare_cores
 from dragoman.tasks.task import AnyStore, PreparedData
 from dragoman.training.checkpoint import Progress
 from dragoman.training.distributed import Ranks
@@ -32,7 +32,8 @@ class EpochStores:
     """The training data of each epoch: as the store has it, or segmented again by subword sampling."""
 
     def __init__(self, prepared: PreparedData, run: Path, ranks: Ranks, reporter: Reporter) -> None:
-        self._prepared, self._run, self._ranks, self._reporter = prepared, run, ranks, reporter
+        self._prepared, self._ranks, self._reporter = prepared, ranks, reporter
+        self._sampled = _sampled_epochs(prepared, run, ranks) if prepared.config.text.sampling else None
         self._stores: dict[int, AnyStore] = {}
 
     def __call__(self, epoch: int) -> AnyStore:
@@ -41,24 +42,34 @@ class EpochStores:
         return self._stores[epoch]
 
     def _make(self, epoch: int) -> AnyStore:
-        prepared = self._prepared
-        text, settings = prepared.config.text, prepared.config.train
-        if not text.sampling:
-            return prepared.train.for_epoch(settings.seed, epoch)
-        train: Store = prepared.train
-        workers = settings.loader_workers if len(train) >= PAIRS_FOR_PROCESSES else 0
-        return self._ranks.main_first(
-            lambda: sampled_store(
-                train, prepared.tokenizers.source, prepared.tokenizers.target, strength=text.sampling,
-                seed=settings.seed, epoch=epoch, max_length=text.max_length,
-                directory=self._run / "data", workers=workers,
-                progress=lambda done: self._reporter.working(f"segmenting pairs for epoch {epoch + 1}", done),
-            )
-        )  # fmt: skip
+        sampled = self._sampled
+        if sampled is None:
+            return self._prepared.train.for_epoch(self._prepared.config.train.seed, epoch)
+
+        def progress(done: int) -> None:
+            self._reporter.working(f"segmenting pairs for epoch {epoch + 1}", done)
+
+        return self._ranks.main_first(lambda: sampled.open(epoch, progress))
+
+    def close(self) -> None:
+        if self._sampled is not None:
+            self._sampled.close()
 
     def drop_before(self, epoch: int) -> None:
         """Called after a step, not while loading: threads may be loading batches of several epochs."""
         self._stores = {number: store for number, store in self._stores.items() if number >= epoch}
+
+
+def _sampled_epochs(prepared: PreparedData, run: Path, ranks: Ranks) -> SampledEpochs:
+    """Many pairs are segmented on all cores, while the epoch before is in use."""
+    text, settings, train, tokenizers = (
+        prepared.config.text, prepared.config.train, prepared.train, prepared.tokenizers,
+    )  # fmt: skip
+    draw = Draw(train, tokenizers.source, tokenizers.target, text.sampling, settings.seed, 0, text.max_length)
+    is_large = len(train) >= PAIRS_FOR_PROCESSES
+    cores = spare_cores() if is_large else 0
+    workers = cores or (settings.loader_workers if is_large else 0)
+    return SampledEpochs(draw, run / "data", workers, ahead=cores > 0, is_owner=ranks.is_main)
 
 
 class BatchLoader:
@@ -93,3 +104,6 @@ class BatchLoader:
     def drop_before(self, epoch: int) -> None:
         """Free the stores of earlier epochs, once no step needs them."""
         self.stores.drop_before(epoch)
+
+    def close(self) -> None:
+        self.stores.close()

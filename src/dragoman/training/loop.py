@@ -176,6 +176,7 @@ class Trainer:
     def close(self) -> None:
         """Release the log and the processes' shared state, however the run ended."""
         self.run.log.close()
+        self.run.batches.close()
         self.run.layout.close()
 
     def _validate_and_save(self) -> None:

@@ -54,6 +54,7 @@ def set_up_run(
     stores = EpochStores(prepared, directory, ranks, reporter)
     validation = Validation(prepared, device, precision)
     with ExitStack() as undo:
+        undo.callback(stores.close)
         layout = choose_layout(
             task_of(config), settings, stores, prepared.train, longest, model, device, precision, ranks
         )
