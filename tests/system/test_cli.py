@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.translate import opened
+from dragoman.cli.streams import opened
 from tests.forked import default_interrupts, shared_server
 
 DRAGOMAN = [sys.executable, "-m", "dragoman"]

@@ -85,7 +85,7 @@ def test_an_interrupt_during_imports_or_shutdown_shows_no_traceback(when: str) -
 
 WAIT_FOR_A_LINE = """
 import os, signal, sys
-from dragoman.cli import translate
+from dragoman.cli import streams
 from dragoman.data import corpus  # which the first line would import
 
 def wait_for_a_line(interrupted_at):
@@ -93,7 +93,7 @@ def wait_for_a_line(interrupted_at):
     reading, writing = os.pipe()
     os.dup2(reading, 0)
     os.write(writing, b"a b\\n")
-    windows, events, waits = translate._stdin_windows(), 0, False
+    windows, events, waits = streams.stdin_windows(), 0, False
 
     def interrupt(_frame, event, function):
         nonlocal events, waits

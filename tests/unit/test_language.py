@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.cli import direction
 from dragoman.cli.direction import choose_model
-from dragoman.cli.translate import MOST_DETECTED, Tally
+from dragoman.cli.tally import MOST_DETECTED, Tally
 from dragoman.decode.translation import Translation
 from dragoman.errors import ConfigError
 from dragoman.text.language import Detected, Detector, name_of, obvious_language

@@ -10,7 +10,7 @@ import typer
 
 from dragoman.cli import interrupts
 from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Threads, complete_model
-from dragoman.cli.translate import opened
+from dragoman.cli.streams import opened
 from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

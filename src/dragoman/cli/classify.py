@@ -45,7 +45,7 @@ def command(
         raise ConfigError(f"--output {output}: is the input too; give another file")
 
     from dragoman.cli.progress import counting
-    from dragoman.cli.translate import opened
+    from dragoman.cli.streams import opened
     from dragoman.data.corpus import Line, read_lines, split_lines, text_line, valid_line
     from dragoman.decode.classifier import Classifier
 

@@ -21,7 +21,7 @@ from dragoman.cli.options import (
     TargetLanguage,
     Threads,
 )
-from dragoman.cli.translate import opened
+from dragoman.cli.streams import opened
 from dragoman.config import LANGUAGE_MODEL, TRANSCRIPTION, TRANSLATION
 from dragoman.errors import ConfigError, DataError, DiskError, ModelError
 from dragoman.evaluate.paper import DEFAULT_LANGUAGE

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import interrupts
-from dragoman.cli.translate import opened
+from dragoman.cli.streams import opened
 from dragoman.errors import DataError
 
 if TYPE_CHECKING:

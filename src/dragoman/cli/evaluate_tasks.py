@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli import interrupts
-from dragoman.cli.translate import opened
+from dragoman.cli.streams import opened
 from dragoman.config import CLASSIFICATION, FORECASTING
 from dragoman.errors import ConfigError
 

@@ -31,7 +31,7 @@ def command(
         raise ConfigError(f"--picture {picture}: is a picture; name it .svg or .png")
     if picture is not None and not picture.absolute().parent.is_dir():
         raise ConfigError(f"--picture {picture}: its directory does not exist; make it or choose another place")
-    from dragoman.cli.translate import opened
+    from dragoman.cli.streams import opened
     from dragoman.data.features import read_series, series_csv
     from dragoman.decode.forecaster import Forecaster
 

@@ -26,7 +26,7 @@ def command(
 ) -> None:
     """Print the text of each sequence of vectors: what was said, or the caption of a picture."""
     from dragoman.cli.progress import counting
-    from dragoman.cli.translate import opened
+    from dragoman.cli.streams import opened
     from dragoman.data.features import read_features
     from dragoman.decode.transcriber import Transcriber
 

@@ -1,22 +1,18 @@
 """`dragoman translate`: N lines in, N lines out, in order, always."""
 
-import io
 import itertools
 import json
-import os
 import shutil
-import signal
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from dragoman.cli import interrupts
-from dragoman.cli.direction import choose_model, model_from
+from dragoman.cli.direction import choose_model
 from dragoman.cli.options import (
     Device,
     Engine,
@@ -28,6 +24,8 @@ from dragoman.cli.options import (
     Threads,
     complete_model,
 )
+from dragoman.cli.streams import opened, stdin_windows
+from dragoman.cli.tally import Tally, is_to_review
 from dragoman.cli.translate_document import (
     All,
     Columns,
@@ -40,7 +38,7 @@ from dragoman.cli.translate_document import (
     require_document,
 )
 from dragoman.cli.translate_folder import Into, RayAddress, Workers, is_folder, translate_folder
-from dragoman.errors import ConfigError, DataError, DiskError
+from dragoman.errors import ConfigError, DiskError
 from dragoman.files import follow_link, is_stream
 from dragoman.progress import Advance, no_progress
 
@@ -50,17 +48,6 @@ if TYPE_CHECKING:
     from dragoman.decode.terms import Glossary
     from dragoman.decode.translation import Translation
     from dragoman.decode.translator import Translator
-
-WINDOW_LINES = 1024
-MOST_DETECTED = 1_000  # lines of which the language is looked at
-MEANINGS = {  # of what is counted
-    "split": "too long, translated in pieces",
-    "truncated": "cut at the length limit",
-    "altered": "without something that was to be kept",
-    "without words": "translated to nothing",
-    "failed": "failed",
-}
-READ_AHEAD = 1 << 20  # bytes of standard input
 
 
 def command(
@@ -251,13 +238,13 @@ def command(
         assert input is not None
         segments = DocumentJob(translator, options, terms, as_json, min_confidence)
         sys.exit(segments.write(input, output, document, about).finish(min_confidence))
-    job = _Job(translator, options, as_json, attention, prefix, terms, min_confidence)
+    job = _LinesJob(translator, options, as_json, attention, prefix, terms, min_confidence)
     if stream:
-        tally = job.print_words([text] if text else _stdin_windows() if input is None else _single_lines(input))
+        tally = job.print_words([text] if text else stdin_windows() if input is None else _single_lines(input))
     elif text:
         tally = job.write([text], output)
     elif input is None:
-        tally = job.write(_stdin_windows(), output)
+        tally = job.write(stdin_windows(), output)
     elif output is None or is_stream(output) or not input.is_file():
         tally = job.write_file(input, output)
     else:
@@ -276,7 +263,7 @@ def command(
 
 
 @dataclass(frozen=True)
-class _Job:
+class _LinesJob:
     """What to do with every line, wherever it comes from and goes to."""
 
     translator: "Translator"
@@ -289,7 +276,7 @@ class _Job:
 
     def write(
         self, windows: "Iterable[Sequence[str | Line]]", output: Path | None, advance: Advance = no_progress
-    ) -> "Tally":
+    ) -> Tally:
         tally = self._tally()
         with opened(output) as stream:
             for translation in self._translations(windows, advance=advance):
@@ -300,7 +287,7 @@ class _Job:
                 tally.add(translation, is_to_review(translation, self.min_confidence))
         return tally
 
-    def print_words(self, windows: "Iterable[Sequence[str | Line]]") -> "Tally":
+    def print_words(self, windows: "Iterable[Sequence[str | Line]]") -> Tally:
         """Print words as they become certain."""
         tally = self._tally()
         with opened(None) as output:
@@ -310,7 +297,7 @@ class _Job:
                 tally.add(translation, is_to_review(translation, self.min_confidence))
         return tally
 
-    def write_file(self, input: Path, output: Path | None) -> "Tally":
+    def write_file(self, input: Path, output: Path | None) -> Tally:
         """Translate a file to an output that cannot be taken back, such as standard output."""
         from dragoman.cli.progress import LineProgress
         from dragoman.data.corpus import count_lines, read_lines
@@ -322,7 +309,7 @@ class _Job:
         with LineProgress("translate", total) as progress:
             return self.write(windows, output, progress.advance)
 
-    def write_resumably(self, input: Path, output: Path, made_from: dict[str, Any]) -> "Tally":
+    def write_resumably(self, input: Path, output: Path, made_from: dict[str, Any]) -> Tally:
         """Translate a file to a file, window by window: finished lines survive an interruption."""
         from dragoman import __version__
         from dragoman.cli.progress import LineProgress
@@ -353,7 +340,7 @@ class _Job:
                     kept.add("".join(written), len(written), asdict(tally))
         return tally
 
-    def _tally(self, **earlier: Any) -> "Tally":
+    def _tally(self, **earlier: Any) -> Tally:
         return Tally(**{"language": self.translator.languages[0], **earlier})
 
     def _windows(self, lines: "Iterable[Line]") -> "Iterator[list[Line]]":
@@ -396,76 +383,6 @@ def _printed(parts: "Generator[str, None, Translation]", output: TextIO) -> "Tra
         output.flush()
 
 
-def is_to_review(translation: "Translation", min_confidence: float | None) -> bool:
-    """Whether it failed or its confidence is too low; never a line without words."""
-    has_no_words = translation.status == "empty" or (translation.status == "translated" and not translation.tokens)
-    if min_confidence is None or has_no_words:
-        return False
-    return translation.confidence is None or translation.confidence < min_confidence
-
-
-@dataclass
-class Tally:
-    """Counts lines that were not plainly translated, reports them on stderr, and gives the exit code."""
-
-    unit: str = "lines"
-    lines: int = 0
-    counts: dict[str, int] = field(default_factory=dict)  # by status, and of lines "without words"
-    first: dict[str, str] = field(default_factory=dict)  # of the same, where it first occurred
-    language: str = ""  # that the model reads; empty if it is not known
-    others: dict[str, int] = field(default_factory=dict)  # lines that are obviously in another language
-
-    def add(self, translation: "Translation", to_review: bool = False, place: str = "") -> None:
-        """`place` names it, unless it is a line."""
-        self.lines += 1
-        place = place or f"line {self.lines}"
-        if self.language and self.lines <= MOST_DETECTED:
-            self._detect(translation.source, place)
-        if to_review:
-            self._count("review", place)
-        self._count(translation.status, place + (f": {translation.reason}" if translation.reason else ""))
-        if not translation.text and translation.status not in ("empty", "failed"):
-            self._count("without words", place)
-
-    def _detect(self, text: str, place: str) -> None:
-        from dragoman.text.language import obvious_language
-
-        language = obvious_language(text)
-        if language not in (None, self.language):
-            assert language is not None
-            self.others[language] = self.others.get(language, 0) + 1
-            self.first.setdefault("language", place)
-
-    def _describe_others(self) -> str:
-        """Which lines look as if the model cannot read them, and what could."""
-        from dragoman.text.language import name_of
-
-        count, most = sum(self.others.values()), max(self.others, key=lambda code: self.others[code])
-        looked_at = f"{self.lines}" if self.lines <= MOST_DETECTED else f"the first {MOST_DETECTED:,}"
-        names = ", ".join(name_of(code) for code in self.others)
-        remedy = f"; try --model {other}" if (other := model_from(most)) else ""
-        first = f"(first: {self.first['language']})"
-        return f"{count} of {looked_at} {self.unit} look like {names}, not {name_of(self.language)} {first}{remedy}"
-
-    def _count(self, what: str, place: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
-        self.first.setdefault(what, place)
-
-    def finish(self, min_confidence: float | None = None) -> int:
-        for status, meaning in MEANINGS.items():
-            if status in self.counts:
-                count, first = self.counts[status], self.first[status]
-                print(f"translate: {count} of {self.lines} {self.unit} {meaning} (first: {first})", file=sys.stderr)
-        if self.others:
-            print(f"translate: {self._describe_others()}", file=sys.stderr)
-        if min_confidence is not None:
-            count = self.counts.get("review", 0)
-            where = f"; first: {self.first['review']}" if count else ""
-            what = f"to review (confidence below {min_confidence:g}{where})"
-            print(f"translate: {count} of {self.lines} {self.unit} {what}", file=sys.stderr)
-        return 1 if "failed" in self.counts else 0
-
-
 def picture(translation: "Translation", stream: TextIO) -> str:
     """Which source tokens each target token attends to."""
     from dragoman.pictures import NARROWEST, terminal_heatmap
@@ -481,100 +398,12 @@ def picture(translation: "Translation", stream: TextIO) -> str:
     )
 
 
-@contextmanager
-def opened(output: Path | None) -> Iterator[TextIO]:
-    """stdout, or a file that gets its name once it is complete: a failure leaves the old file."""
-    if output is None:
-        if sys.stdout is None:
-            raise ConfigError("standard output: closed; give --output")
-        with _exit_when_reader_closes():
-            yield sys.stdout
-            sys.stdout.flush()
-        return
-    from dragoman.data.corpus import OPENERS
-
-    in_place = is_stream(output)
-    place = output if in_place else output.with_name(f".{output.name}.writing")
-    try:
-        # newline="\n": lines are separated by a newline on every system
-        with OPENERS.get(output.suffix.lower(), open)(place, "wt", encoding="utf-8", newline="\n") as stream:
-            yield stream
-        if not in_place:
-            place.replace(output)
-    except OSError as error:
-        raise DiskError(f"{output}: cannot be written ({error.strerror}); choose another place") from None
-    finally:
-        if not in_place:
-            place.unlink(missing_ok=True)
-
-
-@contextmanager
-def _exit_when_reader_closes() -> Iterator[None]:
-    """Exit quietly on `| head -1`, like any other filter."""
-    if not hasattr(signal, "SIGPIPE"):  # on Windows
-        yield
-        return
-    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGPIPE, before)
-
-
-def _with_first(stretches: Iterator[list[Any]]) -> Iterator[list[Any]]:
-    """The same, with the first read at once: a missing input is detected before the output is opened."""
-    return itertools.chain([next(stretches, [])], stretches)
-
-
 def _single_lines(input: Path) -> "Iterator[list[Line]]":
     from dragoman.data.corpus import read_lines
 
     return ([line] for line in read_lines(input))
 
 
-def _stdin_windows() -> Iterator[list["Line"]]:
-    """All lines that have arrived so far, at least one: a slow pipe gets its answers at once."""
-    from dragoman.data.corpus import split_lines
-
-    if sys.stdin is None:
-        raise ConfigError("standard input: closed; give text as arguments or --input")
-    if sys.stdin.isatty():
-        print("reading standard input; end it with Ctrl-D", file=sys.stderr)
-    arriving = _IncomingLines()
-    window: list[Line] = []
-    for line in split_lines(arriving, "stdin"):
-        window.append(line)
-        if len(window) == WINDOW_LINES or not arriving.has_line:
-            yield window
-            window = []
-
-
-class _IncomingLines(io.BufferedIOBase):
-    """Standard input as it arrives, and whether the next line is already available.
-
-    No thread reads ahead: an interrupt can leave the lock of a `queue.Queue` in a state from which it does not recover.
-    """
-
-    def __init__(self) -> None:
-        self._held, self._start, self._ended = b"", 0, False
-        with suppress(ImportError, AttributeError, OSError):  # not a pipe, or not on Linux
-            import fcntl
-
-            fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, READ_AHEAD)  # more lines to sort by length
-
-    @property
-    def has_line(self) -> bool:
-        return self._held.find(b"\n", self._start) >= 0
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        most = sys.maxsize if size is None or size < 0 else size
-        while not self._ended and not self.has_line and len(self._held) - self._start < most:
-            try:
-                more = os.read(0, READ_AHEAD)
-            except OSError as error:
-                raise DataError(f"standard input: cannot be read ({error.strerror}); give --input") from None
-            self._held, self._start, self._ended = self._held[self._start :] + more, 0, not more
-        end = self._held.find(b"\n", self._start, self._start + most) + 1 or self._start + most
-        line = self._held[self._start : end]
-        self._start += len(line)
-        return line
+def _with_first(stretches: Iterator[list[Any]]) -> Iterator[list[Any]]:
+    """The same, with the first read at once: a missing input is detected before the output is opened."""
+    return itertools.chain([next(stretches, [])], stretches)

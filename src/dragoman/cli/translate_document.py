@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli.streams import opened
+from dragoman.cli.tally import Tally, is_to_review
 from dragoman.errors import ConfigError, suggestion
 from dragoman.files import is_stream, require_writable, write_file
 
 if TYPE_CHECKING:
-    from dragoman.cli.translate import Tally
     from dragoman.config import DecodeConfig
     from dragoman.decode.terms import Glossary
     from dragoman.decode.translator import Translator
@@ -89,8 +90,7 @@ class DocumentJob:
     as_json: bool
     min_confidence: float | None = None  # a segment below it is to be reviewed
 
-    def write(self, input: Path, output: Path | None, format: str, about: dict[str, Any]) -> "Tally":
-        from dragoman.cli.translate import Tally, opened
+    def write(self, input: Path, output: Path | None, format: str, about: dict[str, Any]) -> Tally:
         from dragoman.documents.document import Options
         from dragoman.documents.formats import ARCHIVES, parse_document
 
@@ -114,9 +114,8 @@ class DocumentJob:
             write_file(output, content)
         return tally
 
-    def _translations(self, document: "Document", tally: "Tally") -> "list[Parts | None]":
+    def _translations(self, document: "Document", tally: Tally) -> "list[Parts | None]":
         from dragoman.cli.progress import LineProgress
-        from dragoman.cli.translate import is_to_review
         from dragoman.decode.translator import windows
 
         segments: Sequence[Any] = document.segments

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from dragoman.cli import interrupts
+from dragoman.cli.tally import MEANINGS
 from dragoman.errors import ConfigError, DiskError, Stopped
 
 if TYPE_CHECKING:
@@ -135,7 +136,6 @@ def _report(run: "Run") -> int:
     counts: Counter[str] = Counter()
     for entry in run.manifest.entries.values():
         counts.update(entry.statuses)
-    from dragoman.cli.translate import MEANINGS
 
     first = next((entry for _, entry in sorted(run.manifest.entries.items()) if entry.first_failed), None)
     for status, meaning in MEANINGS.items():
