@@ -210,7 +210,7 @@ def test_short_quotes_are_kept_on_request(line: str, expected: list[str]) -> Non
 
 
 SYMBOLS = ["😀", "🎉🎉", "👍🏽", "❤️", "👨‍👩‍👧", "🇩🇪", "1️⃣"]
-SYMBOLS += ["™", "→", "≤", "×", "☕", ">", "<=", "->", "+"]
+SYMBOLS += ["™", "→", "≤", "×", "☕", ">", "›", "<=", "->", "+"]
 
 
 @pytest.mark.parametrize("sign", SYMBOLS)
@@ -221,6 +221,32 @@ def test_a_model_never_sees_symbols(sign: str) -> None:
     assert sign not in found.text
     assert found.line(found.parts) == f"Good {sign} morning"
     assert Protector(["symbols"]).protect("Ünï–“cödé” § 3 € ½ 中文 • a_b – and - not a+b=c, x>y") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Open Settings > Privacy and click OK.", ["Settings > Privacy"]),
+        ("Go to Tools > Privacy & Security > Cookies, then quit.", ["Tools > Privacy & Security > Cookies"]),
+        ("Settings > Privacy shows all cookies.", ["Settings > Privacy"]),
+        ("Über Datei › Öffnen geht es schneller.", ["Datei › Öffnen"]),
+        ("Menu: File > Save As…", ["File > Save As"]),
+        ("If you open settings > privacy, or a > b.", []),
+        ("We saw 3 > 2 and Settings >Privacy > then.", []),
+        ("> Hello World, she wrote > He did not.", []),
+    ],
+)
+def test_paths_within_a_sentence_stay_as_they_are(line: str, expected: list[str]) -> None:
+    assert kept_in(line, "code") == expected
+    assert kept_in(line, "symbols") == [], "the control"
+
+
+@pytest.mark.parametrize("line", ["Home > All Products > Shoes", "Account Settings > Privacy", "Datei › Öffnen"])
+@pytest.mark.parametrize("splits_items", [False, True])
+def test_a_line_that_is_a_path_is_text(line: str, splits_items: bool) -> None:
+    protector = Protector(["code"], splits_items)
+    assert protector.protect(line) is None
+    assert protector.protect(line, is_whole=False) is not None, "the control"
 
 
 def test_signs_of_menus_are_text_where_these_are_divided() -> None:
@@ -313,7 +339,7 @@ MORE_HOSTILE = [
     "<a></b>", "<b><i></b>", "%a", "%%", "%(a", "%<a", "%1", "@", "a@b", "a@b.", "a.", "a_", "ab_{", "$", "$A", "www.",
     "www.a", "http://", "http://(", "mailto:", "1", "1.", "-", "_", "a_.", "a.a", "a(", "a[", "a.pdf", "--a", " --a=",
     "/a", " /a/", "`a", "`", "aB", "A1-", "v1.", "A:\\a", "\U0001f600", "\u200d\U0001f600", "1\ufe0f",
-    '"', '"a', '"a" ', '"a ', ",‘a", " | A", " > ",
+    '"', '"a', '"a" ', '"a ', ",‘a", " | A", " > ", " > A", "A ", "A’", "A B > ",
 ]  # fmt: skip
 
 

@@ -25,7 +25,8 @@ _SYMBOL = (
     "\U000e0020-\U000e007f]"
 )
 _QUOTED = r"[^\s\"“”„»«.!?;:]{1,40}"  # a word
-_SIGN = r"(?<!\S)(?:[<>=+|~^]|[<>!=]=|[-=]>)(?!\S)"  # between spaces: Settings > Privacy
+_LABEL = r"[^\W\d_a-zäöüß][\w&’'-]{0,30}(?: (?:&|[^\W\d_a-zäöüß][\w’'-]{0,30})){0,3}"  # one to four words with capitals
+_SIGN = r"(?<!\S)(?:[<>›=+|~^]|[<>!=]=|[-=]>)(?!\S)"  # between spaces: a > b
 PATTERNS = {
     "placeholders": PLACEHOLDERS,
     "addresses": r"(?i:(?:https?|ftp|file)://|(?<![\w.-])www\.(?=[\w-]+\.[a-z]))"
@@ -43,6 +44,8 @@ PATTERNS = {
     r"|\d+(?:×\d+)+(?!\w)"  # 1920×1080
     rf"|v\d+(?:\.\d+)+(?!\w)"  # v2.10
     rf"|[A-Za-z]:\\[\w.\\-]*\w"  # C:\Programs
+    # Settings > Privacy, but not the first of several words at the start of a line: Open Settings > Privacy
+    rf"|(?P<path>(?:(?<=[^\s>›] )|(?=[\w&’'-]{{1,31}} [>›] )){_LABEL}(?: [>›] {_LABEL})+)"
     r")|(?<!\S)(?:--[a-z][\w-]*(?:=[\w.,:/-]*\w)?|(?:~|\.{1,2})?/\w[\w.-]*(?:/[\w.-]+)*(?<=[\w/]))"  # --all, /etc/hosts
     r"|(?<!`)`[^`\s][^`]*`(?!`)",
     "symbols": rf"(?:[0-9#*]\ufe0f?\u20e3|{_SYMBOL})(?:\u200d?{_SYMBOL})*|{_SIGN}",
@@ -74,16 +77,17 @@ class Protector:
         """The line in parts; None if there is nothing to keep. `is_whole`: nothing stands before or after it."""
         if self._has_hints and _HINTS.search(line) is None:
             return None
-        if self._splits_items and is_whole and menu_items(line) and self._parts(line, skip_signs=True) is None:
+        is_menu = is_whole and bool(menu_items(line))
+        if self._splits_items and is_menu and self._parts(line, is_menu=True, skip_signs=True) is None:
             return None
-        return self._parts(line)
+        return self._parts(line, is_menu=is_menu)
 
     def _is_known(self, stem: str | None) -> bool:
         if stem is None or self._known is None or len(stem) < 3 or stem.isupper():
             return False
         return stem in self._known
 
-    def _parts(self, line: str, *, skip_signs: bool = False) -> Protected | None:
+    def _parts(self, line: str, *, is_menu: bool, skip_signs: bool = False) -> Protected | None:
         building, braces = _Building(), matching_braces(line)
         done = place = 0  # what is in the parts; what has been searched
         while match := self._pattern.search(line, place):
@@ -95,6 +99,9 @@ class Protector:
                     continue
                 place = end
             if (skip_signs and match.group() in MENU_SIGNS) or self._is_known(groups.get("stem")):
+                continue
+            if is_menu and groups.get("path"):  # all that there is to translate
+                place = line.index(" ", start)
                 continue
             building.add_text(line[done:start])
             if groups["marked"]:
