@@ -1,19 +1,19 @@
 """What each addition to the training of a small model is worth, from English to German or the reverse.
 
-    python recipes/gains.py --data FOLDER [--pairs 200000] [--steps 2000] [--only NAME ...] [--jobs 4]
-        [--out runs/gains]
+    python recipes/gains.py --data FOLDER [--direction en-de] [--teacher en-de] [--pairs 200000] [--steps 2000]
+        [--only NAME ...] [--jobs 1] [--out runs/gains]
 
 Every row is the same model trained for as many steps; only what it learns from, or one setting, is different. Its text
 is a part of Europarl and the everyday sentences, read many times: there additions show.
 
 1. OUT/text: the pairs.
 2. OUT/NAME: the rows that need no translations, and OUT/reverse, from target to source; meanwhile OUT/distilled,
-   translations by the bundled model.
+   translations by the teacher.
 3. OUT/distilled-by-equal: translations by the first row; OUT/back-translated: by OUT/reverse.
 4. OUT/NAME: the other rows.
-5. OUT/gains.json: their BLEU on validation text.
 
-Run the same command again to resume. The results are in docs/lab/recipes.md.
+OUT/gains.json has the BLEU and chrF on validation text of every row that is done. Run the same command again to
+resume. The results are in docs/lab/recipes.md.
 """
 
 import json
@@ -28,7 +28,8 @@ import steps
 import typer
 from english_german import DIRECTIONS, EVERYDAY, TEXTS, VALIDATION, VALIDATION_OF_EVERYDAY, Pairs, pairs_of
 
-from dragoman import ConfigError
+from dragoman import ConfigError, ModelError
+from dragoman.bundle import CONFIG, resolve_model
 from dragoman.data.corpus import read_lines
 from dragoman.errors import suggestion
 from dragoman.files import lock_directory
@@ -46,7 +47,7 @@ class Row(NamedTuple):
 
 ROWS = {
     "real": Row(),
-    "another-seed": Row(setting="train.seed=2"),  # what is chance
+    "another-seed": Row(setting="train.seed=2"),  # a control: how far chance alone moves a row
     "subword-sampling": Row(setting="text.sampling=0.1"),
     "r-drop": Row(setting="train.r_drop=5"),
     "hardened": Row(("real", "hardened")),
@@ -62,15 +63,19 @@ MODELS = {"distilled-by-equal": "real", "back-translated": REVERSE}  # what tran
 def command(
     data: Annotated[Path, typer.Option(metavar="FOLDER", envvar="DRAGOMAN_DATA", help="The folder of the corpora.")],
     direction: Annotated[str, typer.Option(help="en-de or de-en.")] = "en-de",
+    teacher: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|DIR", help="The model that distils.  [default: --direction]"),
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The directory of everything that is made.")] = Path(
         "runs/gains"
     ),
     only: Annotated[list[str] | None, typer.Option(help="Train only this row; repeatable.")] = None,
-    num_pairs: Annotated[int, typer.Option("--pairs", min=1, help="Of Europarl, beside the everyday ones.")] = 200_000,
-    num_steps: Annotated[int, typer.Option("--steps", min=1, help="Of the training of each row.")] = 2_000,
+    num_pairs: Annotated[int, typer.Option("--pairs", min=1, help="Pairs of Europarl; all everyday ones are added.")] = 200_000,
+    num_steps: Annotated[int, typer.Option("--steps", min=1, help="Training steps of each row.")] = 2_000,
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Hardened pairs for each real one.")] = 0.12,
     beam: steps.Beam = 4,
-    jobs: Annotated[int, typer.Option(min=1, help="Rows trained at the same time.")] = 4,
+    jobs: Annotated[int, typer.Option(min=1, help="Rows trained at the same time.")] = 1,
     settings: steps.Settings = None,
 ) -> None:
     """Train one model per row and print their scores."""
@@ -83,11 +88,19 @@ def command(
         raise ConfigError(f"--data {data}: no such folder; it is where the corpora are")
     rows = {name: ROWS[name] for name in only or ROWS}
     kinds = {kind for row in rows.values() for kind in row.learned}
+    teacher = teacher or direction
+    if "distilled" in kinds and not (resolve_model(teacher) / CONFIG).exists():  # before hours of training
+        raise ModelError(
+            f"--teacher {teacher}: no such model; give one that translates {direction}, or rows that need none (--only)"
+        )
     tests = (VALIDATION, VALIDATION_OF_EVERYDAY)
     learned: dict[str, Pairs] = {}
 
     def train(chosen: Iterable[str]) -> None:
-        steps.train_rows({name: settings_of(name) for name in chosen}, RECIPE, data, out, jobs, [])
+        try:
+            steps.train_rows({name: settings_of(name) for name in chosen}, RECIPE, data, out, jobs, [])
+        finally:
+            write_scores(out)
 
     def settings_of(name: str) -> list[str]:
         row, way = ROWS.get(name, Row()), direction
@@ -98,35 +111,33 @@ def command(
         return [*own, *filter(None, [row.setting]), *(settings or ())]
 
     with lock_directory(out):
-        with steps.timed("1/5 taking pairs", out):
+        with steps.timed("1/4 taking pairs", out):
             learned["real"] = take(data, direction, out / "text", num_pairs)
             if "hardened" in kinds:
                 learned["hardened"] = english_german.harden(learned["real"], direction, out / "hardened", share)
         first = {name for name, row in rows.items() if not {"distilled", *MODELS} & {*row.learned}}
         needed = {MODELS[kind] for kind in kinds & MODELS.keys()}
         with (
-            steps.timed(f"2/5 training {', '.join(sorted(first | needed))} in {out}", out),
+            steps.timed(f"2/4 training {', '.join(sorted(first | needed))} in {out}", out),
             ThreadPoolExecutor() as pool,
         ):
-            by_bundled = pool.submit(translate, direction, learned["real"], out / "distilled", beam, kinds)
+            by_teacher = pool.submit(translate, teacher, learned["real"], out / "distilled", beam, kinds)
             train(sorted(first | needed, key=[*MODELS.values(), *ROWS].index))  # what others need comes first
-            learned |= by_bundled.result()
-        with steps.timed("3/5 translating by what was trained", out), ThreadPoolExecutor() as pool:
+            learned |= by_teacher.result()
+        with steps.timed("3/4 translating by what was trained", out), ThreadPoolExecutor() as pool:
             for made in [
                 pool.submit(translate, out / model, learned["real"], out / kind, beam, kinds)
                 for kind, model in MODELS.items()
             ]:
                 learned |= made.result()
         rest = [name for name in rows if name not in first | needed]
-        with steps.timed(f"4/5 training {', '.join(rest) or 'nothing more'} in {out}", out):
+        with steps.timed(f"4/4 training {', '.join(rest) or 'nothing more'} in {out}", out):
             train(rest)
-        with steps.timed(f"5/5 comparing, for {out / 'gains.json'}", out):
-            record = {name: scores_of(out / name) for name in rows}
-            with steps.replacing(out / "gains.json") as file:
-                file.write(json.dumps(record, indent=1) + "\n")
-    for name, scores in record.items():
-        bleu = ", ".join(f"{test} {own['score']:.1f}" for test, own in scores["bleu"].items())
-        steps.say(f"{name:<20} {scores['minutes']:5.1f} minutes, BLEU: {bleu}")
+        record = write_scores(out)
+    for name in rows:
+        bleu = ", ".join(f"{test} {own['score']:.1f}" for test, own in record[name]["bleu"].items())
+        steps.say(f"{name:<20} {record[name]['minutes']:5.1f} minutes, BLEU: {bleu}")
+    steps.say(f"more in {out / 'gains.json'}")
 
 
 def take(data: Path, direction: str, out: Path, num_pairs: int) -> Pairs:
@@ -153,10 +164,23 @@ def join(parts: Iterable[Pairs]) -> Pairs:
     return first.with_pairs(*others)
 
 
+def write_scores(out: Path) -> dict[str, Any]:
+    """OUT/gains.json: every row that is done, of this run or of one before."""
+    record = {name: scores_of(out / name) for name in ROWS if (out / name / RESULT).exists()}
+    with steps.replacing(out / "gains.json") as file:
+        file.write(json.dumps(record, indent=1) + "\n")
+    return record
+
+
 def scores_of(run: Path) -> dict[str, Any]:
     result = json.loads((run / RESULT).read_bytes())
-    bleu = {test: {key: own["bleu"][key] for key in ("score", "low", "high")} for test, own in result["tests"].items()}
-    return {"bleu": bleu, **{key: result[key] for key in ("steps", "target_tokens", "minutes", "seed")}}
+    scores = {
+        metric: {
+            test: {key: own[metric][key] for key in ("score", "low", "high")} for test, own in result["tests"].items()
+        }
+        for metric in ("bleu", "chrf")
+    }
+    return {**scores, **{key: result[key] for key in ("steps", "target_tokens", "minutes", "seed")}}
 
 
 if __name__ == "__main__":

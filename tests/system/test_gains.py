@@ -80,15 +80,30 @@ def test_rows_differ_in_what_they_learn_from(corpora: Path, tmp_path: Path) -> N
     back = [translated(reverse, real[1]), real[1]]
     assert read["back-translated"] == [a + b for a, b in zip(real, back, strict=True)]
 
-    (out / "gains.json").unlink()
     again = run(corpora, out, "--only", "r-drop")
     assert again.returncode == 0, again.stderr
-    assert [*json.loads((out / "gains.json").read_text())] == ["r-drop"]
+    assert json.loads((out / "gains.json").read_text()) == record, "nothing is trained again, and no row is lost"
+
+
+def test_rows_that_are_done_are_recorded_though_another_fails(corpora: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "r-drop").mkdir(parents=True)
+    (out / "r-drop" / "config.toml").write_text("not a configuration")
+    done = run(corpora, out, "--only", "real", "--only", "r-drop", "--direction", "de-en")
+    assert done.returncode != 0
+    assert "not trained: r-drop; more in" in done.stderr
+    record = json.loads((out / "gains.json").read_text())
+    assert [*record] == ["real"]
+    assert [*record["real"]["chrf"]] == [*record["real"]["bleu"]] == ["europarl-en-de-valid", "tatoeba-en-de-valid"]
 
 
 def test_what_is_not_there_is_named(corpora: Path, tmp_path: Path) -> None:
     done = run(corpora, tmp_path, "--only", "rdrop")
     assert done.returncode == 2
     assert done.stderr == "gains: --only rdrop: no such row; did you mean r-drop?\n"
+    done = run(corpora, tmp_path, "--teacher", "nobody")
+    assert done.stderr == (
+        "gains: --teacher nobody: no such model; give one that translates en-de, or rows that need none (--only)\n"
+    )
     done = run(corpora, tmp_path, "--direction", "en-fr")
     assert done.stderr == "gains: --direction en-fr: unknown direction; use en-de or de-en\n"

@@ -1,5 +1,7 @@
 """The order of training pairs: each once per epoch, in an order given by epoch, seed and rank."""
 
+import multiprocessing
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ import torch
 from dragoman.config import Config
 from dragoman.data.batching import Batch, BatchPlan
 from dragoman.text.vocabulary import VOCABULARY
+from dragoman.training import batches
 from dragoman.training.batches import BatchLoader, EpochStores, StepPlan
 from dragoman.training.data import prepare_data
 from dragoman.training.distributed import Ranks
-from dragoman.training.loop import Trainer
+from dragoman.training.loop import Trainer, train
 from dragoman.training.reports.log import SilentReporter
 from dragoman.training.run import Run
 from dragoman.training.setup import _seed_rank
@@ -149,6 +152,30 @@ def test_segmentation_depends_on_epoch_and_seed(stores: dict[str, EpochStores]) 
     assert len(first) == len(plain)
     assert plain != first != second
     assert first != other
+
+
+def test_a_training_prefetches_the_segmentation_of_much_text_on_many_cores(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def children(pairs: int, cores: int) -> int:
+        """How many processes a run has in its first epoch. All have ended when the training ends."""
+        found = []
+
+        class Watching(SilentReporter):
+            def step(self, record: Mapping[str, Any], max_steps: int) -> None:
+                found.append(len(multiprocessing.active_children()))
+
+        monkeypatch.setattr(batches, "PAIRS_FOR_PROCESSES", pairs)
+        monkeypatch.setattr(batches, "spare_cores", lambda: cores)
+        settings = ("text.sampling=0.1", "train.max_steps=1", "train.save_every=1")
+        config = Config.build("tiny", None, [*SETTINGS, *settings], data=corpus.data)
+        train(config, tmp_path / f"{pairs} {cores}", Watching())
+        assert not multiprocessing.active_children()
+        return found[0]
+
+    assert children(PAIRS, cores=3) == 1
+    assert children(PAIRS + 1, cores=3) == 0
+    assert children(PAIRS, cores=0) == 0
 
 
 def test_sampling_strength_comes_from_the_configuration(stores: dict[str, EpochStores]) -> None:

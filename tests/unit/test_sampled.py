@@ -39,6 +39,10 @@ TARGET = [
     for what in ("Pferde", "Kinder", "braunen Hunde")
     for where in ("Schnee", "Garten", "Gebirge")
 ]
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]),
+}
 STRENGTH = {"bpe": 0.2, "unigram": 0.3}
 
 
@@ -217,7 +221,7 @@ def test_an_epoch_is_made_once_and_only_the_last_is_kept(tmp_path: Path) -> None
 def test_the_owner_alone_removes_epochs(tmp_path: Path) -> None:
     """It may have begun the next while other processes still open this one."""
     owner = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs")
-    other = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", ahead=True, is_owner=False)
+    other = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", prefetch=True, is_owner=False)
     owner.open(0)
     begun = tmp_path / "epochs" / f".{draw_of(tmp_path, epoch=1).name}.1"
     begun.mkdir()
@@ -248,10 +252,10 @@ def test_unwritable_directory_is_a_disk_error(tmp_path: Path) -> None:
 
 def test_the_next_epoch_is_made_while_one_is_in_use(tmp_path: Path) -> None:
     expected = [rows(sample(tmp_path, epoch=epoch)) for epoch in range(3)]
-    epochs, made = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", 0, ahead=True), list[int]()
+    epochs, made = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", 0, prefetch=True), list[int]()
     found = [rows(epochs.open(epoch, made.append)) for epoch in range(3)]
     assert found == expected
-    assert made == [36], "the first alone was waited for"
+    assert [done for done in made if done] == [36], "the others were made by processes"
     assert rows(epochs.open(7, made.append)) == rows(sample(tmp_path, epoch=7)), "whatever was expected"
     epochs.close()
     epochs.close()
@@ -260,9 +264,9 @@ def test_the_next_epoch_is_made_while_one_is_in_use(tmp_path: Path) -> None:
     assert rows(sample(tmp_path, epoch=1)) == expected[1], "the control: others were removed"
 
 
-def test_an_epoch_that_could_not_be_made_ahead_is_made_when_it_is_needed(tmp_path: Path) -> None:
+def test_an_epoch_that_could_not_be_prefetched_is_made_when_it_is_needed(tmp_path: Path) -> None:
     expected = rows(sample(tmp_path, epoch=1))
-    epochs, made = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", 0, ahead=True), list[int]()
+    epochs, made = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", 0, prefetch=True), list[int]()
     epochs.open(0)
     for child in multiprocessing.active_children():
         child.kill()
@@ -274,14 +278,91 @@ def test_an_epoch_that_could_not_be_made_ahead_is_made_when_it_is_needed(tmp_pat
     epochs.close()
 
 
-def test_what_is_made_ahead_is_given_up_with_its_workers(tmp_path: Path) -> None:
-    draw = draw_of(tmp_path)
-    epochs = SampledEpochs(draw, tmp_path / "epochs", 2, ahead=True)
+def test_waiting_for_an_epoch_is_reported(tmp_path: Path) -> None:
+    epochs, made = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", 0, prefetch=True), list[int]()
+    epochs.open(0)
+    epochs.open(1, made.append)  # a process that has only begun: its imports take longer
+    assert made == [0]
+    for child in multiprocessing.active_children():
+        child.join()
+    epochs.open(2, made.append)
+    assert made == [0], "the control: nothing to wait for"
+    epochs.close()
+
+
+def test_an_epoch_that_a_killed_run_has_prefetched_is_not_made_again(tmp_path: Path) -> None:
+    made = sampled_store(draw_of(tmp_path, epoch=1), tmp_path / "epochs")
+    sampled_store(draw_of(tmp_path, epoch=5), tmp_path / "epochs")
+    place, other = (tmp_path / "epochs" / draw_of(tmp_path, epoch=epoch).name for epoch in (1, 5))
+    written = (place / "meta.json").stat().st_mtime_ns
+    epochs = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", 0, prefetch=True)
+    epochs.open(0)
+    assert not other.exists(), "the control"
+    assert rows(epochs.open(1)) == rows(made)
+    assert (place / "meta.json").stat().st_mtime_ns == written
+    epochs.close()
+
+
+def test_a_prefetch_is_given_up_with_its_workers(tmp_path: Path) -> None:
+    pair = tokenizers("bpe")
+    for name, lines in (("train.en", SOURCE), ("train.de", TARGET)):
+        (tmp_path / name).write_text("\n".join(lines * 200), encoding="utf-8")
+    store = build_store(tmp_path / "store", [tmp_path / "train.en"], [tmp_path / "train.de"], *pair, max_length=100)
+    draw = Draw(store, *pair, strength=0.2, seed=1, epoch=0, max_length=100)
+    epochs = SampledEpochs(draw, tmp_path / "epochs", 2, prefetch=True)
     epochs.open(0)
     (child,) = multiprocessing.active_children()
+    deadline = time.monotonic() + 60
+    while len(workers := _children(child.pid)) < 2:
+        assert time.monotonic() < deadline, "the process has not started workers"
+        time.sleep(0.01)
+    begun = [place.name for place in (tmp_path / "epochs").iterdir() if place.name.startswith(".")]
     epochs.close()
-    assert child.exitcode, "it has not gone on to its end"
+    assert begun, "the control"
+    assert child.exitcode == 1, "it ended in order, but not at its end"
+    assert not any(map(_runs, workers))
     assert [place.name for place in (tmp_path / "epochs").iterdir()] == [draw.name]
+
+
+def test_a_prefetch_that_fails_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error comes up again where it can be reported."""
+    epochs = SampledEpochs(draw_of(tmp_path), tmp_path / "epochs", 0, prefetch=True)
+    epochs.open(0)
+    (child,) = multiprocessing.active_children()
+    (tmp_path / "epochs").rename(tmp_path / "moved")
+    (tmp_path / "epochs").write_bytes(b"a file in the way")
+    child.join()
+    assert child.exitcode == 1
+    assert capfd.readouterr().err == ""
+    with pytest.raises(DiskError, match=f"^{tmp_path / 'epochs'}: cannot be written "):
+        epochs.open(1)
+    epochs.close()
+
+
+def test_an_interrupt_while_a_prefetch_starts_is_for_the_parent_alone(tmp_path: Path) -> None:
+    script = textwrap.dedent(f"""
+        import multiprocessing, os, signal
+        from pathlib import Path
+        from dragoman.data.sampled import SampledEpochs
+        from {__name__} import draw_of
+
+        if __name__ == "__main__":
+            folder = Path({str(tmp_path)!r})
+            epochs = SampledEpochs(draw_of(folder), folder / "epochs", prefetch=True)
+            signal.signal(signal.SIGINT, lambda *_: None)
+            epochs.open(0)
+            (child,) = multiprocessing.active_children()
+            while child.exitcode is None:
+                os.killpg(0, signal.SIGINT)
+                child.join(0.001)
+            print(child.exitcode)
+    """)
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=600,
+        env=ENVIRONMENT, start_new_session=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_a_worker_that_dies_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +372,7 @@ def test_a_worker_that_dies_is_an_error_and_leaves_nothing(tmp_path: Path, monke
         for child in multiprocessing.active_children():
             child.kill()
 
-    with pytest.raises(DragomanError, match=r"^workers: a process .*; use fewer$"):
+    with pytest.raises(DragomanError, match=r"^a process .*; free some memory and run the same command again$"):
         sample(tmp_path, workers=2, progress=kill)
     assert list((tmp_path / "epochs").iterdir()) == []
     assert not multiprocessing.active_children()
@@ -314,8 +395,7 @@ def test_workers_exit_when_their_parent_is_killed(tmp_path: Path) -> None:
     """)
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, str(tmp_path / "script.py")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as parent:
         assert parent.stdout is not None
         workers = [int(number) for number in parent.stdout.readline().split()]
         parent.send_signal(signal.SIGKILL)
@@ -324,6 +404,13 @@ def test_workers_exit_when_their_parent_is_killed(tmp_path: Path) -> None:
     while any(map(_runs, workers)):
         assert time.monotonic() < deadline, "the workers outlive their parent"
         time.sleep(0.05)
+
+
+def _children(process: int | None) -> list[int]:
+    """Those that work: the first keeps track of shared memory."""
+    text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    commands = {int(number): Path(f"/proc/{number}/cmdline").read_bytes() for number in text.split()}
+    return [number for number, command in commands.items() if b"spawn_main" in command]
 
 
 def _runs(process: int) -> bool:

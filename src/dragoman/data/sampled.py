@@ -25,8 +25,8 @@ from dragoman.text.tokenizer import Tokenizer
 SAMPLING = 1  # version of how segmentations are drawn; part of the key
 CHUNK_PAIRS = 1_000  # takes a fraction of a second
 PREFIX = "sampled-"
-PATIENCE = 10  # of the processes that make the next epoch: how nice they are
-WORKER_ENDED = "workers: a process that segments text ended unexpectedly, possibly out of memory; use fewer"
+NICENESS = 10  # of the processes that make the next epoch: training goes first
+WORKER_ENDED = "a process that segments text ended unexpectedly; free some memory and run the same command again"
 
 
 @dataclass(frozen=True)
@@ -75,30 +75,34 @@ def sampled_store(
 
 
 class SampledEpochs:
-    """The pairs of every epoch of a training. With `ahead`, a process makes each while the one before is in use.
+    """The pairs of every epoch of a training. With `prefetch`, a process makes each while the one before is in use.
 
     Of several processes of a training, one `is_owner`, and removes epochs that are no longer needed.
     """
 
     def __init__(
-        self, draw: Draw, directory: Path, workers: int = 0, *, ahead: bool = False, is_owner: bool = True
+        self, draw: Draw, directory: Path, workers: int = 0, *, prefetch: bool = False, is_owner: bool = True
     ) -> None:
         self._draw, self._directory, self._workers = draw, directory, workers
-        self._ahead, self._is_owner = ahead and is_owner, is_owner
+        self._prefetches, self._is_owner = prefetch and is_owner, is_owner
         self._following: BaseProcess | None = None
         self._current = ""  # the name of its directory
 
     def open(self, epoch: int, progress: Callable[[int], None] | None = None) -> Store:
         """Return an epoch; the owner removes others. One that is in use stays readable until it is closed."""
         if self._following is not None:
+            if progress and self._following.is_alive():
+                progress(0)
             self._following.join()  # if it has failed, so will this process, which says why
             self._following = None
         draw, following = (replace(self._draw, epoch=number) for number in (epoch, epoch + 1))
         store = sampled_store(draw, self._directory, self._workers, progress)
         self._current = draw.name
-        self._remove_others()
-        if self._ahead:
-            self._following = start_process(_make_ahead, following, self._directory, self._workers)
+        if self._prefetches:
+            self._remove_others(following.name)  # which a run that was killed may have made
+            self._following = start_process(_prefetch, following, self._directory, self._workers)
+        else:
+            self._remove_others()
         return store
 
     def close(self) -> None:
@@ -109,16 +113,17 @@ class SampledEpochs:
             self._following = None
             self._remove_others()
 
-    def _remove_others(self) -> None:
+    def _remove_others(self, needed: str | None = None) -> None:
         """Earlier epochs, one that nobody will need, and what killed processes have left."""
         for other in self._directory.glob(f"*{PREFIX}*") if self._is_owner else ():
-            if other.name.lstrip(".").startswith(PREFIX) and self._current not in other.name:
+            is_own = other.name.lstrip(".").startswith(PREFIX)
+            if is_own and self._current not in other.name and other.name != needed:
                 shutil.rmtree(other, ignore_errors=True)
 
 
-def _make_ahead(draw: Draw, directory: Path, workers: int) -> None:
+def _prefetch(draw: Draw, directory: Path, workers: int) -> None:
     if hasattr(os, "nice"):
-        os.nice(PATIENCE)  # training goes first
+        os.nice(NICENESS)
     sampled_store(draw, directory, workers)
 
 

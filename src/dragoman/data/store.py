@@ -51,12 +51,19 @@ class Store:
         self._ids = [map_ids(directory / f"{side}.ids", meta["dtypes"][side]) for side in SIDES]
         self._offsets = [np.load(directory / f"{side}.offsets.npy", mmap_mode="r") for side in SIDES]
         self._lines = np.load(directory / "lines.npy", mmap_mode="r")
-        self.source_lengths: Lengths = np.diff(self._offsets[0])
-        self.target_lengths: Lengths = np.diff(self._offsets[1])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For other processes: they open the same files."""
+        """For other processes: they open the same files. What was set later is lost, such as a classifier's weights."""
         return type(self), self._opening
+
+    @functools.cached_property
+    def source_lengths(self) -> Lengths:
+        """In ids, without </s>."""
+        return np.diff(self._offsets[0])
+
+    @functools.cached_property
+    def target_lengths(self) -> Lengths:
+        return np.diff(self._offsets[1])
 
     @functools.cached_property
     def source_sizes(self) -> Lengths:

@@ -5,9 +5,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +18,7 @@ from dragoman.data.prefetch import prefetch
 from dragoman.errors import DragomanError
 
 FEWEST_CORES = 4  # with fewer there is nothing to gain
+MOST_PROCESSES = 16  # each takes about 100 MB
 T = TypeVar("T")
 Made = TypeVar("Made")
 
@@ -51,19 +54,37 @@ def start_process(function: Callable[..., None], *arguments: Any) -> BaseProcess
     """Start a process for one call. It may have processes of its own, and ends with this one, or by `terminate()`."""
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_run, args=(function, arguments))
-    process.start()
+    with _interrupts_blocked():
+        process.start()
     return process
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A process that starts now inherits this; otherwise Ctrl-C would end its first imports with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which unblocks them when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has begun is cleared away
-    _start(function, arguments)
+    try:
+        _start(function, arguments)
+    except DragomanError:
+        sys.exit(1)  # the parent will meet the same error, and report it
 
 
 def spare_cores() -> int:
     """How many processes may share work that this one waits for; 0 if they would not help or cannot be started."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores - 1 if cores >= FEWEST_CORES and can_start_processes() else 0
+    return min(cores - 1, MOST_PROCESSES) if cores >= FEWEST_CORES and can_start_processes() else 0
 
 
 def can_start_processes() -> bool:

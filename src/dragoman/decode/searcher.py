@@ -88,7 +88,7 @@ class Searcher:
             return self._plain
 
     def with_plain_engine(self, engine: "Engine") -> "Searcher":
-        """A copy with another plain engine, such as one with masked heads; all else is shared."""
+        """A copy with another plain engine, such as one with masked heads; what else it has so far is shared."""
         other = copy(self)
         other._plain = engine
         return other

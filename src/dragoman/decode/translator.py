@@ -1,6 +1,6 @@
 """Text in, text out, and a status for every line: the interface of a model, its arguments and its options.
 
-How lines are translated is in `pipeline.py`. Knows nothing of searches, files or training.
+How lines are translated is in `pipeline.py`, searches are in `searcher.py`. Knows nothing of training.
 """
 
 import itertools

@@ -69,7 +69,7 @@ def _sampled_epochs(prepared: PreparedData, run: Path, ranks: Ranks) -> SampledE
     is_large = len(train) >= PAIRS_FOR_PROCESSES
     cores = spare_cores() if is_large else 0
     workers = cores or (settings.loader_workers if is_large else 0)
-    return SampledEpochs(draw, run / "data", workers, ahead=cores > 0, is_owner=ranks.is_main)
+    return SampledEpochs(draw, run / "data", workers, prefetch=cores > 0, is_owner=ranks.is_main)
 
 
 class BatchLoader:
