@@ -1,4 +1,4 @@
-"""What no model can know, and what may not disturb it: about 2,000 cases in fifteen classes, each with a check.
+"""What no model can know, and what may not disturb it: about 2,500 cases in nineteen classes, each with a check.
 
     python -m benchmarks.robustness --data FOLDER [--model en-de ...] [--source en] [--each 135] [--show CLASS] [--json]
 
@@ -246,6 +246,40 @@ def other_languages(pairs: Sequence[Pair], chance: random.Random, *_: str) -> It
     return _copied(pairs, lambda: f'"{chance.choice(PHRASES)}"')
 
 
+def identifiers(pairs: Sequence[Pair], chance: random.Random, *_: str) -> Iterator[Case]:
+    """Of orders, devices, accounts and people: nobody counts with them."""
+
+    def new() -> str:
+        one, two = ("".join(chance.choices("0123456789ABCDEF", k=size)) for size in (8, 4))
+        digits, block = f"{chance.randint(10**7, 10**11)}", f"{chance.randint(1000, 9999)}"
+        return chance.choice([
+            f"{block[:3]}A{one}7{two}", digits, f"X-{block}-{one[:2]}A",
+            f"{one}-{two}-4{two[1:]}-a{two[1:]}-{one}{two}".lower(), f"DE{block[:2]} {block} 0044 {digits[:4]} 0130 00",
+            f"10.{block[:2]}.{block[2:]}.1", f"+49 {block[:2]} {digits[:7]}",
+        ])  # fmt: skip
+
+    return _copied(pairs, new)
+
+
+def handles(pairs: Sequence[Pair], chance: random.Random, *_: str) -> Iterator[Case]:
+    """Of people and subjects in chats, and addresses without `https://`."""
+
+    def new() -> str:
+        one, two = _name(chance).lower(), _name(chance).lower()
+        return chance.choice([f"@{one}_{two}", f"#{one}", f"{one}-{two}.com", f"{one}.org/{two}"])
+
+    return _copied(pairs, new)
+
+
+def signed_numbers(pairs: Sequence[Pair], chance: random.Random, language: str, _: str) -> Iterator[Case]:
+    for pair in pairs:
+        sign, value = chance.choice("-+"), f"{chance.randint(2, 990) / 10}"
+        span = f"{sign}{value if language == 'en' else value.replace('.', ',')} °C"
+        source = f"{pair.source.rstrip('.!?')}: {span}." if chance.random() < 0.5 else f"{span}: {pair.source}"
+        minus = "[-−–]" if sign == "-" else r"\+"
+        yield Case(source, matches_once(rf"(?<![\w-]){minus}{value.replace('.', '[.,]')}\s?°C(?!\w)"))
+
+
 # The same in another form
 
 
@@ -279,6 +313,18 @@ def typographic_quotes(pairs: Sequence[Pair], *_: Any) -> Iterator[Case]:
     for pair in pairs:
         if not any(mark in pair.source + pair.reference for mark in OPENING + CLOSING):
             yield Case(f"“{pair.source}”", both(is_quoted, keeps_quality(pair.reference)), (pair.source,))
+
+
+def titles(pairs: Sequence[Pair], *_: Any) -> Iterator[Case]:
+    """Lines without a full stop; their translations have none either."""
+    for pair in pairs:
+        title = pair.source.rstrip(".")
+        if title != pair.source and title[-1:].isalpha():
+            yield Case(title, both(_ends_with_word, keeps_quality(pair.reference)), (pair.source,))
+
+
+def _ends_with_word(out: Outputs) -> bool:
+    return not out.text.endswith((".", "!", "?"))
 
 
 def spaces_around(pairs: Sequence[Pair], chance: random.Random, *_: str) -> Iterator[Case]:
@@ -315,6 +361,10 @@ CLASSES: dict[str, Callable[..., Iterator[Case]]] = {
     "typographic quotes": typographic_quotes,
     "spaces around": spaces_around,
     "several sentences": several_sentences,
+    "identifiers": identifiers,
+    "handles": handles,
+    "signed numbers": signed_numbers,
+    "titles": titles,
 }
 
 

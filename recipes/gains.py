@@ -71,7 +71,9 @@ def command(
         "runs/gains"
     ),
     only: Annotated[list[str] | None, typer.Option(help="Train only this row; repeatable.")] = None,
-    num_pairs: Annotated[int, typer.Option("--pairs", min=1, help="Pairs of Europarl; all everyday ones are added.")] = 200_000,
+    num_pairs: Annotated[
+        int, typer.Option("--pairs", min=1, help="Pairs of Europarl; all everyday ones are added.")
+    ] = 200_000,
     num_steps: Annotated[int, typer.Option("--steps", min=1, help="Training steps of each row.")] = 2_000,
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Hardened pairs for each real one.")] = 0.12,
     beam: steps.Beam = 4,

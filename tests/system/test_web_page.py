@@ -160,6 +160,8 @@ LONG = (
     "",
     " \t ",
     "😀 😀. 😀! Ω? Ja… Nein.",
+    "He came at 5 p.m. She left at 6 p.m. Monday, see no. 7 (incl. that). It was p. m. Then",
+    "(It rained. We stayed [in. And] out. So it went.) Then it stopped (at last).",
 )
 
 

@@ -75,7 +75,7 @@ def test_line_of_several_sentences_has_n_best(translator: Translator) -> None:
 
 
 def test_n_best_can_exceed_the_hypotheses_of_each_piece(translator: Translator) -> None:
-    line = translator.translate(LINE, split="sentences", beam=4, n_best=4)
+    line = translator.translate(f"{LINE}.", split="sentences", beam=4, n_best=4)
     assert len(line.alternatives) == 4
 
 

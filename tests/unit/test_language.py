@@ -20,7 +20,27 @@ def test_the_language_of_a_sentence_is_obvious_and_that_of_a_word_is_not() -> No
     assert obvious_language(GERMAN) == "de"
     assert obvious_language(GERMAN.upper()) == "de"
     assert obvious_language("Je voudrais une tasse de café.\nMerci beaucoup !") == "fr"
-    for text in ("", "Hand", "NATO", "1234567890 1234567890", "Tom, Berlin"):
+    for text in (
+        "",
+        "Hand",
+        "NATO",
+        "1234567890 1234567890",
+        "Tom, Berlin",
+        "Das ist gut.",
+        "Harry Potter met Hermione Granger.",
+    ):
+        assert obvious_language(text) is None, text
+
+
+def test_a_few_letters_of_another_script_are_enough() -> None:
+    for text, language in (
+        ("Привет, как дела?", "ru"),
+        ("你好,世界", "zh"),
+        ("مرحبا كيف حالك", "ar"),
+        ("こんにちは", "ja"),
+    ):
+        assert obvious_language(text) == language
+    for text in ("π", "Das π, α", "Öl, Äpfel"):
         assert obvious_language(text) is None, text
 
 

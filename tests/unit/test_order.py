@@ -13,7 +13,7 @@ import torch
 from dragoman.config import Config
 from dragoman.data.batching import Batch, BatchPlan
 from dragoman.text.vocabulary import VOCABULARY
-from dragoman.training import batches
+from dragoman.training import batches as batches_module
 from dragoman.training.batches import BatchLoader, EpochStores, StepPlan
 from dragoman.training.data import prepare_data
 from dragoman.training.distributed import Ranks
@@ -165,8 +165,8 @@ def test_a_training_prefetches_the_segmentation_of_much_text_on_many_cores(
             def step(self, record: Mapping[str, Any], max_steps: int) -> None:
                 found.append(len(multiprocessing.active_children()))
 
-        monkeypatch.setattr(batches, "PAIRS_FOR_PROCESSES", pairs)
-        monkeypatch.setattr(batches, "spare_cores", lambda: cores)
+        monkeypatch.setattr(batches_module, "PAIRS_FOR_PROCESSES", pairs)
+        monkeypatch.setattr(batches_module, "spare_cores", lambda: cores)
         settings = ("text.sampling=0.1", "train.max_steps=1", "train.save_every=1")
         config = Config.build("tiny", None, [*SETTINGS, *settings], data=corpus.data)
         train(config, tmp_path / f"{pairs} {cores}", Watching())

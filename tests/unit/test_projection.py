@@ -272,6 +272,12 @@ def parts(marked: str) -> Parts:
         ("the <a/> house", "das haus<a/>.", "das haus<a/>."),
         ("the <a/> house", "das (<a/>haus)", "das (<a/>haus)"),
         ("the <a/> house", "das <a/> haus", "das <a/> haus"),
+        # a space before punctuation
+        ("the house <a/>!", "das haus<a/>!", "das haus <a/>!"),
+        ("the <a/>, house", "das<a/>, haus", "das <a/>, haus"),
+        ("the house<a/>!", "das haus<a/>!", "das haus<a/>!"),
+        ("the house <a/>!", "das <a/>haus!", "das <a/>haus!"),
+        ("the house <a></a>!", "das haus<a></a>!", "das haus<a></a>!"),
     ],
 )
 def test_a_mark_without_words_keeps_the_spaces_around_it(source: str, target: str, expected: str) -> None:

@@ -89,7 +89,7 @@ def test_a_long_text_in_braces_is_prose() -> None:
     "line",
     [
         "50% of the users", "50 % of them are 100 % sure", "100% sure", "a 10 %discount", "5%(p.a.)a", "a %age",
-        "$100 or 5$", "US$ 5", "{", "}", "} {", "a { b", "%", "100%", "% d", "me@", "@home", "me@host", "a @ b.c",
+        "$100 or 5$", "US$ 5", "{", "}", "} {", "a { b", "%", "100%", "% d", "me@", "@ home", "me@host", "a @ b.c",
         "a < b", "5 < 6 > 3", "x <3 y> z", "R&D", "AT&T", "<", "<>", "< b>", "</ b>", "<-- x -->", "C:\\Users\\me",
         "http:// x", "www. x", "www.x", "://", "x://y", "awww.nice.day", "#1", "~/.bashrc", "1 % 2",
     ],
@@ -112,7 +112,11 @@ def test_prose_is_not_kept(line: str) -> None:
         ("http://localhost:8000/{id}/edit", ["http://localhost:8000/{id}/edit"]),
         ("见http://example.com/a。然后", ["http://example.com/a"]),
         ("Mail first.last+tag@mail.example.org.", ["first.last+tag@mail.example.org"]),
-        ("<me@example.com>, mailto:you@example.com", ["me@example.com", "mailto:you@example.com"]),
+        ("<me@example.com>, mailto:you@example.com", ["<me@example.com>", "mailto:you@example.com"]),
+        ("Visit example.com, Sub.Example.co.uk/a/b_c. Or d.de.", ["example.com", "Sub.Example.co.uk/a/b_c", "d.de"]),
+        ("He said.It was e.g. so.me. Is it 3.de?", []),
+        ("Thanks @john_doe, @a.b! I love #berlin and #go-2.", ["@john_doe", "@a.b", "#berlin", "#go-2"]),
+        ("a@@b, x #1, # 2, it's &#39; 5#a @", []),
         ("write to...me@example.com", ["me@example.com"]),
         ("'me@example.com' or o'neil+tag@mail.example.org", ["me@example.com", "o'neil+tag@mail.example.org"]),
         ("Scrivete all'info@ditta.example oggi", ["info@ditta.example"]),
@@ -171,6 +175,18 @@ def test_numbers_are_kept_on_request() -> None:
         ("An iPhone, YouTube and McDonald's.", ["iPhone", "YouTube", "McDonald"]),
         ("A320, Covid-19, MP3 and a U-21.", ["A320", "Covid-19", "MP3", "U-21"]),
         ("Type `git push` here.", ["`git push`"]),
+        ("Copy docs/a/install.md to ../b/c.txt, not ~/.bashrc.", ["docs/a/install.md", "../b/c.txt", "~/.bashrc"]),
+        ("Edit .gitignore and .env.local", [".gitignore", ".env"]),
+        ("Set DEBUG=1, MAX_SIZE=5 and path=/usr/bin.", ["DEBUG=1", "MAX_SIZE=5", "path=/usr/bin"]),
+        ("Use -f, -rf or --force.", ["-f", "-rf", "--force"]),
+        ("C++, C# and F# differ.", ["C++", "C#", "F#"]),
+        ("1Z999AA10123456784, 9f86d081, hunter2, H1N1.", ["1Z999AA10123456784", "9f86d081", "hunter2", "H1N1"]),
+        ("It is 550e8400-e29b-41d4-a716-446655440000.", ["550e8400-e29b-41d4-a716-446655440000"]),
+        ("DE89 3704 0044 0532 0130 00 is mine.", ["DE89 3704 0044 0532 0130 00"]),
+        ("At 192.168.1.1:8080 or 10.0.0.1.", ["192.168.1.1:8080", "10.0.0.1"]),
+        ("Order A-4711-XZ or 20241234567, in 1920x1080.", ["A-4711-XZ", "20241234567", "1920x1080"]),
+        ("Call +49 30 1234567, (555) 123-4567 or 555-123-4567.", ["+49 30 1234567", "(555) 123-4567", "555-123-4567"]),
+        ("A loss of -€5.50 (-$3).", ["-€5.50", "-$3"]),
     ],
 )  # fmt: skip
 def test_code_and_names_of_products_are_found(line: str, expected: list[str]) -> None:
@@ -184,7 +200,11 @@ def test_code_and_names_of_products_are_found(line: str, expected: list[str]) ->
         "The bill (draft) of 3.5 is and/or e.g. there. He said.Then", "Dr. Smith (U.S.A.) at 5 p.m.",
         "He [the man] said so.", "a pH value",
         "mid-1990s, the 20th, 5kg, 3/4", "Die G20-Gipfel und COVID-19-Pandemie", "H-0839/00", "BürgerInnen, LehrerIn",
-        "I / you", "___", "word--word, -- and", "NATO, EU", "Size B.5 and T-Shirt", "it`s",
+        "I / you", "___",
+        "word--word, -- and", "NATO, EU", "Size B.5 and T-Shirt", "it`s",
+        "Ein- und Ausgang, -los, -fach", "A 24-HOUR, 15-YEAR-OLD",
+        "1.272.000.000 in 1,234,567.89", "+3 or -5, 12.05.2024",
+        "3rd, 2nd, 80er, 10am, 5x", "a = b, x=", "2004/0146, 0076/2004", "See no. 5 .Then", "B# and X+",
     ],
 )  # fmt: skip
 def test_ordinary_words_are_no_code(line: str) -> None:
@@ -211,6 +231,35 @@ def test_short_quotes_are_kept_on_request(line: str, expected: list[str]) -> Non
 
 SYMBOLS = ["😀", "🎉🎉", "👍🏽", "❤️", "👨‍👩‍👧", "🇩🇪", "1️⃣"]
 SYMBOLS += ["™", "→", "≤", "×", "☕", ">", "›", "<=", "->", "+"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("It is -5 to +7.5 (-3), ±2", "It is 5 to 7.5 (3), 2"),
+        ("Use \\*stars\\* for \\$5", "Use stars for 5"),
+        ("9 °F is cold", "9  is cold"),
+        ("10-20, x-4, 8 - 9, a\\b, 9 °C, 5° F", None),
+    ],
+)
+def test_a_model_never_sees_minus_signs_and_escapes(line: str, expected: str | None) -> None:
+    found = Protector(["symbols"]).protect(line)
+    assert (found.text if found else None) == expected
+    assert not found or found.line(found.parts) == line
+
+
+@pytest.mark.parametrize("line", ["...", "-", "???", ":-)", "=====", "$", " … ", "😀 !"])
+def test_lines_of_signs_alone_stay_as_they_are(line: str) -> None:
+    assert Protector(["code"]).protect(line) is None, "the control"
+    found = Protector(["symbols"]).protect(line)
+    assert found is not None
+    assert not found.has_words
+    assert found.line(found.parts) == line
+
+
+@pytest.mark.parametrize("line", ["", " ", "\ufeff", "\u200b", "1.", "a", "?!1"])
+def test_other_lines_are_not_only_signs(line: str) -> None:
+    assert Protector(["symbols"]).protect(line) is None
 
 
 @pytest.mark.parametrize("sign", SYMBOLS)
@@ -340,6 +389,8 @@ MORE_HOSTILE = [
     "www.a", "http://", "http://(", "mailto:", "1", "1.", "-", "_", "a_.", "a.a", "a(", "a[", "a.pdf", "--a", " --a=",
     "/a", " /a/", "`a", "`", "aB", "A1-", "v1.", "A:\\a", "\U0001f600", "\u200d\U0001f600", "1\ufe0f",
     '"', '"a', '"a" ', '"a ', ",‘a", " | A", " > ", " > A", "A ", "A’", "A B > ",
+    "a/", "a.b/", "@a", "#a", "A-1-", "AA11 1111", "1.1", "+1 ", "a=", "555-", "(555) ",
+    "\\*", " -", " -a", "a.com/", "<a@b.",
 ]  # fmt: skip
 
 

@@ -39,7 +39,9 @@ def test_every_class_has_cases_that_are_the_same_each_time(data: Path, language:
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
-@pytest.mark.parametrize("kind", ["names", "unknown words", "numbers", "units", "addresses", "code"])
+@pytest.mark.parametrize(
+    "kind", ["names", "unknown words", "numbers", "units", "addresses", "code", "identifiers", "handles"]
+)
 def test_what_is_copied_passes_and_what_is_changed_does_not(data: Path, kind: str, language: str) -> None:
     for case in robustness.cases(data, language, 8)[kind]:
         assert case.passes(Outputs(case.source, "")), case.source
@@ -65,6 +67,14 @@ def test_numbers_may_have_the_separators_of_a_language() -> None:
     passes = robustness.has_number("12,5", ("de", "en"))
     assert all(passes(Outputs(text, "")) for text in ("12.5 metres", "12,5"))
     assert not any(passes(Outputs(text, "")) for text in ("125 metres", "12.50"))
+
+
+def test_signs_belong_to_their_numbers(data: Path) -> None:
+    for case in robustness.cases(data, "en", 12)["signed numbers"]:
+        assert case.passes(Outputs(case.source, ""))
+        assert case.passes(Outputs(case.source.replace(" -", " −").replace(" °C", "\u00a0°C"), ""))
+        assert not case.passes(Outputs(case.source.replace("-", "").replace("+", ""), ""))
+        assert not case.passes(Outputs(case.source.replace("-", "- ").replace("+", "+ "), ""))
 
 
 def test_dates_are_translated(data: Path) -> None:
@@ -110,6 +120,11 @@ def test_the_same_in_another_form(data: Path) -> None:
         german = reference[case.undisturbed[0]]
         assert check("emoji", case, case.source.replace(case.undisturbed[0], german))
         assert not check("emoji", case, german)
+    for case in found["titles"]:
+        german = reference[case.undisturbed[0]]
+        assert check("titles", case, german.rstrip("."))
+        assert not check("titles", case, german)
+        assert not check("titles", case, "Ganz etwas anderes")
     for case in found["misspelt words"]:
         assert case.source != case.undisturbed[0]
         assert check("misspelt words", case, reference[case.undisturbed[0]])

@@ -307,7 +307,8 @@ def test_a_prefetch_is_given_up_with_its_workers(tmp_path: Path) -> None:
     pair = tokenizers("bpe")
     for name, lines in (("train.en", SOURCE), ("train.de", TARGET)):
         (tmp_path / name).write_text("\n".join(lines * 200), encoding="utf-8")
-    store = build_store(tmp_path / "store", [tmp_path / "train.en"], [tmp_path / "train.de"], *pair, max_length=100)
+    texts = [tmp_path / "train.en"], [tmp_path / "train.de"]
+    store: Store = build_store(tmp_path / "store", *texts, *pair, max_length=100)
     draw = Draw(store, *pair, strength=0.2, seed=1, epoch=0, max_length=100)
     epochs = SampledEpochs(draw, tmp_path / "epochs", 2, prefetch=True)
     epochs.open(0)

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dragoman.text.sentences import ABBREVIATIONS, menu_items, sentences
+from dragoman.text.sentences import (
+    ABBREVIATIONS,
+    AFTER_TIME,
+    BEFORE_NUMBERS,
+    HALF_DAYS,
+    menu_items,
+    sentences,
+    without_open_brackets,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +30,8 @@ from dragoman.text.sentences import ABBREVIATIONS, menu_items, sentences
         ["今日は。", "元気ですか？", "はい"],
         ["Wirklich?! ", "Ja."],
         ["สวัสดี. ", "ครับ"],  # letters that have no case
+        ["He came at 5 p.m. ", "It rained. ", "She left at 6 a.m. ", "“They” stayed."],
+        ["I said no. ", "Five came."],
     ],
 )
 def test_sentence_ends_are_found(expected: list[str]) -> None:
@@ -34,6 +44,8 @@ def test_sentence_ends_are_found(expected: list[str]) -> None:
         "Mr. Smith met Dr. Jones and Prof. Miller.",
         "J. S. Bach was born in Eisenach.",
         "The U.S. Congress met at 3 p.m. Eastern time.",
+        "At 5 p.m. Monday, or 6 a.m. CET, or 7 p.m. on Friday.",
+        "See no. 42, fig. 3, p. 12 and vol. 2 (incl. VAT).",
         "Am 3. Oktober ist frei.",
         "Well... maybe.",
         "See www.example.com. for more",
@@ -74,11 +86,27 @@ def ends(line: str, match: re.Match[str]) -> bool:
         return True
     words = line[: match.start()].split()
     last = words[-1].lstrip("\"'“‘„«»([") if words else ""
+    if last in HALF_DAYS and follows[:1].isupper():
+        return AFTER_TIME.match(follows) is None
+    if last in BEFORE_NUMBERS and follows[:1].isdecimal():
+        return False
     return not (last in ABBREVIATIONS or len(last) == 1 or "." in last or re.fullmatch(r"\d{1,2}", last))
 
 
 SIGNS = "...!?…。！？\"'“”‘’„«»()[]「」』）¿¡_-   \t\n\u00a0\u202f\u3000\x1c\x85aZé12９²ก今ǅ"
-WORDS = [*SIGNS, ". ", ". A", *sorted(ABBREVIATIONS), "Bonn", "U.S", "1990"]
+WORDS = [
+    *SIGNS,
+    ". ",
+    ". A",
+    *sorted(ABBREVIATIONS),
+    "Bonn",
+    "U.S",
+    "1990",
+    *HALF_DAYS,
+    *BEFORE_NUMBERS,
+    "Monday",
+    "CET",
+]
 
 
 @settings(max_examples=1_000)
@@ -177,6 +205,11 @@ def test_a_line_of_a_megabyte_is_split() -> None:
         (" Settings\t>\u00a0“Privacy” ›  Location ", [("", "Settings"), (">", "“Privacy”"), ("›", "Location")]),
         ("HOME | 3 NEWS", [("", "HOME"), ("|", "3 NEWS")]),
         ("Datei > Öffnen", [("", "Datei"), (">", "Öffnen")]),
+        ("Monday → Friday", [("", "Monday"), ("→", "Friday")]),
+        (
+            "Home / All Shoes · Imprint » Contact",
+            [("", "Home"), ("/", "All Shoes"), ("·", "Imprint"), ("»", "Contact")],
+        ),
     ],
 )
 def test_items_of_a_menu_stand_between_signs(line: str, expected: list[tuple[str, str]]) -> None:
@@ -189,11 +222,27 @@ def test_items_of_a_menu_stand_between_signs(line: str, expected: list[tuple[str
         "", "plain", "Home|About", "| Home", "Home |", "> Home", "Home | | About", "Home -> About",
         "x > 5", "If A > B", "if a > b, stop", "a > ł b", "цена > больше", "A | B", "P(A | B) is high", "5 > 3",
         "Home | 2", "Go to Settings > Privacy.", "You can find the file > Here", "Wow! | Home", "home | about",
-        "Home | a: b",
+        "Home | a: b", "Home → about", "He / she", "and/or", "« Oui » Non", "3 / 4",
     ],
 )  # fmt: skip
 def test_other_lines_are_no_menus(line: str) -> None:
     assert menu_items(line) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(This is so. ", ("(", "This is so.", "")),
+        (" Read it.)", ("", "Read it.", ")")),
+        ("[So (it] was)", ("", "[So (it] was)", "")),
+        ("(a) b) ", ("", "(a) b", ")")),
+        (" (a) ", ("", " (a) ", "")),
+        ("(", ("(", "", "")),
+        ("", ("", "", "")),
+    ],
+)
+def test_brackets_that_another_sentence_has_are_taken_off(text: str, expected: tuple[str, str, str]) -> None:
+    assert without_open_brackets(text) == expected
 
 
 def test_very_long_menus_have_all_their_items() -> None:

@@ -745,11 +745,37 @@ def test_items_are_translated_alone_and_keep_what_separates_them() -> None:
 
 def test_items_lose_only_a_full_stop_that_was_added() -> None:
     german = dragoman.load("en-de", "cpu")
-    assert german.translate("The dog").text.endswith("."), "otherwise this tests nothing"
+    assert german.translate("The dog", split="long").text.endswith("."), "otherwise this tests nothing"
     assert not german.translate("The house | The dog").text.endswith(".")
     assert german.translate("Monday, 3rd | Tuesday, 4th").text == "Montag, 3. | Dienstag, 4."
     named = german.translate("The house | The company", glossary=[("the company", "die Ges.")])
     assert named.text.endswith(" | Die Ges.")
+
+
+def test_only_sentences_end_like_one() -> None:
+    german = dragoman.load("en-de", "cpu")
+    for line in ("The dog", "The red house of my father", "THE DOG", "The dog is here. The house"):
+        assert german.translate(line, split="long").text.endswith((".", "!")), "otherwise this tests nothing"
+        assert german.translate(line).text[-1].isalpha(), line
+    for line in ("The dog is here.", "The dog is here!", "The dog sleeps (in the house)."):
+        assert german.translate(line).text == german.translate(line, split="long").text
+    assert german.translate("Monday, 3rd").text == "Montag, 3."
+    assert german.translate("Dogs, cats and so on").text.endswith(" usw.")
+    assert german.translate("The company", glossary=[("the company", "die Ges.")]).text == "Die Ges."
+
+
+def test_brackets_around_several_sentences_stay() -> None:
+    german = dragoman.load("en-de", "cpu")
+    line = "(The dog is here. The house is red.) The dog sleeps."
+    result = german.translate(line)
+    first, second, third = (
+        german.translate(each).text for each in ("The dog is here.", "The house is red.", "The dog sleeps.")
+    )
+    assert result.text == f"({first} {second}) {third}"
+    assert "".join(german.stream_text(line)) == result.text
+    assert [source for source, _ in result.pieces] == ["The dog is here.", "The house is red.", "The dog sleeps."]
+    piece = pieces_module.Piece(0, 0, "house", [], "", cut=False, after=")")
+    assert (piece.finish("Haus", is_complete=False), piece.finish("Haus")) == ("Haus", "Haus)"), "it may still grow"
 
 
 def test_menus_in_capitals_are_read_as_they_are_usually_written() -> None:

@@ -13,11 +13,12 @@ from dragoman.decode.terms import Term
 from dragoman.decode.translation import Translation
 from dragoman.text.casing import Recaser, in_capitals, is_in_capitals, knows_case
 from dragoman.text.normalize import is_blank
-from dragoman.text.sentences import menu_items, sentences
+from dragoman.text.sentences import ABBREVIATIONS, menu_items, sentences, without_open_brackets
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.words import KnownWords
 
-_ADDED_STOP = re.compile(r"(?<=[^\W\d_][^\W\d_])\.$")
+_ADDED_MARK = re.compile(r"(?<=[^\W\d_][^\W\d_])[.!]\Z")
+_ABBREVIATED = re.compile(rf"\b(?:etc|{'|'.join(ABBREVIATIONS)})\.\Z")
 
 
 class Sentence(NamedTuple):
@@ -26,7 +27,9 @@ class Sentence(NamedTuple):
     text: str
     model_input: str  # the same, unless it is in capitals
     separator: str = " "  # from the one before
-    is_item: bool = False  # of a menu or a path
+    is_label: bool = False  # it does not end as a sentence does
+    before: str = ""  # a bracket that another sentence closes
+    after: str = ""  # one that another has opened
 
 
 class Piece(NamedTuple):
@@ -39,7 +42,9 @@ class Piece(NamedTuple):
     glue: str  # joins its translation to that of the previous piece
     cut: bool  # part of a sentence that was too long
     in_capitals: bool = False  # the model reads it as it is usually written
-    is_item: bool = False  # of a menu or a path: no sentence
+    is_label: bool = False  # no sentence
+    before: str = ""  # what its translation begins with
+    after: str = ""
     names: Names | None = None  # in its text, that the model has never read
     terms: tuple[Term, ...] = ()  # that its translation was asked to have
     prefix: str = ""  # that it was asked to begin with
@@ -47,15 +52,17 @@ class Piece(NamedTuple):
     @property
     def may_change(self) -> bool:
         """Whether a translation may be another than what the model wrote."""
-        return self.in_capitals or self.is_item or self.names is not None
+        return self.in_capitals or self.is_label or self.names is not None or bool(self.before or self.after)
 
-    def finish(self, translation: str) -> str:
-        """What the model wrote, with names as they are in the text, in capitals if the text is, and with no full stop
-        after an item. Terms and a prefix stay as they are."""
-        if self.is_item and not any(span[1] == len(translation) for span in self._asked_for(translation)):
-            translation = _ADDED_STOP.sub("", translation)
+    def finish(self, translation: str, *, is_complete: bool = True) -> str:
+        """What the model wrote, with names as they are in the text, in capitals if the text is, without a full stop
+        that the text has not. Terms and a prefix stay as they are."""
+        if self.is_label and not any(span[1] == len(translation) for span in self._asked_for(translation)):
+            translation = without_added_mark(translation)
         translation = self.names.restore(translation) if self.names else translation
-        return in_capitals(translation, self._asked_for(translation)) if self.in_capitals else translation
+        if self.in_capitals:
+            translation = in_capitals(translation, self._asked_for(translation))
+        return self.before + translation + (self.after if is_complete else "")
 
     def _asked_for(self, translation: str) -> list[tuple[int, int]]:
         spans = [span for term in self.terms for span in term.spans_in(translation)]
@@ -107,9 +114,18 @@ class Cutter:
     def _sentences(self, text: str, split: str, recaser: Recaser | None) -> list[Sentence]:
         if split == "sentences" and (menu := menu_items(text)):
             read = recaser.to_usual_case if recaser and is_in_capitals(text) else str
-            return [Sentence(item, read(item), f" {sign} ", is_item=True) for sign, item in menu]
-        parts = sentences(text) if split == "sentences" else [text]
-        return [Sentence(part, recaser.recase(part) if recaser else part) for part in parts]
+            return [Sentence(item, read(item), f" {sign} ", is_label=True) for sign, item in menu]
+        if split != "sentences":
+            return [Sentence(text, recaser.recase(text) if recaser else text)]
+        parts = sentences(text)
+        if len(parts) == 1:
+            return [Sentence(text, recaser.recase(text) if recaser else text, is_label=is_label(text))]
+        found = []
+        for part in parts:
+            before, inner, after = without_open_brackets(part)
+            model_input = recaser.recase(inner, text) if recaser else inner
+            found.append(Sentence(inner, model_input, is_label=is_label(inner), before=before, after=after))
+        return found
 
     def into_pieces(self, window: Window, ids: list[list[int]], tag: list[int], restore_names: bool = False) -> Window:
         """Cut lines into pieces, given the ids of all inputs; `tag` comes before each."""
@@ -118,10 +134,13 @@ class Cutter:
             pieces = window.pieces_of[number] = []
             for sentence in parts:
                 is_recased = sentence.model_input != sentence.text
-                for text, own, glue, is_cut in self._cut(sentence, next(rest), tag):
+                cut = [*self._cut(sentence, next(rest), tag)]
+                for part, (text, own, glue, is_cut) in enumerate(cut):
                     names = find_names(text if is_cut else sentence.model_input, known) if known else None
                     shown = text.upper() if is_cut and is_recased else text
-                    about = glue, is_cut, is_recased, sentence.is_item, names
+                    before, after = sentence.before * (part == 0), sentence.after * (part == len(cut) - 1)
+                    is_label = sentence.is_label and part == len(cut) - 1
+                    about = glue, is_cut, is_recased, is_label, before, after, names
                     pieces.append(Piece(number, len(pieces), shown, own, *about))
         return window
 
@@ -146,6 +165,16 @@ class Cutter:
         (text, ids, _), *rest = self.split(second, tag)
         glue = " " if first[-1].isspace() or second[0].isspace() else ""
         return [*self.split(first, tag), (text, ids, glue), *rest]
+
+
+def is_label(text: str) -> bool:
+    """Whether this ends with a word, as titles and buttons do, and sentences do not."""
+    return text.rstrip()[-1:].isalnum()
+
+
+def without_added_mark(translation: str) -> str:
+    """Models that have read sentences end everything like one."""
+    return translation if _ABBREVIATED.search(translation) else _ADDED_MARK.sub("", translation)
 
 
 def join(pieces: Sequence[Piece], texts: Sequence[str]) -> str:

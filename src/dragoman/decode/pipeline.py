@@ -345,7 +345,7 @@ class Pipeline:
             if best is not None:
                 outcomes.append([best])
             if best is not None or not piece.names:  # names are restored once the whole is known
-                yield piece.finish(decode(ids)), best is not None
+                yield piece.finish(decode(ids), is_complete=best is not None), best is not None
 
 
 def _choices_of(window: Window, outcomes: Sequence[Outcome]) -> dict[int, list[list[Hypothesis]]]:

@@ -109,16 +109,19 @@ def project(marks: Sequence[tuple[int, Mark]], target: str, links: TokenLinks, w
 def keep_spaces(source: Parts, target: Parts) -> Parts:
     """The target with a space on both sides of each mark without words, `<!-- c -->` or `<b></b>`, that has one there.
 
-    A projected mark touches a word. No space is added before punctuation, nor after what opens brackets or quotes.
+    A projected mark touches a word. No space is added before punctuation, nor after what opens brackets or quotes,
+    unless the source has it: Well done 🎉!
     """
     before, after = _spaces_wanted(source)
-    if not before and not after:
+    pointed = _before_punctuation(source)
+    if not before and not after and not pointed:
         return target
     spaced: list[str | Mark | Kept] = []
     for part, left, right in zip(target, *_neighbours(target), strict=True):
         follows, precedes = left.isalnum() or left in _ENDING, right.isalnum()  # a word, at that side
         is_free = (follows or left[:1].isspace() or not left) and (precedes or right[:1].isspace() or not right)
-        spaced += [" "] if is_free and part in before and follows else []
+        is_pointed = part in pointed and right in _ENDING
+        spaced += [" "] if follows and (is_pointed or (is_free and part in before)) else []
         spaced.append(part)
         spaced += [" "] if is_free and part in after and precedes else []
     return merge_text(spaced)
@@ -138,6 +141,16 @@ def _spaces_wanted(parts: Parts) -> tuple[set[str | Mark | Kept], set[str | Mark
             before |= {part} if place and isinstance(parts[place - 1], str) else set()
             after |= {parts[end]} if end + 1 < len(parts) and isinstance(parts[end + 1], str) else set()
     return before, after
+
+
+def _before_punctuation(parts: Parts) -> set[str | Mark | Kept]:
+    """Marks of their own after a space and before punctuation."""
+    sides = zip(parts, *_neighbours(parts), strict=True)
+    return {
+        part
+        for part, left, right in sides
+        if isinstance(part, Mark) and part.kind == "single" and left.isspace() and right in _ENDING
+    }
 
 
 def _neighbours(parts: Parts) -> tuple[list[str], list[str]]:

@@ -19,6 +19,7 @@ from dragoman.documents.document import Kept, Mark, Parts
 _NUMBER, _WORD = re.compile(r"\d+"), re.compile(r"\w+")
 FIRST_STAND_IN, STEP = 417, 101
 THREE_DIGITS = range(113, 1000)  # 887 numbers, a prime: every step through them reaches all. Models copy them best.
+_OPENING = frozenset("([{")
 LONGEST_OWN = 4  # digits of a number that is its own stand-in
 
 
@@ -105,7 +106,8 @@ class Protected:
                 or (after_kept and is_kept)
                 or (with_stand_ins and (after_kept or is_kept) and touches)
             )
-            texts.append(" " + text if separates and last and not last.isspace() else text)
+            is_apart = not last or last.isspace() or last in _OPENING
+            texts.append(" " + text if separates and not is_apart else text)
             last, after_kept, after_single = text[-1:] or last, is_kept, False
         return texts
 

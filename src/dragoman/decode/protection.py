@@ -15,6 +15,9 @@ from dragoman.text.sentences import MENU_SIGNS, menu_items
 from dragoman.text.words import WordList
 
 _IN_ADDRESS = r"""[^\s<>"'“”«»()。，、！？；：（）「」『』【】《》]"""
+_TOP_LEVEL = "app|biz|ch|co|com|de|dev|edu|es|eu|fr|gov|info|io|jp|net|nl|org|pl|se|uk"
+_MAIL = r"(?:(?<!\w)mailto:)?(?<![\w+-])(?<![\w+-]\.)(?:[Oo]')?"
+_MAIL += r"[\w+-]{1,64}(?:\.[\w+-]{1,64})*@[\w-]{1,64}(?:\.[\w-]{1,64})+"
 _SUFFIXES = (
     "bat|bmp|cfg|conf|csv|css|dll|docx?|epub|exe|gif|gz|html?|ini|jpe?g|js|json|log|md|mp3|mp4|odt|pdf|png|po|pptx?|py|rar|"
     "rtf|sh|sql|srt|svg|tar|tiff?|toml|ts|tsv|txt|wav|webp|xlsx?|xml|ya?ml|zip"
@@ -27,35 +30,58 @@ _SYMBOL = (
 _QUOTED = r"[^\s\"“”„»«.!?;:]{1,40}"  # a word
 _LABEL = r"[^\W\d_a-zäöüß][\w&’'-]{0,30}(?: (?:&|[^\W\d_a-zäöüß][\w’'-]{0,30})){0,3}"  # one to four words with capitals
 _SIGN = r"(?<!\S)(?:[<>›=+|~^]|[<>!=]=|[-=]>)(?!\S)"  # between spaces: a > b
+_ESCAPE = r"\\[!-/:-@\[-`{-~]"  # of Markdown
+_MINUS = r"(?<![^\s(\[])[-+±](?=\d)"
 PATTERNS = {
     "placeholders": PLACEHOLDERS,
     "addresses": r"(?i:(?:https?|ftp|file)://|(?<![\w.-])www\.(?=[\w-]+\.[a-z]))"
     rf"(?:{_IN_ADDRESS}|\([^\s()<>]*\))+(?<=[\w/&=#+~)-])"
-    r"|(?:(?<!\w)mailto:)?(?<![\w+-])(?<![\w+-]\.)(?:[Oo]')?[\w+-]{1,64}(?:\.[\w+-]{1,64})*@[\w-]{1,64}(?:\.[\w-]{1,64})+",
+    rf"|<{_MAIL}>|{_MAIL}"
+    # example.com/a
+    rf"|(?<![\w.@/-])(?!\d+\.)(?:[A-Za-z\d][\w-]{{0,62}}\.){{1,4}}(?:{_TOP_LEVEL})(?![\w-]|\.\w)(?:/(?:{_IN_ADDRESS}*[\w/])?)?"
+    r"|(?<![\w@.&/])@\w{1,64}(?:[.-]\w{1,64})*|(?<![\w#&/])#(?=\w*[^\W\d]|\d\d)\w[\w-]*",  # @name, #tag
     "tags": r"""</?[A-Za-z][\w:.-]*(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*|\s[^<>]*)?/?>"""
     r"|<!--(?:[^<-]|-(?!->)|<(?!!--))*-->",
     "quotes": rf"(?<!\w[\"“„»«‚‘])(?<=[\"“„»«‚‘])(?=\w){_QUOTED}(?: {_QUOTED}){{0,4}}(?=[\"“”»«’‘](?!\w))",
     "code": r"(?<![\w.\\/-])(?:"
-    rf"(?=\w*_)(?=\w*[^\W_])\w+(?:[.:/\\-]+\w+)*(?:\(\)|\[\w*\])?"  # my_name.txt
+    rf"(?=\w*_)(?=\w*[^\W_])\w+(?:[.:/\\=-]+\w+)*(?:\(\)|\[\w*\])?"  # my_name.txt, MAX_SIZE=3
+    r"|[A-Za-z]\w*=[/~]?\w(?:[\w.:/-]*\w)?"  # DEBUG=1
     rf"|\w+(?:\.\w+)*(?:\(\)|\[\w+\])"  # sort(), row.cells[3]
-    rf"|[\w-]+(?:\.[\w-]+)*\.(?i:{_SUFFIXES})(?![\w-])"  # report.pdf
+    rf"|(?:[\w.-]+/)*[\w-]+(?:\.[\w-]+)*\.(?i:{_SUFFIXES})(?![\w-])"  # report.pdf, docs/index.html
     r"|(?=\w{3})(?=\w*[a-zäöüßé][A-ZÄÖÜ])(?!\w*[a-zäöüß]In(?:nen)?(?!\w))[^\W\d_]\w*"  # iPhone, but not BürgerInnen
+    r"|[A-Z]{2}\d\d(?: [A-Z\d]{4}){3,7}(?: [A-Z\d]{1,3})?(?!\w)"  # the number of an account
     r"|(?:(?P<stem>[A-Z][A-Za-z]*)-|[A-Z][A-Za-z]*)\d+(?![\w/-]|[.,]\d)"  # Covid-19, A320
-    r"|\d+(?:×\d+)+(?!\w)"  # 1920×1080
+    r"|[A-Z]{1,3}(?=[A-Z-]{0,12}-\d)(?:-[A-Z\d]{1,12}){2,6}(?![\w-])"  # A-4711-XZ
+    r"|[\dA-Fa-f]{8}(?:-[\dA-Fa-f]{4}){3}-[\dA-Fa-f]{12}"
+    r"|[a-z]+\d+(?![\w/-]|[.,]\d)|\d+[A-Za-z]+\d\w*|[A-Za-z]+\d+[A-Za-z]+\w*"  # mp3, 9f86d, A1B2
+    r"|\d{1,3}(?:\.(?!000)\d{1,3}){3}(?::\d{1,5})?(?![.:,]?\w)"  # 192.168.1.1
+    r"|\d{7,}(?![\w%]|[.,:/-]\d)"  # a number that nobody counts with
+    r"|\d+(?:[x×]\d+)+(?!\w)"  # 1920×1080
+    r"|C\+\+|[CF]#(?!\w)"
     rf"|v\d+(?:\.\d+)+(?!\w)"  # v2.10
     rf"|[A-Za-z]:\\[\w.\\-]*\w"  # C:\Programs
     # Settings > Privacy, but not the first of several words at the start of a line: Open Settings > Privacy
-    rf"|(?P<path>(?:(?<=[^\s>›] )|(?=[\w&’'-]{{1,31}} [>›] )){_LABEL}(?: [>›] {_LABEL})+)"
-    r")|(?<!\S)(?:--[a-z][\w-]*(?:=[\w.,:/-]*\w)?|(?:~|\.{1,2})?/\w[\w.-]*(?:/[\w.-]+)*(?<=[\w/]))"  # --all, /etc/hosts
+    rf"|(?P<path>(?:(?<=[^\s>›→] )|(?=[\w&’'-]{{1,31}} [>›→] )){_LABEL}(?: [>›→] {_LABEL})+)"
+    r")|(?<!\S)(?:"
+    r"--[a-z][\w-]*(?:=[\w.,:/-]*\w)?|-[A-Za-z]{1,2}(?![\w-])"  # --all, -rf
+    r"|(?:~|\.{1,2})?/\.?\w[\w.-]*(?:/[\w.-]+)*(?<=[\w/])"  # /etc/hosts
+    r"|\.(?:bash|config|docker|editor|env|git|htaccess|npm|profile|ssh|vim|zsh)\w*)"  # .gitignore
+    r"|(?<![^\s(\[])-[$£€]\d+(?:[.,]\d+)*"  # -€5
+    # a telephone number
+    r"|(?<![\w+])(?:\+(?=(?:[ ()/-]{0,2}\d){8})\d+(?:[ ()/-]{1,2}\d+){0,8}|(?:\(\d{3}\) ?|\d{3}-)\d{3}-\d{4})(?!\w)"
     r"|(?<!`)`[^`\s][^`]*`(?!`)",
-    "symbols": rf"(?:[0-9#*]\ufe0f?\u20e3|{_SYMBOL})(?:\u200d?{_SYMBOL})*|{_SIGN}",
+    "symbols": rf"(?:[0-9#*]\ufe0f?\u20e3|{_SYMBOL})(?:\u200d?{_SYMBOL})*|{_SIGN}|{_ESCAPE}|{_MINUS}|°F(?!\w)",
     "numbers": r"(?:(?<![\w.,)\]])[-−+±])?(?<!\w)\d+(?:[.,:/’'-]\d+)*",
 }
 MARKED = r"<keep>(?P<inner>(?:[^<]|<(?!/?keep>))+)</keep>"
-# Every span contains one of these, but for those of numbers and quotes. They are rare, and quickly found.
+# Every span contains one of these, but for those of numbers and quotes. They are rare.
 _HINTS = re.compile(
-    rf"[{{<$%@_`\\]|://|(?i:www\.)|\w[(\[][\w)]|--\w|(?<!\w)/\w|\.[A-Za-z]\w{{1,4}}(?!\w)|[a-zäöüßé][A-ZÄÖÜ]"
-    rf"|[A-Za-z]-?\d|\u20e3|{_SYMBOL}|{_SIGN}"
+    rf"[{{<$%@_`\\#=]|://|(?i:www\.)|\w[(\[][\w)]|(?<!\w)-[\w-]|/\.?\w|\.[A-Za-z]\w{{1,11}}(?!\w)|[a-zäöüßé][A-ZÄÖÜ]"
+    rf"|[A-Za-z]-?\d|\d[A-Za-z]+\d|\d{{7}}|\d\.\d{{1,3}}\.\d|\d{{3}}-\d|°F|[-+±][$£€\d(]|\+\+|\u20e3|{_SYMBOL}|{_SIGN}"
+)
+# Every hint contains one of these, which are found ten times as fast: most lines have none.
+_RARE = re.compile(
+    r"[^A-Za-zäöüßÄÖÜéèáà ,'’“”„\"!?;:.()/–-]|[a-zäöüßé][A-ZÄÖÜ]|\.[A-Za-z]|/[\w./]|[(](?<=\w.)|-(?<!\w.)[\w-]"
 )
 _TAG = re.compile(r"<(?:!--|(?P<closes>/?)(?P<name>[A-Za-z][\w:.-]*))")
 
@@ -69,13 +95,15 @@ class Protector:
 
     def __init__(self, kinds: Sequence[str], splits_items: bool = False, known: WordList | None = None) -> None:
         self._splits_items, self._known = splits_items, known
-        self._has_hints = not {"numbers", "quotes"} & {*kinds}
+        self._has_hints, self._keeps_symbols = not {"numbers", "quotes"} & {*kinds}, "symbols" in kinds
         patterns = [f"(?P<marked>{MARKED})", *(f"(?P<{kind}>{PATTERNS[kind]})" for kind in PROTECTED if kind in kinds)]
         self._pattern = re.compile("|".join(patterns))
 
     def protect(self, line: str, *, is_whole: bool = True) -> Protected | None:
         """The line in parts; None if there is nothing to keep. `is_whole`: nothing stands before or after it."""
-        if self._has_hints and _HINTS.search(line) is None:
+        if self._keeps_symbols and is_whole and _is_only_signs(line):
+            return Protected((mark := Mark(0, "single"),), {mark: line})  # such as `---`: models make up words for it
+        if self._has_hints and (_RARE.search(line) is None or _HINTS.search(line) is None):
             return None
         is_menu = is_whole and bool(menu_items(line))
         if self._splits_items and is_menu and self._parts(line, is_menu=True, skip_signs=True) is None:
@@ -117,6 +145,11 @@ class Protector:
             done = place
         building.add_text(line[done:])
         return building.result()
+
+
+def _is_only_signs(line: str) -> bool:
+    """Whether there is something to see, and none of it a letter or a digit."""
+    return not any(map(str.isalnum, line)) and any(not each.isspace() and each.isprintable() for each in line)
 
 
 def _has_letters(text: str) -> bool:

@@ -13,6 +13,7 @@ from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.words import WordList, compose, words_in
 
 LEAST_WORDS = 2  # one word in capitals may be an abbreviation
+LEAST_SHOUTED = 4  # letters of one that is none
 LONGEST_CACHED = 40  # letters
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
@@ -50,14 +51,21 @@ class Recaser:
         self._tokenizer, self._known = tokenizer, known
         self._cached_form = functools.lru_cache(1 << 16)(self._find_usual_form)
 
-    def recase(self, text: str) -> str:
-        """Text in capitals as it is usually written; other text as it is."""
-        return self.to_usual_case(text) if is_in_capitals(text) else text
+    def recase(self, text: str, line: str = "") -> str:
+        """Text in capitals as it is usually written, part of such a line or not; other text as it is."""
+        is_shouted = is_in_capitals(text) or (text.isupper() and (is_in_capitals(line) or self._is_known_word(text)))
+        return self.to_usual_case(text) if is_shouted else text
 
     def to_usual_case(self, text: str) -> str:
         """The usual form of each word, with a capital at the start of each sentence."""
         text = _WORD.sub(lambda match: self._usual_form(match.group()), compose(text))
         return _start_with_capitals(text)
+
+    def _is_known_word(self, text: str) -> bool:
+        """Whether this is one word; a short one may be an abbreviation: WHO."""
+        words = _WORD.findall(text)
+        is_long = len(words) == 1 and len(words[0]) >= LEAST_SHOUTED
+        return is_long and self._known is not None and words[0] in self._known
 
     def _usual_form(self, word: str) -> str:
         return self._cached_form(word) if len(word) <= LONGEST_CACHED else self._find_usual_form(word)

@@ -1,6 +1,7 @@
 """Names of languages, and which one a text is in."""
 
 import functools
+import re
 from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any, NamedTuple
 
 LONGEST = 2_000  # characters that are looked at
 PLAUSIBLE = 40.0  # percent of confidence
-CERTAIN, LEAST_LETTERS = 80.0, 15  # percent; below either, a text may be in any language
+CERTAIN = 90.0  # percent; below, a text may be in any language: one of names looks Dutch
+LEAST_LATIN, LEAST_OTHER = 15, 2  # letters; of fewer nothing is certain, but other scripts have few languages
+_LATIN = re.compile(r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff]")
 LEAST_SHARE = 1e-5  # the model leaves out languages with a smaller one
 _LABEL = "__label__"
 
@@ -53,7 +56,9 @@ class Detector:
 
 def obvious_language(text: str) -> str | None:
     """The language of a text that is long enough to be certain."""
-    if sum(map(str.isalpha, text[:LONGEST])) < LEAST_LETTERS:
+    letters = "".join(filter(str.isalpha, text[:LONGEST]))
+    latin = len(_LATIN.findall(letters))
+    if latin < LEAST_LATIN and len(letters) - latin < max(LEAST_OTHER, latin):
         return None
     best = max(Detector().detect(text), key=lambda each: each.confidence)
     return best.language if best.confidence >= CERTAIN else None

@@ -9,30 +9,43 @@ The scan is linear in the length of the line, whatever its content.
 
 import itertools
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 
 ABBREVIATIONS = frozenset((
     "Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Rev", "Sr", "Jr", "Gen", "Col", "Maj", "Capt", "Lt", "Sgt", "Sen", "Rep",
     "Gov", "Hon", "Messrs", "Mme", "Mlle", "Mt", "Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct",
     "Nov", "Dec", "No", "Nos", "Nr", "Art", "Fig", "Vol", "pp", "cf", "vs", "al", "approx", "ca", "bzw", "usw", "ggf",
-    "vgl", "Abs", "Hr", "Fr", "Inc", "Ltd", "Co", "Corp", "Bros",
+    "vgl", "Abs", "Hr", "Fr", "Inc", "Ltd", "Co", "Corp", "Bros", "incl", "inkl", "excl", "exkl", "est", "evtl", "tel",
+    "Tel", "Figs", "Vols", "Str", "Kap", "Bd", "Jh",
 ))  # fmt: skip
+BEFORE_NUMBERS = frozenset(
+    ("no", "nos", "nr", "p", "S", "fig", "figs", "vol", "vols", "art", "ch", "sec", "Sec", "par")
+)
+HALF_DAYS = frozenset(("a.m", "p.m", "A.M", "P.M"))
+AFTER_TIME = re.compile(  # p.m. Monday, p.m. Eastern time
+    r"(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|(?:January|February|March|April|May|June|July|August|September|October"
+    r"|November|December|Eastern|Central|Pacific|Mountain|Greenwich|Local)|[A-Z]{2,5})\b"
+)
+LONGEST_AFTER_TIME = 12  # characters, with the one after it
 _STOPS, _CLOSING = frozenset(".!?…"), frozenset("\"'”’»)]")
 _WIDE_STOPS, _WIDE_CLOSING = frozenset("。！？"), frozenset("”’」』）")
 _ALL_STOPS = _STOPS | _WIDE_STOPS
 _OPENING = frozenset("\"'“‘„«»([¿¡")
+_CLOSED_BY = {"(": ")", "[": "]"}
+_OPENED_BY = {closing: opening for opening, closing in _CLOSED_BY.items()}
 _OPENING_OR_SPACE = _OPENING | {" "}
 _BEFORE_WORD = _OPENING - set("¿¡")
 MOST_WORDS = 4  # of an item
-_BETWEEN_ITEMS = re.compile(r"(?<=\S)\s+([|>›])\s+")
-MENU_SIGNS, _NOT_IN_ITEM = frozenset("|>›"), frozenset("|>›.!?…:;()[]{}<=+")
+MENU_SIGNS = frozenset("|>›»→/·•")
+_BETWEEN_ITEMS = re.compile(r"(?<=\S)\s+([|>›»→/·•])\s+")
+_NOT_IN_ITEM = frozenset("|>›»«→·•.!?…:;()[]{}<=+")
 # Whatever ends a sentence within a line contains this. It starts with one set of characters, which `re` finds fast.
 _MAY_END = re.compile(r"""[.!?…。！？](?:(?<=[。！？])|["'”’»)\]]*\s)""")
 
 
 def menu_items(line: str) -> list[tuple[str, str]]:
     """The items of a menu or a path, each after the sign between them: Home | Contact. Nothing for other lines."""
-    if "|" not in line and ">" not in line and "›" not in line:  # most lines
+    if _BETWEEN_ITEMS.search(line) is None:  # most lines
         return []
     first, *rest = _BETWEEN_ITEMS.split(line.strip())
     signs, items = ["", *rest[::2]], [first, *rest[1::2]]
@@ -54,6 +67,18 @@ def sentences(line: str) -> list[str]:
         return [line] if line else []
     starts = [0, *_ends(line), len(line)]
     return [line[start:end] for start, end in itertools.pairwise(starts) if start < end]
+
+
+def without_open_brackets(text: str) -> tuple[str, str, str]:
+    """A bracket at the start of a text that is not closed in it, the rest, and one at its end that is not opened."""
+    inner = text.strip()
+    before = inner[:1] if _lacks(inner[:1], _CLOSED_BY, inner) else ""
+    after = inner[-1:] if _lacks(inner[-1:], _OPENED_BY, inner) else ""
+    return (before, inner[len(before) : len(inner) - len(after)], after) if before or after else ("", text, "")
+
+
+def _lacks(bracket: str, others: Mapping[str, str], text: str) -> bool:
+    return bracket in others and text.count(bracket) > text.count(others[bracket])
 
 
 def _ends(line: str) -> Iterator[int]:
@@ -103,4 +128,9 @@ def _is_abbreviation(line: str, stop: int) -> bool:
     while start and not line[start - 1].isspace():
         start -= 1
     word = line[_skip(line, start, _BEFORE_WORD) : end]
+    following = _skip(line, _skip_space(line, stop + 1), _OPENING)
+    if word in HALF_DAYS and line[following : following + 1].isupper():
+        return AFTER_TIME.match(line[following : following + LONGEST_AFTER_TIME]) is not None
+    if word in BEFORE_NUMBERS and line[following : following + 1].isdecimal():
+        return True
     return word in ABBREVIATIONS or len(word) == 1 or "." in word or (len(word) == 2 and word.isdecimal())

@@ -68,11 +68,11 @@ class Model {
     const encode = (part) => this.source.encode(part);
     const parts = split(text, { encode, longest: longestSource - tag.length, bySentences }).filter(({ ids }) => ids.length);
     const result = { text: "", parts: [], finished: true };
-    for (const { ids, glue } of parts) {
+    for (const { ids, glue, finish } of parts) {
       const found = await this.translateIds([...tag, ...ids, source.end], beam ?? this.settings.beam, isStale);
       if (!found) return undefined;
       result.parts.push(found);
-      result.text = (result.text + glue + found.text).trimStart();
+      result.text = (result.text + glue + finish(found.text)).trimStart();
       result.finished &&= found.finished;
       advance({ ...result, text: result.text.trim() }, parts.length);
     }

@@ -2,8 +2,18 @@
 
 const ABBREVIATIONS = new Set((
   "Mr Mrs Ms Dr Prof St Rev Sr Jr Gen Col Maj Capt Lt Sgt Sen Rep Gov Hon Messrs Mme Mlle Mt Jan Feb Mar Apr Jun Jul " +
-  "Aug Sep Sept Oct Nov Dec No Nos Nr Art Fig Vol pp cf vs al approx ca bzw usw ggf vgl Abs Hr Fr Inc Ltd Co Corp Bros"
+  "Aug Sep Sept Oct Nov Dec No Nos Nr Art Fig Vol pp cf vs al approx ca bzw usw ggf vgl Abs Hr Fr Inc Ltd Co Corp Bros " +
+  "incl inkl excl exkl est evtl tel Tel Figs Vols Str Kap Bd Jh"
 ).split(" "));
+const BEFORE_NUMBERS = new Set("no nos nr p S fig figs vol vols art ch sec Sec par".split(" "));
+const HALF_DAYS = new Set(["a.m", "p.m", "A.M", "P.M"]);
+const AFTER_TIME = new RegExp(
+  "^(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|(?:January|February|March|April|May|June|July|August|September|October" +
+    "|November|December|Eastern|Central|Pacific|Mountain|Greenwich|Local)|[A-Z]{2,5})(?![\\p{L}\\p{N}_])",
+  "u",
+); // p.m. Monday, p.m. Eastern time
+const CLOSED_BY = { "(": ")", "[": "]" };
+const OPENED_BY = { ")": "(", "]": "[" };
 const STOPS = new Set(".!?…");
 const CLOSING = new Set("\"'”’»)]");
 const WIDE_STOPS = new Set("。！？");
@@ -58,7 +68,34 @@ function isAbbreviation(letters, stop) {
   let start = end;
   while (start && !isSpace(letters[start - 1])) start--;
   const word = letters.slice(skip(letters, start, BEFORE_WORD), end).join("");
+  let following = stop + 1;
+  while (isSpace(letters[following])) following++;
+  following = skip(letters, following, OPENING);
+  if (HALF_DAYS.has(word) && /^\p{Uppercase}$/u.test(letters[following] ?? "")) {
+    return AFTER_TIME.test(letters.slice(following, following + 12).join(""));
+  }
+  if (BEFORE_NUMBERS.has(word) && /^\p{Nd}$/u.test(letters[following] ?? "")) return true;
   return ABBREVIATIONS.has(word) || [...word].length === 1 || word.includes(".") || /^\p{Nd}{2}$/u.test(word);
+}
+
+// A bracket at the start of a text that is not closed in it, the rest, and one at its end that is not opened.
+export function withoutOpenBrackets(text) {
+  const letters = [...text];
+  while (isSpace(letters.at(-1))) letters.pop();
+  while (isSpace(letters[0])) letters.shift();
+  const count = (bracket) => letters.filter((letter) => letter === bracket).length;
+  const lacks = (bracket, others) => bracket in others && count(bracket) > count(others[bracket]);
+  const before = lacks(letters[0] ?? "", CLOSED_BY) ? letters[0] : "";
+  const after = lacks(letters.at(-1) ?? "", OPENED_BY) ? letters.at(-1) : "";
+  return before || after ? [before, letters.slice(before.length, letters.length - after.length).join(""), after] : ["", text, ""];
+}
+
+// Titles and buttons end with a word; a model that has read sentences ends their translations like one.
+const isLabel = (text) => isAlphanumeric([...text].findLast((letter) => !isSpace(letter)));
+const ABBREVIATED = new RegExp(`(?<![\\p{L}\\p{N}_])(?:etc|${[...ABBREVIATIONS].join("|")})\\.$`, "u");
+
+export function withoutAddedMark(translation) {
+  return ABBREVIATED.test(translation) ? translation : translation.replace(/(?<=\p{L}\p{L})[.!]$/u, "");
 }
 
 // The end of a sentence, else of a clause, else a space.
@@ -86,11 +123,20 @@ export function halves(letters) {
   return cut(half);
 }
 
-// What the model takes of a line: [{ ids, glue }, ...]; `glue` joins the translation to what is before it.
+// What the model takes of a line: [{ ids, glue, finish }, ...]; `finish` makes the translation of a part from what the
+// model wrote, and `glue` joins it to what is before it.
 export function split(line, { encode, longest, bySentences }) {
   const parts = [];
-  for (const sentence of bySentences ? sentences(line) : [line]) {
-    shorten(sentence, encode, longest).forEach(({ ids, glue }, place) => parts.push({ ids, glue: place ? glue : " " }));
+  const own = bySentences ? sentences(line) : [line];
+  for (const sentence of own) {
+    const [before, inner, after] = own.length > 1 ? withoutOpenBrackets(sentence) : ["", sentence, ""];
+    const pieces = shorten(inner, encode, longest);
+    pieces.forEach(({ ids, glue }, place) => {
+      const isLast = place === pieces.length - 1;
+      const isOwnLabel = bySentences && isLast && isLabel(inner);
+      const finish = (text) => (place ? "" : before) + (isOwnLabel ? withoutAddedMark(text) : text) + (isLast ? after : "");
+      parts.push({ ids, glue: place ? glue : " ", finish });
+    });
   }
   return parts;
 }
