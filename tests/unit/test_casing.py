@@ -124,7 +124,7 @@ def test_sentences_are_in_capitals_by_themselves(german: Translator) -> None:
 def test_one_word_in_capitals_is_read_if_it_is_no_abbreviation(german: Translator) -> None:
     for word in ("HOUSE", "HOUSE!", "COFFEE?"):
         assert german.translate(word).text == german.translate(word.capitalize()).text.upper()
-    for word in ("NATO", "WHO", "ZXQWV", "The HOUSE"):
+    for word in ("NATO", "WHO", "OPEC", "UNHCR", "ZXQWV", "The HOUSE"):
         assert german.cutter.into_sentences([word], "sentences", recase=True).inputs == [word]
     first, second = (german.translate(text).text.upper() for text in ("No!", "The dog is here."))
     assert german.translate("NO! THE DOG IS HERE.").text == f"{first} {second}"

@@ -114,8 +114,10 @@ def test_prose_is_not_kept(line: str) -> None:
         ("Mail first.last+tag@mail.example.org.", ["first.last+tag@mail.example.org"]),
         ("<me@example.com>, mailto:you@example.com", ["<me@example.com>", "mailto:you@example.com"]),
         ("Visit example.com, Sub.Example.co.uk/a/b_c. Or d.de.", ["example.com", "Sub.Example.co.uk/a/b_c", "d.de"]),
+        ("At a.com:80/b?c=d, a.com?x=1, a.com#e.", ["a.com:80/b?c=d", "a.com?x=1", "a.com#e"]),
+        ("On a.com: yes, a.com?", ["a.com", "a.com"]),
         ("He said.It was e.g. so.me. Is it 3.de?", []),
-        ("Thanks @john_doe, @a.b! I love #berlin and #go-2.", ["@john_doe", "@a.b", "#berlin", "#go-2"]),
+        ("Thanks @john_doe, @a.b! Am #MeToo-Tag, @Tom-Fans.", ["@john_doe", "@a.b", "#MeToo", "@Tom"]),
         ("a@@b, x #1, # 2, it's &#39; 5#a @", []),
         ("write to...me@example.com", ["me@example.com"]),
         ("'me@example.com' or o'neil+tag@mail.example.org", ["me@example.com", "o'neil+tag@mail.example.org"]),
@@ -176,7 +178,8 @@ def test_numbers_are_kept_on_request() -> None:
         ("A320, Covid-19, MP3 and a U-21.", ["A320", "Covid-19", "MP3", "U-21"]),
         ("Type `git push` here.", ["`git push`"]),
         ("Copy docs/a/install.md to ../b/c.txt, not ~/.bashrc.", ["docs/a/install.md", "../b/c.txt", "~/.bashrc"]),
-        ("Edit .gitignore and .env.local", [".gitignore", ".env"]),
+        ("Edit .gitattributes and .env.local", [".gitattributes", ".env"]),
+        ("Bake at 350°F or -9.5 °F (9 °C).", ["350°F", "-9.5 °F"]),
         ("Set DEBUG=1, MAX_SIZE=5 and path=/usr/bin.", ["DEBUG=1", "MAX_SIZE=5", "path=/usr/bin"]),
         ("Use -f, -rf or --force.", ["-f", "-rf", "--force"]),
         ("C++, C# and F# differ.", ["C++", "C#", "F#"]),
@@ -203,7 +206,7 @@ def test_code_and_names_of_products_are_found(line: str, expected: list[str]) ->
         "I / you", "___",
         "word--word, -- and", "NATO, EU", "Size B.5 and T-Shirt", "it`s",
         "Ein- und Ausgang, -los, -fach", "A 24-HOUR, 15-YEAR-OLD",
-        "1.272.000.000 in 1,234,567.89", "+3 or -5, 12.05.2024",
+        "1.272.000.000, 1.234.567.890 and 256.1.1.1 in 1,234,567.89", "+3 or -5, 12.05.2024",
         "3rd, 2nd, 80er, 10am, 5x", "a = b, x=", "2004/0146, 0076/2004", "See no. 5 .Then", "B# and X+",
     ],
 )  # fmt: skip
@@ -238,8 +241,7 @@ SYMBOLS += ["™", "→", "≤", "×", "☕", ">", "›", "<=", "->", "+"]
     [
         ("It is -5 to +7.5 (-3), ±2", "It is 5 to 7.5 (3), 2"),
         ("Use \\*stars\\* for \\$5", "Use stars for 5"),
-        ("9 °F is cold", "9  is cold"),
-        ("10-20, x-4, 8 - 9, a\\b, 9 °C, 5° F", None),
+        ("10-20, x-4, 8 - 9, a\\b, 9 °C, 9 °F", None),
     ],
 )
 def test_a_model_never_sees_minus_signs_and_escapes(line: str, expected: str | None) -> None:
@@ -283,6 +285,12 @@ def test_a_model_never_sees_symbols(sign: str) -> None:
         ("If you open settings > privacy, or a > b.", []),
         ("We saw 3 > 2 and Settings >Privacy > then.", []),
         ("> Hello World, she wrote > He did not.", []),
+        (
+            "It is easy. Open Settings > Privacy, or: Open Tools > Save As > PDF.",
+            ["Settings > Privacy", "Tools > Save As > PDF"],
+        ),
+        ("Öffnen Sie Meine Daten > Verlauf im Menü Extras > Suche.", ["Meine Daten > Verlauf", "Extras > Suche"]),
+        ("In Settings > Privacy I found it.", ["Settings > Privacy"]),
     ],
 )
 def test_paths_within_a_sentence_stay_as_they_are(line: str, expected: list[str]) -> None:
@@ -314,9 +322,9 @@ def test_signs_of_menus_are_text_where_these_are_divided() -> None:
 
 
 def test_words_with_a_number_are_kept_if_they_are_names() -> None:
-    line = "an A320, Mp3, the U-21, Covid-19, Type-2"
-    assert kept_in(line, "code") == ["A320", "Mp3", "U-21", "Covid-19", "Type-2"]
-    found = Protector(["code"], known=WordList.of(["type", "covids", "u", "mp"])).protect(line)
+    line = "an A320, Mp3, the U-21, Covid-19, Type-2 text1"
+    assert kept_in(line, "code") == ["A320", "Mp3", "U-21", "Covid-19", "Type-2", "text1"]
+    found = Protector(["code"], known=WordList.of(["type", "covids", "u", "mp", "text"])).protect(line)
     assert found is not None
     assert [kept.text for kept in found.kept] == ["A320", "Mp3", "U-21", "Covid-19"]
     assert kept_in("1920×1080 or 3×4×5, a 2×", "code") == ["1920×1080", "3×4×5"]
@@ -390,7 +398,7 @@ MORE_HOSTILE = [
     "/a", " /a/", "`a", "`", "aB", "A1-", "v1.", "A:\\a", "\U0001f600", "\u200d\U0001f600", "1\ufe0f",
     '"', '"a', '"a" ', '"a ', ",‘a", " | A", " > ", " > A", "A ", "A’", "A B > ",
     "a/", "a.b/", "@a", "#a", "A-1-", "AA11 1111", "1.1", "+1 ", "a=", "555-", "(555) ",
-    "\\*", " -", " -a", "a.com/", "<a@b.",
+    "\\*", " -", " -a", "a.com/", "a.com?", "a.com:1", "<a@b.", "9 °F",
 ]  # fmt: skip
 
 
@@ -406,6 +414,14 @@ def seconds(unit: str, length: int) -> float:
 def test_hostile_lines_take_linear_time(unit: str) -> None:
     """A quadratic scan takes minutes for most of these, a linear one well below a second."""
     assert seconds(unit, 200_000) < 20
+
+
+@pytest.mark.parametrize("unit", ["Home > ", "All Shoes → "])
+def test_menus_take_linear_time(unit: str) -> None:
+    start = time.process_time()
+    for splits_items in (False, True):
+        Protector(PROTECTED, splits_items).protect(unit * 20_000 + "Home")
+    assert time.process_time() - start < 20
 
 
 # What a model sees

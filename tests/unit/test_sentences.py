@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dragoman.text.sentences import (
     ABBREVIATIONS,
     AFTER_TIME,
+    AM_PM,
     BEFORE_NUMBERS,
-    HALF_DAYS,
     menu_items,
     sentences,
     without_open_brackets,
@@ -86,7 +86,7 @@ def ends(line: str, match: re.Match[str]) -> bool:
         return True
     words = line[: match.start()].split()
     last = words[-1].lstrip("\"'“‘„«»([") if words else ""
-    if last in HALF_DAYS and follows[:1].isupper():
+    if last in AM_PM and follows[:1].isupper():
         return AFTER_TIME.match(follows) is None
     if last in BEFORE_NUMBERS and follows[:1].isdecimal():
         return False
@@ -102,7 +102,7 @@ WORDS = [
     "Bonn",
     "U.S",
     "1990",
-    *HALF_DAYS,
+    *AM_PM,
     *BEFORE_NUMBERS,
     "Monday",
     "CET",
@@ -237,7 +237,8 @@ def test_other_lines_are_no_menus(line: str) -> None:
         ("[So (it] was)", ("", "[So (it] was)", "")),
         ("(a) b) ", ("", "(a) b", ")")),
         (" (a) ", ("", " (a) ", "")),
-        ("(", ("(", "", "")),
+        ("(", ("", "(", "")),
+        (" )", ("", " )", "")),
         ("", ("", "", "")),
     ],
 )

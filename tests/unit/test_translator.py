@@ -774,6 +774,7 @@ def test_brackets_around_several_sentences_stay() -> None:
     assert result.text == f"({first} {second}) {third}"
     assert "".join(german.stream_text(line)) == result.text
     assert [source for source, _ in result.pieces] == ["The dog is here.", "The house is red.", "The dog sleeps."]
+    assert german.translate(line, prefix="(Das", split="sentences").text.startswith("(Das")
     piece = pieces_module.Piece(0, 0, "house", [], "", cut=False, after=")")
     assert (piece.finish("Haus", is_complete=False), piece.finish("Haus")) == ("Haus", "Haus)"), "it may still grow"
 

@@ -13,12 +13,12 @@ from dragoman.decode.terms import Term
 from dragoman.decode.translation import Translation
 from dragoman.text.casing import Recaser, in_capitals, is_in_capitals, knows_case
 from dragoman.text.normalize import is_blank
-from dragoman.text.sentences import ABBREVIATIONS, menu_items, sentences, without_open_brackets
+from dragoman.text.sentences import FINAL_ABBREVIATIONS, menu_items, sentences, without_open_brackets
 from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.words import KnownWords
 
 _ADDED_MARK = re.compile(r"(?<=[^\W\d_][^\W\d_])[.!]\Z")
-_ABBREVIATED = re.compile(rf"\b(?:etc|{'|'.join(ABBREVIATIONS)})\.\Z")
+_ABBREVIATED = re.compile(rf"\b(?:{'|'.join(FINAL_ABBREVIATIONS)})\.\Z")
 
 
 class Sentence(NamedTuple):
@@ -62,7 +62,8 @@ class Piece(NamedTuple):
         translation = self.names.restore(translation) if self.names else translation
         if self.in_capitals:
             translation = in_capitals(translation, self._asked_for(translation))
-        return self.before + translation + (self.after if is_complete else "")
+        before = "" if self.prefix else self.before
+        return before + translation + (self.after if is_complete else "")
 
     def _asked_for(self, translation: str) -> list[tuple[int, int]]:
         spans = [span for term in self.terms for span in term.spans_in(translation)]

@@ -113,15 +113,15 @@ def keep_spaces(source: Parts, target: Parts) -> Parts:
     unless the source has it: Well done 🎉!
     """
     before, after = _spaces_wanted(source)
-    pointed = _before_punctuation(source)
-    if not before and not after and not pointed:
+    before_punctuation = _before_punctuation(source)
+    if not before and not after and not before_punctuation:
         return target
     spaced: list[str | Mark | Kept] = []
     for part, left, right in zip(target, *_neighbours(target), strict=True):
         follows, precedes = left.isalnum() or left in _ENDING, right.isalnum()  # a word, at that side
         is_free = (follows or left[:1].isspace() or not left) and (precedes or right[:1].isspace() or not right)
-        is_pointed = part in pointed and right in _ENDING
-        spaced += [" "] if follows and (is_pointed or (is_free and part in before)) else []
+        is_before_punctuation = part in before_punctuation and right in _ENDING
+        spaced += [" "] if follows and (is_before_punctuation or (is_free and part in before)) else []
         spaced.append(part)
         spaced += [" "] if is_free and part in after and precedes else []
     return merge_text(spaced)

@@ -28,18 +28,25 @@ _SYMBOL = (
     "\U000e0020-\U000e007f]"
 )
 _QUOTED = r"[^\s\"“”„»«.!?;:]{1,40}"  # a word
-_LABEL = r"[^\W\d_a-zäöüß][\w&’'-]{0,30}(?: (?:&|[^\W\d_a-zäöüß][\w’'-]{0,30})){0,3}"  # one to four words with capitals
+_CAPITALIZED = r"[^\W\d_a-zäöüß][\w&’'-]{0,30}"
+_LABEL = rf"{_CAPITALIZED}(?: (?:&|(?!I\b){_CAPITALIZED})){{0,3}}"  # one to four words with capitals
+# Settings > Privacy, Save As > PDF. At the start of a sentence one word: Open Settings > Privacy. None of the sentence:
+# Öffnen Sie Einstellungen > Datenschutz
+_PATH = (
+    rf"(?<![\w.\\/-])(?:(?<=[a-zäöüß] )(?!(?:Sie|Ihren?|Ihrem|Men[uü]) ){_LABEL}|{_CAPITALIZED})(?: [>›→] {_LABEL})+"
+)
 _SIGN = r"(?<!\S)(?:[<>›=+|~^]|[<>!=]=|[-=]>)(?!\S)"  # between spaces: a > b
 _ESCAPE = r"\\[!-/:-@\[-`{-~]"  # of Markdown
+_OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _MINUS = r"(?<![^\s(\[])[-+±](?=\d)"
 PATTERNS = {
     "placeholders": PLACEHOLDERS,
     "addresses": r"(?i:(?:https?|ftp|file)://|(?<![\w.-])www\.(?=[\w-]+\.[a-z]))"
     rf"(?:{_IN_ADDRESS}|\([^\s()<>]*\))+(?<=[\w/&=#+~)-])"
     rf"|<{_MAIL}>|{_MAIL}"
-    # example.com/a
-    rf"|(?<![\w.@/-])(?!\d+\.)(?:[A-Za-z\d][\w-]{{0,62}}\.){{1,4}}(?:{_TOP_LEVEL})(?![\w-]|\.\w)(?:/(?:{_IN_ADDRESS}*[\w/])?)?"
-    r"|(?<![\w@.&/])@\w{1,64}(?:[.-]\w{1,64})*|(?<![\w#&/])#(?=\w*[^\W\d]|\d\d)\w[\w-]*",  # @name, #tag
+    rf"|(?<![\w.@/-])(?!\d+\.)(?:[A-Za-z\d][\w-]{{0,62}}\.){{1,4}}(?:{_TOP_LEVEL})(?![\w-]|\.\w)"  # example.com
+    rf"(?::\d{{1,5}})?(?:[/?#]{_IN_ADDRESS}*(?<=[\w/]))?"  # :80/a?b=c
+    r"|(?<![\w@.&/])@\w{1,64}(?:[.-][a-z\d]\w{0,63})*|(?<![\w#&/])#(?=\w*[^\W\d]|\d\d)\w+",  # @name, #tag
     "tags": r"""</?[A-Za-z][\w:.-]*(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*|\s[^<>]*)?/?>"""
     r"|<!--(?:[^<-]|-(?!->)|<(?!!--))*-->",
     "quotes": rf"(?<!\w[\"“„»«‚‘])(?<=[\"“„»«‚‘])(?=\w){_QUOTED}(?: {_QUOTED}){{0,4}}(?=[\"“”»«’‘](?!\w))",
@@ -53,33 +60,32 @@ PATTERNS = {
     r"|(?:(?P<stem>[A-Z][A-Za-z]*)-|[A-Z][A-Za-z]*)\d+(?![\w/-]|[.,]\d)"  # Covid-19, A320
     r"|[A-Z]{1,3}(?=[A-Z-]{0,12}-\d)(?:-[A-Z\d]{1,12}){2,6}(?![\w-])"  # A-4711-XZ
     r"|[\dA-Fa-f]{8}(?:-[\dA-Fa-f]{4}){3}-[\dA-Fa-f]{12}"
-    r"|[a-z]+\d+(?![\w/-]|[.,]\d)|\d+[A-Za-z]+\d\w*|[A-Za-z]+\d+[A-Za-z]+\w*"  # mp3, 9f86d, A1B2
-    r"|\d{1,3}(?:\.(?!000)\d{1,3}){3}(?::\d{1,5})?(?![.:,]?\w)"  # 192.168.1.1
+    r"|(?P<word>[a-z]+)\d+(?![\w/-]|[.,]\d)|\d+[A-Za-z]+\d\w*|[A-Za-z]+\d+[A-Za-z]+\w*"  # mp3, 9f86d, A1B2
+    rf"|{_OCTET}(?:\.{_OCTET}){{3}}(?::\d{{1,5}})?(?![.:,]?\w)"  # 192.168.1.1
     r"|\d{7,}(?![\w%]|[.,:/-]\d)"  # a number that nobody counts with
     r"|\d+(?:[x×]\d+)+(?!\w)"  # 1920×1080
     r"|C\+\+|[CF]#(?!\w)"
     rf"|v\d+(?:\.\d+)+(?!\w)"  # v2.10
     rf"|[A-Za-z]:\\[\w.\\-]*\w"  # C:\Programs
-    # Settings > Privacy, but not the first of several words at the start of a line: Open Settings > Privacy
-    rf"|(?P<path>(?:(?<=[^\s>›→] )|(?=[\w&’'-]{{1,31}} [>›→] )){_LABEL}(?: [>›→] {_LABEL})+)"
     r")|(?<!\S)(?:"
     r"--[a-z][\w-]*(?:=[\w.,:/-]*\w)?|-[A-Za-z]{1,2}(?![\w-])"  # --all, -rf
     r"|(?:~|\.{1,2})?/\.?\w[\w.-]*(?:/[\w.-]+)*(?<=[\w/])"  # /etc/hosts
-    r"|\.(?:bash|config|docker|editor|env|git|htaccess|npm|profile|ssh|vim|zsh)\w*)"  # .gitignore
+    r"|\.(?:bash|config|docker|editor|env|git|htaccess|npm|profile|ssh|vim|zsh)\w{0,20})"  # .gitignore
     r"|(?<![^\s(\[])-[$£€]\d+(?:[.,]\d+)*"  # -€5
+    r"|(?<![\w.,/])[-−+]?\d+(?:[.,]\d+)* ?°F(?!\w)"
     # a telephone number
     r"|(?<![\w+])(?:\+(?=(?:[ ()/-]{0,2}\d){8})\d+(?:[ ()/-]{1,2}\d+){0,8}|(?:\(\d{3}\) ?|\d{3}-)\d{3}-\d{4})(?!\w)"
     r"|(?<!`)`[^`\s][^`]*`(?!`)",
-    "symbols": rf"(?:[0-9#*]\ufe0f?\u20e3|{_SYMBOL})(?:\u200d?{_SYMBOL})*|{_SIGN}|{_ESCAPE}|{_MINUS}|°F(?!\w)",
+    "symbols": rf"(?:[0-9#*]\ufe0f?\u20e3|{_SYMBOL})(?:\u200d?{_SYMBOL})*|{_SIGN}|{_ESCAPE}|{_MINUS}",
     "numbers": r"(?:(?<![\w.,)\]])[-−+±])?(?<!\w)\d+(?:[.,:/’'-]\d+)*",
 }
 MARKED = r"<keep>(?P<inner>(?:[^<]|<(?!/?keep>))+)</keep>"
 # Every span contains one of these, but for those of numbers and quotes. They are rare.
 _HINTS = re.compile(
-    rf"[{{<$%@_`\\#=]|://|(?i:www\.)|\w[(\[][\w)]|(?<!\w)-[\w-]|/\.?\w|\.[A-Za-z]\w{{1,11}}(?!\w)|[a-zäöüßé][A-ZÄÖÜ]"
+    rf"[{{<$%@_`\\#=]|://|(?i:www\.)|\w[(\[][\w)]|(?<!\w)-[\w-]|/\.?\w|\.[A-Za-z]\w|[a-zäöüßé][A-ZÄÖÜ]"
     rf"|[A-Za-z]-?\d|\d[A-Za-z]+\d|\d{{7}}|\d\.\d{{1,3}}\.\d|\d{{3}}-\d|°F|[-+±][$£€\d(]|\+\+|\u20e3|{_SYMBOL}|{_SIGN}"
 )
-# Every hint contains one of these, which are found ten times as fast: most lines have none.
+# Every span contains one of these too, which are found ten times as fast: most lines have none.
 _RARE = re.compile(
     r"[^A-Za-zäöüßÄÖÜéèáà ,'’“”„\"!?;:.()/–-]|[a-zäöüßé][A-ZÄÖÜ]|\.[A-Za-z]|/[\w./]|[(](?<=\w.)|-(?<!\w.)[\w-]"
 )
@@ -90,14 +96,15 @@ class Protector:
     """Finds what to keep.
 
     If menus are split into their items, the signs between these are text. A number that belongs to one of the `known`
-    words makes no name of it: Type-2.
+    words makes no name of it: Type-2, note1.
     """
 
     def __init__(self, kinds: Sequence[str], splits_items: bool = False, known: WordList | None = None) -> None:
         self._splits_items, self._known = splits_items, known
         self._has_hints, self._keeps_symbols = not {"numbers", "quotes"} & {*kinds}, "symbols" in kinds
-        patterns = [f"(?P<marked>{MARKED})", *(f"(?P<{kind}>{PATTERNS[kind]})" for kind in PROTECTED if kind in kinds)]
-        self._pattern = re.compile("|".join(patterns))
+        own = {kind: PATTERNS[kind] for kind in PROTECTED if kind in kinds}
+        self._pattern_in_menus = _compile(own)
+        self._pattern = _compile({**own, "code": f"{own['code']}|{_PATH}"} if "code" in own else own)
 
     def protect(self, line: str, *, is_whole: bool = True) -> Protected | None:
         """The line in parts; None if there is nothing to keep. `is_whole`: nothing stands before or after it."""
@@ -118,7 +125,8 @@ class Protector:
     def _parts(self, line: str, *, is_menu: bool, skip_signs: bool = False) -> Protected | None:
         building, braces = _Building(), matching_braces(line)
         done = place = 0  # what is in the parts; what has been searched
-        while match := self._pattern.search(line, place):
+        pattern = self._pattern_in_menus if is_menu else self._pattern
+        while match := pattern.search(line, place):
             start, place = match.span()
             groups = match.groupdict()
             if groups.get("brace"):
@@ -126,10 +134,7 @@ class Protector:
                 if end is None:
                     continue
                 place = end
-            if (skip_signs and match.group() in MENU_SIGNS) or self._is_known(groups.get("stem")):
-                continue
-            if is_menu and groups.get("path"):  # all that there is to translate
-                place = line.index(" ", start)
+            if (skip_signs and match.group() in MENU_SIGNS) or self._is_known(groups.get("stem") or groups.get("word")):
                 continue
             building.add_text(line[done:start])
             if groups["marked"]:
@@ -145,6 +150,12 @@ class Protector:
             done = place
         building.add_text(line[done:])
         return building.result()
+
+
+def _compile(patterns: Mapping[str, str]) -> re.Pattern[str]:
+    """One pattern with a group for each kind."""
+    named = [f"(?P<{kind}>{pattern})" for kind, pattern in patterns.items()]
+    return re.compile("|".join([f"(?P<marked>{MARKED})", *named]))
 
 
 def _is_only_signs(line: str) -> bool:

@@ -13,7 +13,8 @@ from dragoman.text.tokenizer import Tokenizer
 from dragoman.text.words import WordList, compose, words_in
 
 LEAST_WORDS = 2  # one word in capitals may be an abbreviation
-LEAST_SHOUTED = 4  # letters of one that is none
+MIN_LETTERS_OF_WORD = 4  # in a line of its own; shorter ones may be abbreviations: WHO
+FEWER_PIECES = 2
 LONGEST_CACHED = 40  # letters
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
@@ -62,10 +63,12 @@ class Recaser:
         return _start_with_capitals(text)
 
     def _is_known_word(self, text: str) -> bool:
-        """Whether this is one word; a short one may be an abbreviation: WHO."""
+        """Whether this is one word that takes clearly fewer pieces as it is usually written; OPEC takes as many."""
         words = _WORD.findall(text)
-        is_long = len(words) == 1 and len(words[0]) >= LEAST_SHOUTED
-        return is_long and self._known is not None and words[0] in self._known
+        if len(words) != 1 or len(words[0]) < MIN_LETTERS_OF_WORD or self._known is None or words[0] not in self._known:
+            return False
+        usual, own = (len(self._tokenizer.encode(form)) for form in (self._usual_form(words[0]), words[0]))
+        return own - usual >= FEWER_PIECES
 
     def _usual_form(self, word: str) -> str:
         return self._cached_form(word) if len(word) <= LONGEST_CACHED else self._find_usual_form(word)

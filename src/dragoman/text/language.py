@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 LONGEST = 2_000  # characters that are looked at
 PLAUSIBLE = 40.0  # percent of confidence
 CERTAIN = 90.0  # percent; below, a text may be in any language: one of names looks Dutch
-LEAST_LATIN, LEAST_OTHER = 15, 2  # letters; of fewer nothing is certain, but other scripts have few languages
+LEAST_LATIN, LEAST_OTHER = 15, 2  # letters that identify a language; few languages share another script
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff]")
 LEAST_SHARE = 1e-5  # the model leaves out languages with a smaller one
 _LABEL = "__label__"

@@ -18,15 +18,25 @@ ABBREVIATIONS = frozenset((
     "vgl", "Abs", "Hr", "Fr", "Inc", "Ltd", "Co", "Corp", "Bros", "incl", "inkl", "excl", "exkl", "est", "evtl", "tel",
     "Tel", "Figs", "Vols", "Str", "Kap", "Bd", "Jh",
 ))  # fmt: skip
-BEFORE_NUMBERS = frozenset(
-    ("no", "nos", "nr", "p", "S", "fig", "figs", "vol", "vols", "art", "ch", "sec", "Sec", "par")
-)
-HALF_DAYS = frozenset(("a.m", "p.m", "A.M", "P.M"))
+BEFORE_NUMBERS = frozenset(("no", "nos", "nr", "fig", "figs", "vol", "vols", "art", "ch", "sec", "Sec", "par"))
+AM_PM = frozenset(("a.m", "p.m", "A.M", "P.M"))
 AFTER_TIME = re.compile(  # p.m. Monday, p.m. Eastern time
     r"(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|(?:January|February|March|April|May|June|July|August|September|October"
     r"|November|December|Eastern|Central|Pacific|Mountain|Greenwich|Local)|[A-Z]{2,5})\b"
 )
-LONGEST_AFTER_TIME = 12  # characters, with the one after it
+LONGEST_AFTER_TIME = 12  # characters: the longest of these and the one after it
+FINAL_ABBREVIATIONS = (
+    "etc",
+    "usw",
+    "Inc",
+    "Ltd",
+    "Co",
+    "Corp",
+    "Bros",
+    "Jr",
+    "Sr",
+    "Nr",
+)  # of text that is no sentence
 _STOPS, _CLOSING = frozenset(".!?…"), frozenset("\"'”’»)]")
 _WIDE_STOPS, _WIDE_CLOSING = frozenset("。！？"), frozenset("”’」』）")
 _ALL_STOPS = _STOPS | _WIDE_STOPS
@@ -74,7 +84,8 @@ def without_open_brackets(text: str) -> tuple[str, str, str]:
     inner = text.strip()
     before = inner[:1] if _lacks(inner[:1], _CLOSED_BY, inner) else ""
     after = inner[-1:] if _lacks(inner[-1:], _OPENED_BY, inner) else ""
-    return (before, inner[len(before) : len(inner) - len(after)], after) if before or after else ("", text, "")
+    rest = inner[len(before) : len(inner) - len(after)]
+    return (before, rest, after) if (before or after) and rest.strip() else ("", text, "")
 
 
 def _lacks(bracket: str, others: Mapping[str, str], text: str) -> bool:
@@ -129,7 +140,7 @@ def _is_abbreviation(line: str, stop: int) -> bool:
         start -= 1
     word = line[_skip(line, start, _BEFORE_WORD) : end]
     following = _skip(line, _skip_space(line, stop + 1), _OPENING)
-    if word in HALF_DAYS and line[following : following + 1].isupper():
+    if word in AM_PM and line[following : following + 1].isupper():
         return AFTER_TIME.match(line[following : following + LONGEST_AFTER_TIME]) is not None
     if word in BEFORE_NUMBERS and line[following : following + 1].isdecimal():
         return True

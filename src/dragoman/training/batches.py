@@ -61,7 +61,7 @@ class EpochStores:
 
 
 def _sampled_epochs(prepared: PreparedData, run: Path, ranks: Ranks) -> SampledEpochs:
-    """Many pairs are segmented on all cores, while the epoch before is in use."""
+    """Many pairs are segmented on most cores, while the epoch before is in use."""
     text, settings, train, tokenizers = (
         prepared.config.text, prepared.config.train, prepared.train, prepared.tokenizers,
     )  # fmt: skip

@@ -5,8 +5,8 @@ const ABBREVIATIONS = new Set((
   "Aug Sep Sept Oct Nov Dec No Nos Nr Art Fig Vol pp cf vs al approx ca bzw usw ggf vgl Abs Hr Fr Inc Ltd Co Corp Bros " +
   "incl inkl excl exkl est evtl tel Tel Figs Vols Str Kap Bd Jh"
 ).split(" "));
-const BEFORE_NUMBERS = new Set("no nos nr p S fig figs vol vols art ch sec Sec par".split(" "));
-const HALF_DAYS = new Set(["a.m", "p.m", "A.M", "P.M"]);
+const BEFORE_NUMBERS = new Set("no nos nr fig figs vol vols art ch sec Sec par".split(" "));
+const AM_PM = new Set(["a.m", "p.m", "A.M", "P.M"]);
 const AFTER_TIME = new RegExp(
   "^(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|(?:January|February|March|April|May|June|July|August|September|October" +
     "|November|December|Eastern|Central|Pacific|Mountain|Greenwich|Local)|[A-Z]{2,5})(?![\\p{L}\\p{N}_])",
@@ -71,7 +71,7 @@ function isAbbreviation(letters, stop) {
   let following = stop + 1;
   while (isSpace(letters[following])) following++;
   following = skip(letters, following, OPENING);
-  if (HALF_DAYS.has(word) && /^\p{Uppercase}$/u.test(letters[following] ?? "")) {
+  if (AM_PM.has(word) && /^\p{Uppercase}$/u.test(letters[following] ?? "")) {
     return AFTER_TIME.test(letters.slice(following, following + 12).join(""));
   }
   if (BEFORE_NUMBERS.has(word) && /^\p{Nd}$/u.test(letters[following] ?? "")) return true;
@@ -87,15 +87,17 @@ export function withoutOpenBrackets(text) {
   const lacks = (bracket, others) => bracket in others && count(bracket) > count(others[bracket]);
   const before = lacks(letters[0] ?? "", CLOSED_BY) ? letters[0] : "";
   const after = lacks(letters.at(-1) ?? "", OPENED_BY) ? letters.at(-1) : "";
-  return before || after ? [before, letters.slice(before.length, letters.length - after.length).join(""), after] : ["", text, ""];
+  const rest = letters.slice(before.length, letters.length - after.length);
+  const hasRest = !rest.every(isSpace);
+  return (before || after) && hasRest ? [before, rest.join(""), after] : ["", text, ""];
 }
 
 // Titles and buttons end with a word; a model that has read sentences ends their translations like one.
 const isLabel = (text) => isAlphanumeric([...text].findLast((letter) => !isSpace(letter)));
-const ABBREVIATED = new RegExp(`(?<![\\p{L}\\p{N}_])(?:etc|${[...ABBREVIATIONS].join("|")})\\.$`, "u");
+const ABBREVIATED = new RegExp(`(?<![\\p{L}\\p{N}_])(?:etc|usw|Inc|Ltd|Co|Corp|Bros|Jr|Sr|Nr)\\.$`, "u");
 
 export function withoutAddedMark(translation) {
-  return ABBREVIATED.test(translation) ? translation : translation.replace(/(?<=\p{L}\p{L})[.!]$/u, "");
+  return ABBREVIATED.test(translation) ? translation : translation.replace(/(?<=[\p{L}\p{Nl}\p{No}]{2})[.!]$/u, "");
 }
 
 // The end of a sentence, else of a clause, else a space.
