@@ -14,7 +14,7 @@ from dragoman.text.words import WordList, compose, words_in
 
 LEAST_WORDS = 2  # one word in capitals may be an abbreviation
 MIN_LETTERS_OF_WORD = 4  # in a line of its own; shorter ones may be abbreviations: WHO
-FEWER_PIECES = 2
+FEWER_PIECES = 2  # in its usual form, at least: coffee takes three, COFFEE five
 LONGEST_CACHED = 40  # letters
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 

@@ -25,18 +25,8 @@ AFTER_TIME = re.compile(  # p.m. Monday, p.m. Eastern time
     r"|November|December|Eastern|Central|Pacific|Mountain|Greenwich|Local)|[A-Z]{2,5})\b"
 )
 LONGEST_AFTER_TIME = 12  # characters: the longest of these and the one after it
-FINAL_ABBREVIATIONS = (
-    "etc",
-    "usw",
-    "Inc",
-    "Ltd",
-    "Co",
-    "Corp",
-    "Bros",
-    "Jr",
-    "Sr",
-    "Nr",
-)  # of text that is no sentence
+# Of text that ends with one and is no sentence.
+FINAL_ABBREVIATIONS = ("etc", "usw", "Inc", "Ltd", "Co", "Corp", "Bros", "Jr", "Sr", "Nr")
 _STOPS, _CLOSING = frozenset(".!?…"), frozenset("\"'”’»)]")
 _WIDE_STOPS, _WIDE_CLOSING = frozenset("。！？"), frozenset("”’」』）")
 _ALL_STOPS = _STOPS | _WIDE_STOPS
