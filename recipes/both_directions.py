@@ -1,30 +1,58 @@
 """English to German and German to English, from text to int8 weights, with one command.
 
-    python recipes/both_directions.py --data FOLDER [--direction de-en] [--out runs/both-directions]
-        [--set train.seed=2 ...]
+    python recipes/both_directions.py --data FOLDER [--direction de-en [--reverse NAME|DIR]]
+        [--out runs/both-directions] [--set train.seed=2 ...]
 
-1. OUT/hardened: pairs for input that the corpora lack (hardening.py).
-2. OUT/en-de, OUT/de-en: a model for each direction, from the real pairs and these; one after the other.
-3. OUT/models: the same in int8, with the words that they have read and the confidence of their translations.
+For each direction, one after the other:
+
+1. OUT/reverse/de-en: for en-de, a small model of the other direction, unless --reverse gives one.
+2. OUT/back-translated/en-de: the target text, and its translation by that model as the source.
+   OUT/hardened/en-de: pairs for input that the corpora lack (hardening.py).
+3. OUT/en-de: the model, from the real pairs and all of these.
+4. OUT/models/en-de: the same in int8, with the words that it has read and the confidence of its translations.
 
 Run the same command again to resume. Each step prints its minutes. What was measured: docs/lab/recipes.md.
 """
 
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import english_german
 import steps
 import typer
-from english_german import DIRECTIONS, FOLDER, LANGUAGES, TEXTS, VALIDATION, Pairs, pairs_of
+from english_german import DIRECTIONS, FOLDER, LANGUAGES, TEXTS, VALIDATION, Pairs, pairs_of, repeat_everyday
 
-from dragoman import ConfigError
-from dragoman.bundle import save_words
+from dragoman import ConfigError, ModelError
+from dragoman.bundle import CONFIG, resolve_model, save_words
 from dragoman.files import lock_directory
-from dragoman.text.words import KnownWords
+from dragoman.text.words import KnownWords, WordList
 
 RECIPE = Path(__file__).with_suffix(".toml")
+EPOCHS_OF_EVERYDAY_BACK = 3  # of everyday sentences translated back, in one of the rest
+REVERSE_SIZE = (
+    "model.d_model=256", "model.d_ff=1024", "model.num_heads=4", "model.num_layers=6", "model.decoder_num_layers=2",
+)  # fmt: skip
+STEPS_FOR_A_REVERSE_ONE = 5  # one of the reverse model for so many of the model
+
+
+class Work(NamedTuple):
+    """What the steps of a direction have in common."""
+
+    direction: str
+    data: Path
+    out: Path
+    num_steps: int
+    settings: Sequence[str]
+
+    @property
+    def reverse_direction(self) -> str:
+        return "-".join(reversed(self.direction.split("-")))
+
+    @property
+    def real(self) -> Pairs:
+        return pairs_of(TEXTS, self.data, self.direction)
 
 
 def command(
@@ -33,9 +61,12 @@ def command(
         "runs/both-directions"
     ),
     direction: Annotated[list[str] | None, typer.Option(help="en-de or de-en.  [default: both]")] = None,
-    num_steps: Annotated[int, typer.Option("--steps", min=1, help="Of the training of each model.")] = 36_000,
+    reverse: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|DIR", help="A model of the other direction.  [default: a small one is trained]"),
+    ] = None,
+    num_steps: Annotated[int, typer.Option("--steps", min=1, help="Of the training of each model.")] = 32_000,
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Hardened pairs for each real one.")] = 0.12,
-    jobs: Annotated[int, typer.Option(min=1, help="Models trained at the same time, of two.")] = 1,
     settings: steps.Settings = None,
 ) -> None:
     """Train a model for each direction."""
@@ -43,40 +74,66 @@ def command(
     for each in directions:
         if each not in DIRECTIONS:
             raise ConfigError(f"--direction {each}: unknown direction; use {' or '.join(DIRECTIONS)}")
+    if reverse and len(directions) > 1:
+        raise ConfigError(f"--reverse {reverse}: translates one direction; add --direction")
+    if reverse and not (resolve_model(reverse) / CONFIG).exists():  # before minutes of work
+        raise ModelError(f"--reverse {reverse}: no such model; leave it out to train a small one")
     if not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder; it is where the corpora are")
-    with lock_directory(out):
-        with steps.timed("1/3 hardening", out):
-            hardened = {
-                each: english_german.harden(pairs_of(TEXTS, data, each), each, out / "hardened" / each, share)
-                for each in directions
-            }
-        with ProcessPoolExecutor(len(LANGUAGES)) as pool:  # they count words while the models are trained
-            words = {code: pool.submit(english_german.words_of, code, data) for code in LANGUAGES}
-            with steps.timed(f"2/3 training {' and '.join(str(out / each) for each in directions)}", out):
-                rows = {
-                    each: [*_settings(each, data, hardened[each], num_steps), *(settings or ())] for each in directions
-                }
-                steps.train_rows(rows, RECIPE, data, out, jobs, [])
-            with steps.timed(f"3/3 completing {out / 'models'}", out):
-                for each in directions:
-                    known = KnownWords(*(words[code].result() for code in each.split("-")))
-                    complete(each, data, out, known)
+    with lock_directory(out), ProcessPoolExecutor(len(LANGUAGES)) as pool:  # they count words while models are trained
+        words = {code: pool.submit(english_german.words_of, code, data) for code in LANGUAGES}
+        for each in directions:
+            make(Work(each, data, out, num_steps, settings or ()), reverse, share, words)
     steps.say(f'next: dragoman translate --model {out / "models" / directions[0]} "some text"')
 
 
-def _settings(direction: str, data: Path, hardened: Pairs, num_steps: int) -> list[str]:
-    real = english_german.repeat_everyday(pairs_of(TEXTS, data, direction, FOLDER))
-    return [
-        *english_german.data_settings(real.with_pairs(hardened), data, direction),
-        *steps.length_settings(num_steps),
-    ]
+def make(work: Work, reverse: str | None, share: float, words: dict[str, "Future[WordList]"]) -> None:
+    """The four steps of a direction."""
+    direction, out = work.direction, work.out
+    with steps.timed(f"{direction}:1/4 the model that translates back: {reverse or _reverse_run(work)}", out):
+        if not reverse:
+            train_reverse(work)
+            reverse = str(_reverse_run(work))
+    with (
+        steps.timed(f"{direction}:2/4 translating back; hardening", out),
+        ThreadPoolExecutor() as pool,
+    ):
+        translated = pool.submit(
+            english_german.translate, reverse, work.real.target, out / "back-translated" / direction, None
+        )
+        hardened = english_german.harden(work.real, direction, out / "hardened" / direction, share)
+        back_translated = translated.result().swapped()
+    with steps.timed(f"{direction}:3/4 training {out / direction}", out):
+        train(work, back_translated, hardened)
+    with steps.timed(f"{direction}:4/4 completing {out / 'models' / direction}", out):
+        complete(work, KnownWords(*(words[code].result() for code in direction.split("-"))))
 
 
-def complete(direction: str, data: Path, out: Path, known: KnownWords) -> None:
+def _reverse_run(work: Work) -> Path:
+    return work.out / "reverse" / work.reverse_direction
+
+
+def train_reverse(work: Work) -> None:
+    """A small model: it reads several times as fast, and what it gets wrong is only ever a source."""
+    direction, run = work.reverse_direction, _reverse_run(work)
+    real = repeat_everyday(pairs_of(TEXTS, work.data, direction, FOLDER))
+    num_steps = max(1, work.num_steps // STEPS_FOR_A_REVERSE_ONE)
+    row = [*english_german.data_settings(real, work.data, direction, ()), *steps.length_settings(num_steps)]
+    steps.train_rows({run.name: [*row, *REVERSE_SIZE, *work.settings]}, RECIPE, work.data, run.parent, 1, [])
+
+
+def train(work: Work, back_translated: Pairs, hardened: Pairs) -> None:
+    learned = repeat_everyday(pairs_of(TEXTS, work.data, work.direction, FOLDER)).with_pairs(
+        repeat_everyday(back_translated, EPOCHS_OF_EVERYDAY_BACK), hardened
+    )
+    row = [*english_german.data_settings(learned, work.data, work.direction), *steps.length_settings(work.num_steps)]
+    steps.train_rows({work.direction: [*row, *work.settings]}, RECIPE, work.data, work.out, 1, [])
+
+
+def complete(work: Work, known: KnownWords) -> None:
     """A model as it is shipped."""
-    model, valid = out / "models" / direction, pairs_of([VALIDATION], data, direction)
-    steps.compress(out / direction, model)
+    model, valid = work.out / "models" / work.direction, pairs_of([VALIDATION], work.data, work.direction)
+    steps.compress(work.out / work.direction, model)
     save_words(model, known)
     steps.run_dragoman("calibrate", "--model", model, "--source", *valid.source, "--reference", *valid.target)
 

@@ -57,9 +57,9 @@ def _files(name: str, data: Path, folder: str) -> dict[str, str]:
     }
 
 
-def repeat_everyday(pairs: Pairs) -> Pairs:
+def repeat_everyday(pairs: Pairs, times: int = EPOCHS_OF_EVERYDAY) -> Pairs:
     """Pairs of TEXTS, with the everyday sentences as often as they count."""
-    return Pairs(*([*names, *names[-1:] * (EPOCHS_OF_EVERYDAY - 1)] for names in pairs))
+    return Pairs(*([*names, *names[-1:] * (times - 1)] for names in pairs))
 
 
 def harden(pairs: Pairs, direction: str, out: Path, share: float) -> Pairs:
@@ -82,7 +82,8 @@ def translate(model: str | Path, texts: Sequence[str], out: Path, beam: int | No
     for text, name in zip(texts, names, strict=True):
         with steps.replacing(out / "source" / name) as stream:
             stream.writelines(f"{line.text}\n" for line in read_lines(Path(text)))
-    options = ["--beam", beam or 4, "--split", "long", "--protect", "none"]
+    # Of several sentences at once, a model that learned from single ones drops some.
+    options = ["--beam", beam or 4, "--split", "sentences", "--protect", "none"]
     folders = ["-i", out / "source", "-o", out / "translated"]
     steps.run_dragoman("translate", "--model", model, *folders, *options, may_fail_lines=True)
     for name in names:  # a command that failed as a whole has not written all

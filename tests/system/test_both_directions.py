@@ -12,8 +12,9 @@ import dragoman
 from dragoman.bundle import load_bundle, load_config
 from tests.english_german import PARTS, write_corpora
 
+DIRECTIONS = {"en-de": ("en", "de"), "de-en": ("de", "en")}
 RECIPE = Path(__file__).parents[2] / "recipes" / "both_directions.py"
-EPOCHS_OF_EVERYDAY = 6
+EPOCHS_OF_EVERYDAY, EPOCHS_OF_EVERYDAY_BACK = 6, 3
 SETTINGS = (
     "model.num_layers=1", "model.decoder_num_layers=1", "model.d_model=32", "model.d_ff=64", "model.num_heads=2",
     "text.vocab_size=500", "train.batch_tokens=500", "train.valid_sentences=4", "decode.max_extra=1",
@@ -29,7 +30,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(corpora: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    options = ("--steps", "6", "--jobs", "1", *settings, *more)
+    options = ("--steps", "6", *settings, *more)
     command = [sys.executable, str(RECIPE), "--data", str(corpora), "--out", str(out), *options]
     return subprocess.run(command, capture_output=True, text=True)
 
@@ -38,13 +39,25 @@ def test_both_directions_from_text_to_int8(corpora: Path, tmp_path: Path) -> Non
     out = tmp_path / "out"
     done = run(corpora, out)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [*json.loads((out / "minutes.json").read_text())] == ["1/3", "2/3", "3/3"]
-    for direction, (source, target) in {"en-de": ("en", "de"), "de-en": ("de", "en")}.items():
+    parts = [f"{direction}:{step}/4" for direction in DIRECTIONS for step in range(1, 5)]
+    assert [*json.loads((out / "minutes.json").read_text())] == parts
+    for direction, (source, target) in DIRECTIONS.items():
         data = load_config(out / "models" / direction).data
-        real = [(one, other) for one, other in zip(data.source, data.target, strict=True) if one.startswith("$")]
+        pairs = [*zip(data.source, data.target, strict=True)]
+        real = [pair for pair in pairs if pair[0].startswith("$")]
         assert len(real) == len(PARTS) - 1 + EPOCHS_OF_EVERYDAY
         assert all(one.endswith(f".{source}") and other.endswith(f".{target}") for one, other in real)
-        assert len(data.source) == len(real) + len(PARTS), "and the hardened pairs"
+        back = [pair for pair in pairs if "/back-translated/" in pair[0]]
+        assert len(back) == len(PARTS) - 1 + EPOCHS_OF_EVERYDAY_BACK
+        for place, name in enumerate(PARTS):  # what people wrote is what is learned, and a model's text only read
+            assert back[place][1].endswith(f"/back-translated/{direction}/source/{Path(back[place][0]).name}")
+            written = (corpora / f"{name}.{target}").read_text()
+            assert Path(back[place][1]).read_text() == written
+            assert Path(back[place][0]).read_text() != written
+        assert len(pairs) == len(real) + len(back) + len(PARTS), "and the hardened pairs"
+        reverse = load_config(out / "reverse" / f"{target}-{source}")
+        assert all(one.endswith(f".{target}") for one in reverse.data.source)
+        assert reverse.train.max_steps == 1
         loaded = load_bundle(out / "models" / direction)
         assert loaded.int8
         assert loaded.known_words is not None
@@ -59,6 +72,8 @@ def test_both_directions_from_text_to_int8(corpora: Path, tmp_path: Path) -> Non
     kept, other = (out / "hardened" / each / "4-everyday" / "rules.json" for each in ("de-en", "en-de"))
     made = kept.stat().st_mtime_ns
     other.write_text(other.read_text().replace('"share": 0.12', '"share": 0.2'))  # as if another command had made it
+    kept_text = out / "back-translated" / "de-en" / "translated" / "0-europarl.txt"
+    translated = kept_text.stat().st_mtime_ns
     shutil.rmtree(out / "models" / "de-en")
     again = run(corpora, out)
     assert again.returncode == 0, again.stdout + again.stderr
@@ -66,7 +81,46 @@ def test_both_directions_from_text_to_int8(corpora: Path, tmp_path: Path) -> Non
     assert (out / "models" / "en-de" / "weights.safetensors").read_bytes() == weights
     assert (out / "models" / "de-en" / "confidence.json").exists()
     assert kept.stat().st_mtime_ns == made
+    assert kept_text.stat().st_mtime_ns == translated
     assert json.loads(other.read_text())["share"] == 0.12
+
+
+def test_a_given_model_translates_back(corpora: Path, tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    names = {side: f'["{corpora / PARTS[0]}.{code}"]' for side, code in (("source", "en"), ("target", "de"))}
+    pairs = [f"data.{kind}{side}={name}" for side, name in names.items() for kind in ("", "valid_")]
+    settings = [word for setting in (*SETTINGS, *pairs, "train.max_steps=1") for word in ("--set", setting)]
+    trained = subprocess.run(
+        [sys.executable, "-m", "dragoman", "train", "--out", str(given), *settings], capture_output=True
+    )
+    assert trained.returncode == 0, trained.stderr
+    done = run(corpora, tmp_path / "out", "--direction", "de-en", "--reverse", str(given))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "out" / "reverse").exists()
+    assert f"de-en:1/4 the model that translates back: {given}\n" in done.stdout
+    manifest = json.loads((tmp_path / "out" / "back-translated" / "de-en" / "translated" / "manifest.json").read_text())
+    assert manifest["complete"]
+    assert manifest["made_from"]["split"] == "sentences", "of several sentences at once, models drop some"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--reverse", "en-de"), 2, "--reverse en-de: translates one direction; add --direction"),
+        (
+            ("--direction", "de-en", "--reverse", "no"),
+            4,
+            "--reverse no: no such model; leave it out to train a small one",
+        ),
+        (("--direction", "en-fr"), 2, "--direction en-fr: unknown direction; use en-de or de-en"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_are_refused(
+    corpora: Path, tmp_path: Path, options: tuple[str, ...], code: int, message: str
+) -> None:
+    done = run(corpora, tmp_path / "out", *options)
+    assert (done.returncode, done.stderr) == (code, f"both_directions: {message}\n")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
