@@ -1,12 +1,13 @@
 """Writes the tables of the documentation: python docs/tables.py [--check]. Every figure comes from results/.
 
-A table goes between `<!-- table KIND RECIPE ... -->` and `<!-- end -->`; without a recipe it has all of them. The text
-around it is written by hand. Results come from these files:
+A table goes between `<!-- table KIND RECIPE ... -->` and `<!-- end -->`; without a recipe, or a model
+if KIND is bundled, it has all. The text around it is written by hand. Results come from these files:
 
     results/RECIPE.json             result.json of `dragoman train` with a recipe
     results/ablations/ROW.json      result.json of a row of recipes/ablations.py; with another seed ROW.seed-N.json
     results/tried/RECIPE.WHAT.json  result.json of a variant of a recipe that was not adopted
-    results/bundled/TEST.json       output of `dragoman evaluate --paper --json` for the bundled model
+    results/bundled/MODEL.TEST.json output of `dragoman evaluate --paper --json` for a bundled model
+    results/trained/SCRIPT.MODEL.json  result.json of a training by a script of recipes/; in no table
     results/tasks/RECIPE.WHAT.json  result.json of a recipe of another task; in no table
     results/races/RECIPE.json       last line of `python -m benchmarks.time_to_quality --json`
 
@@ -137,7 +138,7 @@ def tried_table(results: dict[str, Result]) -> Iterable[str]:
 
 
 def bundled_table(results: dict[str, Result]) -> Iterable[str]:
-    """Scores of the bundled model. Its weights are compressed, so they differ slightly from those of the training."""
+    """Scores of a bundled model. Its weights are compressed, so they differ slightly from those of the training."""
     metrics = {
         "bleu": "BLEU",
         "chrf": "chrF",
@@ -147,7 +148,8 @@ def bundled_table(results: dict[str, Result]) -> Iterable[str]:
     }
     yield from head("test set", "sentences", *(f"{label} [95 %]" for label in metrics.values()))
     for name, found in results.items():
-        yield row(name, f"{found['sentences']:,}", *(interval(found[metric]) for metric in metrics))
+        test = name.partition(".")[2]
+        yield row(test, f"{found['sentences']:,}", *(interval(found[metric]) for metric in metrics))
     yield ""
     for metric, label in metrics.items():
         for signature in sorted({found[metric]["signature"] for found in results.values()}):

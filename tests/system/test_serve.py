@@ -385,3 +385,18 @@ def test_a_new_model_is_loaded_without_a_failed_request(service: RunningService,
     assert set(statuses) == {200}
     assert len(statuses) > 20
     assert len(service.workers) == 1
+
+
+def test_bundled_models_are_served_for_the_language_of_the_text(tmp_path: Path) -> None:
+    german, english = "Das rote Haus ist sehr alt.", "The red house is very old."
+    with running(tmp_path, "") as service:
+        chosen = service.client.get("/frontend/settings").json()["language"]
+        assert (chosen["source"]["code"], chosen["target"]["code"]) == ("en", "de"), "what the page begins with"
+        for asked in ({}, {"source": "auto"}):
+            for text, pair in ((german, ("de", "en")), (english, ("en", "de"))):
+                answer = service.client.post("/v1/translate", json={"text": text, **asked}).json()
+                assert (answer["source"], answer["target"]) == pair
+        answer = service.client.post("/v1/translate", json={"text": german, "target": "de"}).json()
+        assert answer["source"] == "en", "the control: what is asked for"
+        answer = service.client.post("/translate", data={"q": german, "source": "auto", "target": "en"}).json()
+        assert answer["translatedText"] == english

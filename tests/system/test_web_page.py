@@ -161,6 +161,7 @@ LONG = (
     " \t ",
     "😀 😀. 😀! Ω? Ja… Nein.",
     "He came at 5 p.m. She left at 6 p.m. Monday, see no. 7 (incl. that). It was p. m. Then",
+    "2,5 Mio. Euro, lt. Abb. 3 in der Goethestr. 12. Und dann? Die Str. Bei Dr. med. Maier.",
     "(It rained. We stayed [in. And] out. So it went.) Then it stopped (at last).",
 )
 

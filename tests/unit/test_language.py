@@ -77,16 +77,35 @@ def test_the_model_is_chosen_by_what_is_asked_for() -> None:
 def test_the_model_is_chosen_by_the_language_of_the_text(tmp_path: Path) -> None:
     assert choose_model(None, None, [GERMAN], None) == Path("de-en")
     assert choose_model(None, None, [ENGLISH], None) == Path("en-de")
-    assert choose_model(None, None, ["Hand"], None) == Path("en-de"), "the default where nothing is obvious"
-    assert choose_model(None, None, ["Je voudrais une tasse de café."], None) == Path("en-de")
+    assert choose_model(None, None, ["Wo ist das?"], None) == Path("de-en"), "a few letters"
+    assert choose_model(None, None, ["Internet"], None) == Path("en-de"), "the default if it is in both languages"
+    assert choose_model(None, None, [""], None) == Path("en-de")
     file = tmp_path / "text"
     file.write_text(f"{GERMAN}\n" * 1_000)
     assert choose_model(None, None, None, file) == Path("de-en")
     assert choose_model(None, None, None, tmp_path / "missing") == Path("en-de"), "reported by what reads it"
-    assert choose_model(None, None, None, tmp_path) == Path("en-de")
+    assert choose_model(None, None, None, tmp_path) == Path("de-en"), "a file of the folder"
+    (tmp_path / "empty").mkdir()
+    assert choose_model(None, None, None, tmp_path / "empty") == Path("en-de")
     for name in ("damaged.gz", "damaged.xz", "damaged.bz2"):
         (tmp_path / name).write_bytes(b"\x1f\x8b\x08\x00" + b"\xff" * 50)
         assert choose_model(None, None, None, tmp_path / name) == Path("en-de"), "reported by what reads it"
+
+
+@pytest.mark.usefixtures("both")
+def test_the_model_is_chosen_by_the_text_of_a_document(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    style = "<style>.the-house { color: of the red and of all the others that are there }</style>" * 100
+    page.write_text(f"<html><head>{style}</head><body><p>{GERMAN}</p></body></html>")
+    assert choose_model(None, None, None, page, "html") == Path("de-en")
+    assert choose_model(None, None, None, page) == Path("en-de"), "the control: its markup looks English"
+    table = tmp_path / "table.csv"
+    table.write_text(f"id,text\n{ENGLISH},{GERMAN}\n")
+    assert choose_model(None, None, None, table, "csv", {"columns": ("text",)}) == Path("de-en")
+    assert choose_model(None, None, None, table, "csv", {"columns": ("id",)}) == Path("en-de")
+    assert choose_model(None, None, None, table, "csv", {"columns": ("no",)}) == Path("en-de"), (
+        "reported by what reads it"
+    )
 
 
 @pytest.mark.usefixtures("both")
@@ -130,13 +149,17 @@ def test_the_first_lines_tell_enough(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err == message
 
 
-def test_translate_reports_another_language_and_knows_no_other_target() -> None:
-    done = shared_server().run(["translate", ENGLISH, GERMAN])
+def test_translate_chooses_the_model_and_reports_another_language() -> None:
+    done = shared_server().run(["translate", "--to", "de", ENGLISH, GERMAN])
     assert done.returncode == 0
     assert done.stdout.count("\n") == 2
-    assert done.stderr == "translate: 1 of 2 lines look like German, not English (first: line 2)\n"
-    done = shared_server().run(["translate", "--to", "de", ENGLISH])
+    message = "translate: 1 of 2 lines look like German, not English (first: line 2); try --model de-en\n"
+    assert done.stderr == message
+    done = shared_server().run(["translate", ENGLISH])
     assert (done.stdout, done.stderr) == ("Wo ist der nächste Bahnhof?\n", "")
-    done = shared_server().run(["translate", "--to", "en", GERMAN])
+    for options in ([], ["--to", "en"]):
+        done = shared_server().run(["translate", *options, "Wo ist der nächste Bahnhof?"])
+        assert (done.stdout, done.stderr) == ("Where's the nearest station?\n", "")
+    done = shared_server().run(["translate", "--to", "fr", GERMAN])
     assert done.returncode == 2
-    assert done.stderr == "dragoman: --to en: no bundled model translates into it; use de, or give --model\n"
+    assert done.stderr == "dragoman: --to fr: no bundled model translates into it; use de, en, or give --model\n"

@@ -43,7 +43,7 @@ def problems(result: dict[str, Any]) -> list[str]:
 
 def test_results_of_every_kind_exist() -> None:
     kinds = {path.parent.name for path in FILES}
-    assert kinds == {"results", "ablations", "bundled", "races", "tasks", "tried"}
+    assert kinds == {"results", "ablations", "bundled", "races", "tasks", "trained", "tried"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(RESULTS)))

@@ -47,6 +47,8 @@ def test_sentence_ends_are_found(expected: list[str]) -> None:
         "At 5 p.m. Monday, or 6 a.m. CET, or 7 p.m. on Friday.",
         "See no. 42, fig. 3, p. 12 and vol. 2 (incl. VAT).",
         "Am 3. Oktober ist frei.",
+        "Der Umsatz stieg auf 2,5 Mio. Euro (s. Abb. 3), max. Höhe 3 m, lt. Dr. med. Maier.",
+        "Er wohnt in der Goethestr. 12 und der Gartenstr. Sie nicht.",
         "Well... maybe.",
         "See www.example.com. for more",
         "He asked why? and left",
@@ -90,7 +92,8 @@ def ends(line: str, match: re.Match[str]) -> bool:
         return AFTER_TIME.match(follows) is None
     if last in BEFORE_NUMBERS and follows[:1].isdecimal():
         return False
-    return not (last in ABBREVIATIONS or len(last) == 1 or "." in last or re.fullmatch(r"\d{1,2}", last))
+    is_short = len(last) == 1 or re.fullmatch(r"\d{1,2}", last)
+    return not (last in ABBREVIATIONS or is_short or "." in last or last.endswith("str"))
 
 
 SIGNS = "...!?…。！？\"'“”‘’„«»()[]「」』）¿¡_-   \t\n\u00a0\u202f\u3000\x1c\x85aZé12９²ก今ǅ"
@@ -100,6 +103,7 @@ WORDS = [
     ". A",
     *sorted(ABBREVIATIONS),
     "Bonn",
+    "Weberstr",
     "U.S",
     "1990",
     *AM_PM,

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.bundle import bundled_models
+
 ROOT = Path(__file__).parents[2]
 SCORE = {"score": 41.234, "low": 40.0, "high": 42.5, "signature": "nrefs:1|tok:13a"}
 RESULT: dict[str, Any] = {
@@ -146,21 +148,26 @@ def test_the_pages_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_bundled_model_scores_are_of_the_bundled_weights() -> None:
-    weights = ROOT / "src" / "dragoman" / "models" / "en-de" / "weights.safetensors"
-    measured = list((ROOT / "results" / "bundled").glob("*.json"))
+@pytest.mark.parametrize("name", bundled_models())
+def test_bundled_model_scores_are_of_the_bundled_weights(name: str) -> None:
+    weights = ROOT / "src" / "dragoman" / "models" / name / "weights.safetensors"
+    measured = list((ROOT / "results" / "bundled").glob(f"{name}.*.json"))
     assert len(measured) == 3
     for path in measured:
         assert json.loads(path.read_text())["made_by"]["sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
-def test_readme_has_the_scores_of_the_bundled_model() -> None:
-    europarl, tatoeba, news = (
-        json.loads((ROOT / "results" / "bundled" / f"{name}-en-de-test.json").read_text())["bleu"]["score"]
-        for name in ("europarl", "tatoeba", "newstest2014")
+def test_readme_has_the_scores_of_the_bundled_models() -> None:
+    rows = (
+        f"| `{model}` | " + " | ".join(f"{_bleu(model, test):.1f}" for test in ("europarl", "tatoeba", "newstest2014"))
+        for model in bundled_models()
     )
-    readme = _readme()
-    assert f"BLEU {europarl:.1f} on Europarl, {tatoeba:.1f} on Tatoeba, {news:.1f} on newstest2014" in readme
+    assert all(row in _readme() for row in rows)
+
+
+def _bleu(model: str, test: str) -> float:
+    path = ROOT / "results" / "bundled" / f"{model}.{test}-en-de-test.json"
+    return float(json.loads(path.read_text())["bleu"]["score"])
 
 
 def test_readme_has_the_scores_of_the_recipes() -> None:

@@ -2,19 +2,27 @@
 
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from lzma import LZMAError
 from pathlib import Path
+from typing import Any
 
 from dragoman.cli.options import DEFAULT_MODEL
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, DragomanError
 
-LOOKED_AT = 4_096  # bytes of a file or of standard input
+LOOKED_AT = 4_096  # bytes of a file or of standard input, characters of a document
+LIKELY = 60.0  # percent of confidence; a word that both languages have gets less
 
 
-def choose_model(model: Path | None, to: str | None, text: Sequence[str] | None, input: Path | None) -> Path:
-    """`model` if it is given; otherwise a bundled one, by `to` and by the language of the text where it is obvious."""
+def choose_model(
+    model: Path | None, to: str | None, text: Sequence[str] | None, input: Path | None, document: str | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Path:  # fmt: skip
+    """`model` if it is given; otherwise a bundled one, by `to` and by the language that the text is likeliest in.
+
+    `document` is the format of the input if that is a document, and `about` how to read it.
+    """
     if model is not None:
         if to is not None:
             raise ConfigError("--to: chooses among the bundled models; leave out --to or --model")
@@ -28,10 +36,12 @@ def choose_model(model: Path | None, to: str | None, text: Sequence[str] | None,
         known = ", ".join(sorted({target for _, target in directions.values()}))
         raise ConfigError(f"--to {to}: no bundled model translates into it; use {known}, or give --model")
     if len(fitting) > 1:
-        from dragoman.text.language import obvious_language
+        from dragoman.text.language import Detector
 
-        language = obvious_language(_beginning(text, input))
-        fitting = [name for name in fitting if directions[name][0] == language] or fitting
+        beginning = _beginning(text, input) if document is None else _beginning_of_document(input, document, about)
+        likeliest = Detector([directions[name][0] for name in fitting]).detect(beginning)[0]
+        of_it = [name for name in fitting if directions[name][0] == likeliest.language]
+        fitting = of_it if likeliest.confidence >= LIKELY else fitting
     usual = str(DEFAULT_MODEL)
     return Path(usual if usual in fitting else fitting[0])
 
@@ -50,12 +60,33 @@ def _beginning(text: Sequence[str] | None, input: Path | None) -> str:
     return b"".join(_first_bytes(input)).decode("utf-8", "ignore")
 
 
+def _beginning_of_document(input: Path | None, format: str, about: Mapping[str, Any] | None) -> str:
+    from dragoman.documents.document import Options, text_of
+    from dragoman.documents.formats import parse_document
+
+    assert input is not None
+    found = ""
+    with suppress(DragomanError):  # reported by what reads it
+        for segment in parse_document(input, Options(**(about or {})), format).segments:
+            found += f"{text_of(segment.parts)}\n"
+            if len(found) >= LOOKED_AT:
+                break
+    return found
+
+
 def _first_bytes(input: Path | None) -> Iterator[bytes]:
     with suppress(OSError, EOFError, AttributeError, LZMAError, zlib.error):  # reported by what reads it
         if input is None:
             yield sys.stdin.buffer.peek(LOOKED_AT)[:LOOKED_AT]  # type: ignore[union-attr]
-        elif input.is_file():
+            return
+        file = next(_files(input), input) if input.is_dir() else input
+        if file.is_file():
             from dragoman.data.corpus import OPENERS
 
-            with OPENERS.get(input.suffix.lower(), open)(input, "rb") as stream:
+            with OPENERS.get(file.suffix.lower(), open)(file, "rb") as stream:
                 yield stream.read(LOOKED_AT)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of a folder that are translated, in order."""
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith((".", "_")))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dragoman.cli import interrupts
-from dragoman.cli.options import DEFAULT_MODEL, Device, Engine, SearchPrecision, Threads
+from dragoman.cli.options import Device, Engine, SearchPrecision, Threads
 from dragoman.errors import ConfigError
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "multipart")
@@ -17,7 +17,7 @@ PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "multipart")
 def command(
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", metavar="NAME|DIR", help="Repeatable.  \\[default: the bundled model]"),
+        typer.Option("--model", "-m", metavar="NAME|DIR", help="Repeatable.  \\[default: the bundled models]"),
     ] = None,
     settings: Annotated[
         Path | None, typer.Option("--settings", metavar="FILE", help="TOML: models, keys, limits (docs/serving.md).")
@@ -32,13 +32,13 @@ def command(
     """Serve models: LibreTranslate's API, everything else under /v1, and a page at /."""
     require_packages()
     from dragoman.serve.server import run
-    from dragoman.serve.settings import ModelSettings, ServeSettings, SettingsFile, read_settings
+    from dragoman.serve.settings import ModelSettings, ServeSettings, SettingsFile, bundled, read_settings
 
     found = SettingsFile({}, [], []) if settings is None else read_settings(settings)
     given: dict[str, Any] = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     how = {"device": device, "precision": precision, "engine": engine, "threads": threads or 0}
     models = [ModelSettings(name, **how) for name in model] if model else found.models  # type: ignore[arg-type]
-    models = models or [replace(ModelSettings(str(DEFAULT_MODEL)), **how)]  # type: ignore[arg-type]
+    models = models or [replace(each, **how) for each in bundled()]  # type: ignore[arg-type]
     interrupts.check()
     sys.exit(run(ServeSettings(**{**found.serve, **given}), models, found.keys))
 

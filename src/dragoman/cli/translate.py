@@ -194,11 +194,11 @@ def command(
         raise ConfigError(f"--min-confidence: {min_confidence:g} is no probability; give a number from 0 to 1")
     if glossary and sample:
         raise ConfigError("--glossary: not with --sample; leave one of them out")
-    model = choose_model(model, to, text, input)
     document = document_format(input, format)
     about = {"keys": tuple(keys or ()), "columns": tuple(columns or ()), "all": all, "fuzzy": fuzzy}
     if input is None or not input.is_dir():
         require_document(document, input, format, about)
+    model = choose_model(model, to, text, input, document, about)
     if document is not None:
         refuse_for_document({"--stream": stream, "--attention": attention, "--n-best": n_best not in (None, 1)})
     settings: dict[str, Any] = {

@@ -209,7 +209,7 @@ async def languages(request: Request) -> list[dict[str, Any]]:
 async def frontend_settings(request: Request) -> dict[str, Any]:
     """What a page needs to know."""
     service = service_of(request)
-    source, targets = next(iter(service.sources.items()))
+    source, target = service.pair_of(service.workers[0])  # as they were given
     return {
         "charLimit": service.settings.max_characters,
         "frontendTimeout": 500,
@@ -220,7 +220,7 @@ async def frontend_settings(request: Request) -> dict[str, Any]:
         "supportedFilesFormat": FILE_SUFFIXES if service.settings.files else [],
         "language": {
             "source": {"code": source, "name": name_of(source)},
-            "target": {"code": targets[0], "name": name_of(targets[0])},
+            "target": {"code": target, "name": name_of(target)},
         },
     }
 

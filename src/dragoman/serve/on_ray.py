@@ -23,9 +23,8 @@ from dragoman.bundle import resolve_model
 from dragoman.serve.app import create_app
 from dragoman.serve.guard import JsonLines
 from dragoman.serve.service import Service
-from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings, SettingsFile, read_settings
+from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings, SettingsFile, bundled, read_settings
 
-BUNDLED = "en-de"
 LOADING_SECONDS = 600.0  # that a worker may take to start again
 LAST_SECONDS = 10.0  # beyond drain_seconds, before Ray kills a replica
 FETCH_SECONDS = 20.0  # that the other replicas have to send a file
@@ -38,7 +37,7 @@ class Arguments(BaseModel):
     """Of `serve run`, and under `args` in a Serve config file."""
 
     model_config = ConfigDict(extra="forbid")
-    settings: str = ""  # a file as of `dragoman serve --settings`; empty: the bundled model
+    settings: str = ""  # a file as of `dragoman serve --settings`; empty: the bundled models
     replicas: int = Field(default=1, ge=1)
     cpus: int = Field(default=1, ge=1)  # of a replica: cores that Ray reserves for it, and threads that search
     gpus: float = Field(default=0, ge=0)
@@ -47,7 +46,7 @@ class Arguments(BaseModel):
 def application(arguments: Arguments) -> serve.Application:
     found = read_settings(Path(arguments.settings)) if arguments.settings else SettingsFile({}, [], [])
     settings = _located(ServeSettings(**found.serve))
-    models = [_placed(model, arguments.cpus) for model in found.models or [ModelSettings(BUNDLED)]]
+    models = [_placed(model, arguments.cpus) for model in found.models or bundled()]
     deployment = serve.deployment(
         name="dragoman",
         num_replicas=arguments.replicas,

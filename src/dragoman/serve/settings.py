@@ -6,10 +6,12 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from dragoman.bundle import bundled_models
 from dragoman.config import check_fields, require
 from dragoman.errors import ConfigError, suggestion
 
 MOST_SECONDS = 1_000_000
+FIRST = "en-de"  # of the bundled models: the page begins with its languages
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class ModelSettings:
     @property
     def name(self) -> str:
         return Path(self.model).name
+
+
+def bundled() -> list[ModelSettings]:
+    """The models that are served if none is given."""
+    return sorted(map(ModelSettings, bundled_models()), key=lambda model: model.name != FIRST)
 
 
 def _check_limits(section: str, settings: "KeySettings | ServeSettings") -> None:

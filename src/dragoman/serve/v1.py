@@ -34,22 +34,28 @@ def _worker(service: Service, given: ModelRequest, text: str) -> ModelWorker:
         if worker is None:
             raise Failure(404, f"model: there is no {given.model!r}; see /v1/models")
         return worker
-    source = given.source
-    if source == "auto":
+    source = None if given.source == "auto" else given.source
+    fitting = _translating(service, source, given.target)
+    if given.source == "auto" or (source is None and len(fitting) > 1):
         found = service.detect_source(text, given.target)
         source = found.language if found else None
-    fitting = [
-        worker
-        for worker in service.workers
-        for own_source, own_target in [service.pair_of(worker)]
-        if (source is None or source.lower() == own_source) and (given.target or own_target).lower() == own_target
-    ]
+        fitting = _translating(service, source, given.target)
     if not fitting:
         pair = f"{source or 'any language'} to {given.target or 'any language'}"
         raise Failure(400, f"source, target: no model translates {pair}; see /v1/models")
     if len(fitting) > 1:
         raise Failure(400, "source, target: several models fit; give both languages, or model")
     return fitting[0]
+
+
+def _translating(service: Service, source: str | None, target: str | None) -> list[ModelWorker]:
+    """The models of a pair of languages, or of all pairs with one of them."""
+    pairs = {worker: service.pair_of(worker) for worker in service.workers}
+    return [
+        worker
+        for worker, (own_source, own_target) in pairs.items()
+        if (source or own_source).lower() == own_source and (target or own_target).lower() == own_target
+    ]
 
 
 def _seconds(service: Service, given: ModelRequest) -> float:

@@ -16,8 +16,12 @@ ABBREVIATIONS = frozenset((
     "Gov", "Hon", "Messrs", "Mme", "Mlle", "Mt", "Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct",
     "Nov", "Dec", "No", "Nos", "Nr", "Art", "Fig", "Vol", "pp", "cf", "vs", "al", "approx", "ca", "bzw", "usw", "ggf",
     "vgl", "Abs", "Hr", "Fr", "Inc", "Ltd", "Co", "Corp", "Bros", "incl", "inkl", "excl", "exkl", "est", "evtl", "tel",
-    "Tel", "Figs", "Vols", "Str", "Kap", "Bd", "Jh",
+    "Tel", "Figs", "Vols", "Str", "Kap", "Bd", "Jh", "Mio", "Mrd", "Tsd", "Std", "Min", "Sek", "Abb", "Anm", "Aufl",
+    "Bsp", "Hrn", "Frl", "Fam", "Hrsg", "Jhd", "Okt", "Dez", "Dipl", "Ing", "med", "phil", "jur", "nat", "rer", "habil",
+    "lt", "sog", "zzgl", "bzgl", "einschl", "mind", "max", "min", "rd", "Ziff", "Az", "geb", "verh", "lfd", "resp",
+    "Stk", "Stck", "Pkt", "Whg", "Anh", "Abt",
 ))  # fmt: skip
+STREET = "str"  # ends the name of a street: Goethestr. 12
 BEFORE_NUMBERS = frozenset(("no", "nos", "nr", "fig", "figs", "vol", "vols", "art", "ch", "sec", "Sec", "par"))
 AM_PM = frozenset(("a.m", "p.m", "A.M", "P.M"))
 AFTER_TIME = re.compile(  # p.m. Monday, p.m. Eastern time
@@ -134,4 +138,5 @@ def _is_abbreviation(line: str, stop: int) -> bool:
         return AFTER_TIME.match(line[following : following + LONGEST_AFTER_TIME]) is not None
     if word in BEFORE_NUMBERS and line[following : following + 1].isdecimal():
         return True
-    return word in ABBREVIATIONS or len(word) == 1 or "." in word or (len(word) == 2 and word.isdecimal())
+    is_short = len(word) == 1 or (len(word) == 2 and word.isdecimal())
+    return is_short or "." in word or word in ABBREVIATIONS or word.endswith(STREET)
