@@ -36,12 +36,16 @@ def new_client(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, timeout=PATIENCE, verify=False)  # certificates take long to load
 
 
+ONE_MODEL = '[[models]]\nmodel = "en-de"\n'
+
+
 class RunningService:
     """`dragoman serve` with these settings, on a free port of this machine."""
 
-    def __init__(self, folder: Path, settings: str = "", *options: str) -> None:
+    def __init__(self, folder: Path, settings: str = "", *options: str, models: str = ONE_MODEL) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "serve.toml").write_text("port = 0\n" + settings)
+        models = "" if "[[models]]" in settings else models
+        (folder / "serve.toml").write_text(f"port = 0\n{settings}\n{models}")
         self._log = folder / "log"
         command = [sys.executable, "-m", "dragoman", "serve", "--settings", str(folder / "serve.toml"), *options]
         with self._log.open("wb") as log:
@@ -116,8 +120,8 @@ class RunningService:
 
 
 @contextmanager
-def running(folder: Path, settings: str = "", *options: str) -> Iterator[RunningService]:
-    service = RunningService(folder, settings, *options)
+def running(folder: Path, settings: str = "", *options: str, models: str = ONE_MODEL) -> Iterator[RunningService]:
+    service = RunningService(folder, settings, *options, models=models)
     try:
         yield service
     finally:

@@ -183,7 +183,7 @@ def test_translate_errors_name_cause_and_remedy(quick_run: Path, tmp_path: Path)
     nowhere = tmp_path / "no"
     assert error_of("translate", "--model", nowhere, "x", code=4) == (
         f"dragoman: {nowhere}: no such model directory; train one with `dragoman train ... --out {nowhere}`, "
-        "or use a bundled one: en-de"
+        "or use a bundled one: de-en, en-de"
     )
     assert error_of("translate", "--model", quick_run, "--n-best", "9", "x", code=2) == (
         "dragoman: decode.n_best: 9 is more than beam=4; widen the beam or ask for fewer"

@@ -33,7 +33,8 @@ def test_doctor_says_what_is_used_for_what() -> None:
     assert lines[0].startswith("dragoman ")
     used = lines[lines.index("used for") + 1 : lines.index("installed") - 1]
     assert [line.split("  ")[1] for line in used] == [
-        "translating with en-de", "translating with a model you trained", "sampling, scores and attention", "training",
+        "translating with de-en", "translating with en-de", "translating with a model you trained",
+        "sampling, scores and attention", "training",
     ]  # fmt: skip
     record = json.loads(invoke("doctor", "--json"))
     info = json.loads(invoke("info", "--json"))["engine"]

@@ -393,7 +393,7 @@ def refusals(corpus: Path) -> dict[str, tuple[list[str], int, str]]:
             [*back, "--reverse", str(missing)],
             4,
             f"{missing}: no such model directory; train one with `dragoman train ... --out {missing}`, "
-            "or use a bundled one: en-de",
+            "or use a bundled one: de-en, en-de",
         ),
         "teacher": (
             distillation(corpus, out, "--teacher", str(corpus)),

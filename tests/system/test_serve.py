@@ -389,7 +389,7 @@ def test_a_new_model_is_loaded_without_a_failed_request(service: RunningService,
 
 def test_bundled_models_are_served_for_the_language_of_the_text(tmp_path: Path) -> None:
     german, english = "Das rote Haus ist sehr alt.", "The red house is very old."
-    with running(tmp_path, "") as service:
+    with running(tmp_path, models="") as service:
         chosen = service.client.get("/frontend/settings").json()["language"]
         assert (chosen["source"]["code"], chosen["target"]["code"]) == ("en", "de"), "what the page begins with"
         for asked in ({}, {"source": "auto"}):

@@ -42,7 +42,7 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         self._log = (folder / "log").open("w+")
-        command = [sys.executable, "-m", "dragoman", "serve", "--port", "0"]
+        command = [sys.executable, "-m", "dragoman", "serve", "--model", "en-de", "--port", "0"]
         self._process = subprocess.Popen(command, stderr=self._log)
         self.address = self._wait()
 

@@ -90,6 +90,14 @@ def test_unknown_words_are_names(german: Translator) -> None:
     assert Recaser(tokenizer).recase(text) == "We met proctor in the city.", "the control"
 
 
+def test_words_are_written_as_their_list_says(german: Translator) -> None:
+    tokenizer, text = german.tokenizers.source, "THE STORE OF TOM AND THE NATO IN MAY"
+    words = ["in", "may", "NATO", "of", "sTore", "the", "Tom", "and"]
+    assert Recaser(tokenizer, WordList.of(words)).recase(text) == "The sTore of Tom and the NATO in may"
+    without_case = WordList.of(map(str.lower, words))
+    assert "sTore" not in Recaser(tokenizer, without_case).recase(text), "the control"
+
+
 def test_other_text_stays_as_it_is(recaser: Recaser) -> None:
     for text in ("The HOUSE is RED", "NATO", "3 %", ""):
         assert recaser.recase(text) == text

@@ -133,6 +133,7 @@ def tally(texts: list[str]) -> Tally:
 def test_lines_in_another_language_are_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dragoman.bundle.bundled_models", lambda: ["en-de"])
     assert tally([ENGLISH, GERMAN, "NATO", GERMAN]).finish() == 0
     message = "translate: 2 of 4 lines look like German, not English (first: line 2)"
     assert capsys.readouterr().err == f"{message}\n"
@@ -145,8 +146,8 @@ def test_lines_in_another_language_are_reported(
 
 def test_the_first_lines_tell_enough(capsys: pytest.CaptureFixture[str]) -> None:
     tally([GERMAN, *[""] * (MOST_DETECTED - 1), GERMAN]).finish()
-    message = f"translate: 1 of the first {MOST_DETECTED:,} lines look like German, not English (first: line 1)\n"
-    assert capsys.readouterr().err == message
+    message = f"translate: 1 of the first {MOST_DETECTED:,} lines look like German, not English (first: line 1)"
+    assert capsys.readouterr().err == f"{message}; try --model de-en\n"
 
 
 def test_translate_chooses_the_model_and_reports_another_language() -> None:

@@ -80,14 +80,16 @@ def test_tried_variants_are_listed_with_their_recipe(tables: Any) -> None:
     assert tables.filled("<!-- table scores -->\n<!-- end -->").count("| `some` |") == 1
 
 
-def test_bundled_model_has_its_own_table(tables: Any) -> None:
+def test_each_bundled_model_has_its_own_table(tables: Any) -> None:
     (tables.RESULTS / "bundled").mkdir()
     found = {**RESULT["tests"]["multi30k-test"], "paper_bleu": {**SCORE, "signature": "compounds:split"}}
-    (tables.RESULTS / "bundled" / "news.json").write_text(json.dumps(found))
-    new = tables.filled("<!-- table bundled -->\n<!-- end -->")
+    for name, sentences in (("one.news", 1_000), ("other.news", 2)):
+        (tables.RESULTS / "bundled" / f"{name}.json").write_text(json.dumps({**found, "sentences": sentences}))
+    new = tables.filled("<!-- table bundled one -->\n<!-- end -->")
     score = "41.23 [40.00, 42.50]"
     assert f"| news | 1,000 | {score} | 60.00 [40.00, 42.50] | {score} | 42.00 [40.00, 42.50] | {score} |\n" in new
     assert "\n- paper-style BLEU: `compounds:split`\n" in new
+    assert "| 2 |" not in new
     assert "news" not in tables.filled("<!-- table scores -->\n<!-- end -->")
 
 

@@ -41,6 +41,18 @@ def test_words_are_counted_whatever_their_case() -> None:
     assert len(counter.at_least(1)) == 6
 
 
+def test_words_are_listed_as_they_are_written_within_sentences() -> None:
+    counter = WordCounter()
+    counter.add(
+        ["Laden ist zu. Der Laden ist zu, Sie laden den Laden", "Ist NATO, die NATO", "Gut. Gut", "a Haus", "b haus"]
+    )
+    words = counter.at_least(1)
+    forms = {word: words.usual_form(word) for word in ("LADEN", "ist", "Nato", "GUT", "HAUS", "none")}
+    assert forms == {"LADEN": "Laden", "ist": "ist", "Nato": "NATO", "GUT": "gut", "HAUS": "haus", "none": None}
+    assert "laden" in words
+    assert WordList.of(["laden", "nato"]).usual_form("LADEN") is None, "a list without case, as they were before"
+
+
 def test_a_list_survives_its_file() -> None:
     content = WordList.of(["tree", "house", "äpfel"]).to_bytes()
     assert lzma.decompress(content).decode() == "house\ntree\näpfel\n"

@@ -13,6 +13,7 @@ import difflib
 import functools
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -55,7 +56,12 @@ class Names(NamedTuple):
     def _correct(self, word: str) -> str:
         if not self._may_be_wrong(word):
             return word
-        candidates = ((_likeness(name, stem), name, stem) for stem in self._stems(word) for name in self.unknown)
+        candidates = (
+            (_likeness(name, stem), name, stem)
+            for stem in self._stems(word)
+            for name in self.unknown
+            if _most_likeness(name, stem) >= SIMILAR
+        )
         forms = [each for each in candidates if self._is_form(*each, word)]
         if not forms:
             return word
@@ -120,6 +126,11 @@ def _is_unknown(word: str, known: WordList) -> bool:
 def _have_same_end(name: str, word: str) -> bool:
     """Or differ in one letter."""
     return name[-1].lower() == word[-1].lower() or (len(name) == len(word) and sum(map(operator.ne, name, word)) == 1)
+
+
+def _most_likeness(one: str, other: str) -> float:
+    """What `_likeness` cannot exceed, whatever the order of the letters; it takes less time."""
+    return 2 * sum((Counter(one) & Counter(other)).values()) / (len(one) + len(other))
 
 
 @functools.lru_cache(1 << 12)

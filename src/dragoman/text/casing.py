@@ -1,7 +1,8 @@
 """Text all in capitals: which is, and how its words are usually written. Knows nothing of models.
 
 A vocabulary learned from ordinary text spells capitals letter by letter, and a model has hardly ever seen them. What it
-knows is the usual form of each word: the one that takes the fewest pieces.
+knows is the usual form of each word: the one that a list of the words it has read says, or else the one that takes the
+fewest pieces.
 """
 
 import functools
@@ -76,6 +77,8 @@ class Recaser:
     def _find_usual_form(self, word: str) -> str:
         if self._known is not None and not all(part in self._known for part in words_in(word)):
             return word.capitalize()  # a name
+        if self._known is not None and (form := self._known.usual_form(word)) is not None:
+            return form
         forms = dict.fromkeys((word.lower(), word.capitalize(), word))
 
         def cost(form: str) -> tuple[int, int]:

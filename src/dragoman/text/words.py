@@ -15,11 +15,12 @@ from typing import NamedTuple
 from dragoman.errors import ModelError
 
 LIST_AGAIN = "make it again with `dragoman words`"
-MAX_WORDS = 2_000_000  # of a list; they take some 200 MB
+MAX_WORDS = 2_000_000  # of a list; they take some 300 MB
 MAX_BYTES = 20_000_000  # of a file
 MAX_TEXT = 40_000_000  # of its content
 MAX_MEMORY = 200_000_000  # that reading it may take, beside the content
 _WORD = re.compile(r"[^\W\d_]+")
+_WITHIN = re.compile(r"(?<=[\w,] )[^\W\d_]+")  # a sentence, where a word has no capital for its place
 
 
 def compose(text: str) -> str:
@@ -37,13 +38,16 @@ def replace_words(text: str, replace: Callable[[str], str]) -> str:
 
 
 class WordCounter:
-    """Counts words, whatever their case."""
+    """Counts words, whatever their case, and how they are written within sentences."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self._forms: Counter[str] = Counter()
 
     def add(self, texts: Sequence[str]) -> None:
-        self._counts.update(words_in("\n".join(texts).lower()))
+        text = compose("\n".join(texts))
+        self._counts.update(words_in(text.lower()))
+        self._forms.update(_WITHIN.findall(text))
 
     def size_at_least(self, count: int) -> tuple[int, int]:
         """How many words occur so often, and how many bytes they take."""
@@ -51,32 +55,50 @@ class WordCounter:
         return len(sizes), sum(sizes)
 
     def at_least(self, count: int) -> "WordList":
-        """The words that occur so often."""
-        return WordList.of(word for word, found in self._counts.items() if found >= count)
+        """The words that occur so often, as they are usually written."""
+        usual = self._usual_forms()
+        return WordList.of(usual.get(word, word) for word, found in self._counts.items() if found >= count)
+
+    def _usual_forms(self) -> dict[str, str]:
+        """By the word in lower case, which is its form if others are no more frequent."""
+        best: dict[str, tuple[int, bool, str]] = {}
+        for form, count in self._forms.items():
+            word = form.lower()
+            best[word] = max(best.get(word, (0, False, "")), (count, form == word, form))
+        return {word: form for word, (_, _, form) in best.items()}
 
 
 class WordList:
-    """Words in lower case, read from a file's content when first asked for one."""
+    """Words, read from a file's content when first asked for one. Lists made before had all in lower case."""
 
     def __init__(self, content: bytes, path: Path | None = None) -> None:
         self._content, self._path = content, path
 
     @classmethod
     def of(cls, words: Iterable[str]) -> "WordList":
-        text = "".join(f"{word}\n" for word in sorted(words))
+        text = "".join(f"{word}\n" for word in sorted(words, key=lambda word: (word.lower(), word)))
         return cls(lzma.compress(text.encode(), preset=9))
 
     def __contains__(self, word: str) -> bool:
-        return word.lower() in self._words
+        return word.lower() in self._forms
+
+    def usual_form(self, word: str) -> str | None:
+        """The word as it is usually written; None if it is not in the list, or the list does not say."""
+        return self._forms.get(word.lower()) if self._has_case else None
 
     def __len__(self) -> int:
-        return len(self._words)
+        return len(self._forms)
 
     def to_bytes(self) -> bytes:
         return self._content
 
     @functools.cached_property
-    def _words(self) -> frozenset[str]:
+    def _has_case(self) -> bool:
+        return any(form != word for word, form in self._forms.items())
+
+    @functools.cached_property
+    def _forms(self) -> dict[str, str]:
+        """By the word in lower case."""
         try:
             reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, MAX_MEMORY)
             text = reader.decompress(self._content, MAX_TEXT)
@@ -84,7 +106,7 @@ class WordList:
                 raise ValueError("it ends too soon, or is too long")
             if (count := text.count(b"\n")) > MAX_WORDS:
                 raise ValueError(f"{count:,} words, at most {MAX_WORDS:,} are allowed")
-            return frozenset(text.decode().splitlines())
+            return {form.lower(): form for form in text.decode().splitlines()}
         except (lzma.LZMAError, ValueError) as error:  # UnicodeDecodeError among them
             raise ModelError(f"{self._path}: not a list of words ({error}); {LIST_AGAIN}") from None
 
