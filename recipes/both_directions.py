@@ -25,16 +25,16 @@ import typer
 from english_german import DIRECTIONS, FOLDER, LANGUAGES, TEXTS, VALIDATION, Pairs, pairs_of, repeat_everyday
 
 from dragoman import ConfigError, ModelError
-from dragoman.bundle import CONFIG, resolve_model, save_words
+from dragoman.bundle import CONFIG, languages_of, load_config, resolve_model, save_words
 from dragoman.files import lock_directory
 from dragoman.text.words import KnownWords, WordList
 
 RECIPE = Path(__file__).with_suffix(".toml")
-EPOCHS_OF_EVERYDAY_BACK = 3  # of everyday sentences translated back, in one of the rest
+EVERYDAY_BACK_TRANSLATED_REPEATS = 3  # of everyday sentences translated back, in one of the rest
 REVERSE_SIZE = (
     "model.d_model=256", "model.d_ff=1024", "model.num_heads=4", "model.num_layers=6", "model.decoder_num_layers=2",
 )  # fmt: skip
-STEPS_FOR_A_REVERSE_ONE = 5  # one of the reverse model for so many of the model
+STEPS_PER_REVERSE_STEP = 5
 
 
 class Work(NamedTuple):
@@ -76,21 +76,36 @@ def command(
             raise ConfigError(f"--direction {each}: unknown direction; use {' or '.join(DIRECTIONS)}")
     if reverse and len(directions) > 1:
         raise ConfigError(f"--reverse {reverse}: translates one direction; add --direction")
-    if reverse and not (resolve_model(reverse) / CONFIG).exists():  # before minutes of work
-        raise ModelError(f"--reverse {reverse}: no such model; leave it out to train a small one")
+    if reverse:
+        check_reverse(reverse, directions[0])
     if not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder; it is where the corpora are")
-    with lock_directory(out), ProcessPoolExecutor(len(LANGUAGES)) as pool:  # they count words while models are trained
+    with (
+        lock_directory(out),
+        ProcessPoolExecutor(len(LANGUAGES), mp_context=english_german.FRESH) as pool,
+    ):  # they count words while models are trained
         words = {code: pool.submit(english_german.words_of, code, data) for code in LANGUAGES}
         for each in directions:
             make(Work(each, data, out, num_steps, settings or ()), reverse, share, words)
     steps.say(f'next: dragoman translate --model {out / "models" / directions[0]} "some text"')
 
 
+def check_reverse(reverse: str, direction: str) -> None:
+    """Before minutes of work."""
+    place = resolve_model(reverse)
+    if not (place / CONFIG).exists():
+        raise ModelError(f"--reverse {reverse}: no such model; leave it out to train a small one")
+    source, target = languages_of(load_config(place).data)
+    if target and f"{target}-{source}" != direction:
+        raise ConfigError(
+            f"--reverse {reverse}: translates {source} to {target}; for {direction} give one of the other direction"
+        )
+
+
 def make(work: Work, reverse: str | None, share: float, words: dict[str, "Future[WordList]"]) -> None:
     """The four steps of a direction."""
     direction, out = work.direction, work.out
-    with steps.timed(f"{direction}:1/4 the model that translates back: {reverse or _reverse_run(work)}", out):
+    with steps.timed(f"{direction}:1/4 reverse model: {reverse or _reverse_run(work)}", out):
         if not reverse:
             train_reverse(work)
             reverse = str(_reverse_run(work))
@@ -117,14 +132,14 @@ def train_reverse(work: Work) -> None:
     """A small model: it reads several times as fast, and what it gets wrong is only ever a source."""
     direction, run = work.reverse_direction, _reverse_run(work)
     real = repeat_everyday(pairs_of(TEXTS, work.data, direction, FOLDER))
-    num_steps = max(1, work.num_steps // STEPS_FOR_A_REVERSE_ONE)
+    num_steps = max(1, work.num_steps // STEPS_PER_REVERSE_STEP)
     row = [*english_german.data_settings(real, work.data, direction, ()), *steps.length_settings(num_steps)]
     steps.train_rows({run.name: [*row, *REVERSE_SIZE, *work.settings]}, RECIPE, work.data, run.parent, 1, [])
 
 
 def train(work: Work, back_translated: Pairs, hardened: Pairs) -> None:
     learned = repeat_everyday(pairs_of(TEXTS, work.data, work.direction, FOLDER)).with_pairs(
-        repeat_everyday(back_translated, EPOCHS_OF_EVERYDAY_BACK), hardened
+        repeat_everyday(back_translated, EVERYDAY_BACK_TRANSLATED_REPEATS), hardened
     )
     row = [*english_german.data_settings(learned, work.data, work.direction), *steps.length_settings(work.num_steps)]
     steps.train_rows({work.direction: [*row, *work.settings]}, RECIPE, work.data, work.out, 1, [])

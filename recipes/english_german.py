@@ -1,6 +1,7 @@
 """The corpora of English and German that the bundled models learn from, in both directions."""
 
 import json
+import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ VALIDATION = "europarl-en-de/valid"
 VALIDATION_OF_EVERYDAY = "tatoeba-en-de/valid"
 TESTS = ("europarl-en-de/test", "tatoeba-en-de/test", "newstest2014-en-de/test")
 FOLDER = "$DRAGOMAN_DATA"  # in the settings of a training
+FRESH = multiprocessing.get_context("spawn")  # processes, whatever the threads of this one hold
 
 
 class Pairs(NamedTuple):
@@ -66,7 +68,7 @@ def harden(pairs: Pairs, direction: str, out: Path, share: float) -> Pairs:
     """Pairs made of each text by itself, at the same time; what is there is not made again."""
     source, target = direction.split("-")
     places = [out / name for name in _names(len(pairs.source))]
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(mp_context=FRESH) as pool:
         work = [
             pool.submit(hardening.provide_pairs, [one], [other], hardening.Languages(source, target), place, share)
             for one, other, place in zip(*pairs, places, strict=True)

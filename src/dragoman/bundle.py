@@ -20,6 +20,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ from safetensors import SafetensorError, safe_open
 
 from dragoman import hub
 from dragoman.confidence import MAX_BYTES, RECALIBRATE, Calibration, read_calibration
-from dragoman.config import CLASSIFICATION, FORECASTING, LANGUAGE_MODEL, TRANSCRIPTION, TRANSLATION, Config
+from dragoman.config import CLASSIFICATION, FORECASTING, LANGUAGE_MODEL, TRANSCRIPTION, TRANSLATION, Config, DataConfig
 from dragoman.errors import ConfigError, ModelError
 from dragoman.files import RefusedFile, make_directory, partial_path, read_checked, write_file
 from dragoman.model.shapes import weight_shapes
@@ -366,6 +367,16 @@ def model_name(model: str | os.PathLike[str]) -> str:
 def bundled_models() -> list[str]:
     """The names of the bundled models."""
     return sorted(path.parent.name for path in BUNDLED_MODELS.glob(f"*/{CONFIG}"))
+
+
+def languages_of(data: DataConfig) -> tuple[str, str]:
+    """Codes of source and target if the training files' names give them, as train.en.gz does; otherwise empty."""
+    sides = []
+    for paths in (data.source, data.target):
+        parts = {part for path in paths for part in Path(path).name.split(".")[1:]}
+        codes = [part for part in parts - {"gz", "xz"} if re.fullmatch("[a-z]{2}", part)]
+        sides += codes if len(codes) == 1 else []
+    return (sides[0], sides[1]) if len(sides) == 2 else ("", "")
 
 
 def load_config(directory: Path) -> Config:

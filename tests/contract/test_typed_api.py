@@ -14,9 +14,9 @@ import pytest
 
 import dragoman
 from dragoman import DecodeOptions, Translator
+from dragoman.bundle import languages_of
 from dragoman.config import DecodeConfig
 from dragoman.decode.translation import Translation
-from dragoman.decode.translator import _languages
 
 USER = """\
 from pathlib import Path
@@ -93,17 +93,17 @@ def test_translator_repr_names_model_device_and_precision(translator: Translator
 @pytest.mark.parametrize(
     ("source", "target", "expected"),
     [
-        (("a/train.en.gz", "b/train.1of4.en.bz2"), ("a/train.de.gz", "b/train.1of4.de.bz2"), "en to de"),
-        (("train.source",), ("train.target",), ""),
-        (("one.en", "two.fr"), ("one.de", "two.de"), ""),
-        (("both.tsv",), ("both.tsv",), ""),
-        ((), (), ""),
+        (("a/train.en.gz", "b/train.1of4.en.bz2"), ("a/train.de.gz", "b/train.1of4.de.bz2"), ("en", "de")),
+        (("train.source",), ("train.target",), ("", "")),
+        (("one.en", "two.fr"), ("one.de", "two.de"), ("", "")),
+        (("both.tsv",), ("both.tsv",), ("", "")),
+        ((), (), ("", "")),
     ],
 )
 def test_languages_are_inferred_from_file_names(
-    source: tuple[str, ...], target: tuple[str, ...], expected: str
+    source: tuple[str, ...], target: tuple[str, ...], expected: tuple[str, str]
 ) -> None:
-    assert _languages(dragoman.Config.build(data={"source": source, "target": target}).data) == expected
+    assert languages_of(dragoman.Config.build(data={"source": source, "target": target}).data) == expected
 
 
 def test_translation_repr_shows_texts_and_shapes_not_arrays(translator: Translator) -> None:

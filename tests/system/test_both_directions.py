@@ -97,7 +97,7 @@ def test_a_given_model_translates_back(corpora: Path, tmp_path: Path) -> None:
     done = run(corpora, tmp_path / "out", "--direction", "de-en", "--reverse", str(given))
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "out" / "reverse").exists()
-    assert f"de-en:1/4 the model that translates back: {given}\n" in done.stdout
+    assert f"de-en:1/4 reverse model: {given}\n" in done.stdout
     manifest = json.loads((tmp_path / "out" / "back-translated" / "de-en" / "translated" / "manifest.json").read_text())
     assert manifest["complete"]
     assert manifest["made_from"]["split"] == "sentences", "of several sentences at once, models drop some"
@@ -111,6 +111,11 @@ def test_a_given_model_translates_back(corpora: Path, tmp_path: Path) -> None:
             ("--direction", "de-en", "--reverse", "no"),
             4,
             "--reverse no: no such model; leave it out to train a small one",
+        ),
+        (
+            ("--direction", "de-en", "--reverse", "de-en"),
+            2,
+            "--reverse de-en: translates de to en; for de-en give one of the other direction",
         ),
         (("--direction", "en-fr"), 2, "--direction en-fr: unknown direction; use en-de or de-en"),
     ],

@@ -20,15 +20,18 @@ from tests.forked import shared_server
 from tests.hostile import digest
 
 ROOT = Path(__file__).parents[2]
-MOST_BYTES_OF_WHEEL = 80_000_000
+MOST_BYTES_OF_WHEEL, MOST_BYTES_OF_MODEL = 80_000_000, 40_000_000
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return shared_server().run(words)
 
 
-def test_a_model_for_each_direction_is_bundled() -> None:
+def test_a_model_for_each_direction_is_bundled_and_its_size_is_limited() -> None:
     assert bundled_models() == ["de-en", "en-de"]
+    for name in bundled_models():
+        size = sum(path.stat().st_size for path in (BUNDLED_MODELS / name).iterdir())
+        assert size <= MOST_BYTES_OF_MODEL
 
 
 @pytest.mark.parametrize("name", bundled_models())

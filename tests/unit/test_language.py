@@ -1,5 +1,6 @@
 """Which language a text is in, which bundled model reads it, and what is said of lines in another one."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,14 @@ def test_the_model_is_chosen_by_the_language_of_the_text(tmp_path: Path) -> None
     file.write_text(f"{GERMAN}\n" * 1_000)
     assert choose_model(None, None, None, file) == Path("de-en")
     assert choose_model(None, None, None, tmp_path / "missing") == Path("en-de"), "reported by what reads it"
-    assert choose_model(None, None, None, tmp_path) == Path("de-en"), "a file of the folder"
+    shards = tmp_path / "shards"
+    (shards / ".cache").mkdir(parents=True)
+    (shards / ".cache" / "a.txt").write_text(ENGLISH)
+    (shards / "b.txt").write_text(GERMAN)
+    assert choose_model(None, None, None, shards) == Path("de-en"), "what is translated"
+    (shards / "a.jsonl").write_text(json.dumps({"text": ENGLISH, "german": f"{GERMAN} " * 2}) + "\n")
+    assert choose_model(None, None, None, shards) == Path("en-de")
+    assert choose_model(None, None, None, shards, None, {"columns": ("german",)}) == Path("de-en")
     (tmp_path / "empty").mkdir()
     assert choose_model(None, None, None, tmp_path / "empty") == Path("en-de")
     for name in ("damaged.gz", "damaged.xz", "damaged.bz2"):

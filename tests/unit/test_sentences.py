@@ -32,6 +32,8 @@ from dragoman.text.sentences import (
         ["สวัสดี. ", "ครับ"],  # letters that have no case
         ["He came at 5 p.m. ", "It rained. ", "She left at 6 a.m. ", "“They” stayed."],
         ["I said no. ", "Five came."],
+        ["Never mind. ", "I will do it."],
+        ["Sie wählten einen Abt. ", "Er heißt Min. ", "Das ist alles."],
     ],
 )
 def test_sentence_ends_are_found(expected: list[str]) -> None:
@@ -48,6 +50,7 @@ def test_sentence_ends_are_found(expected: list[str]) -> None:
         "See no. 42, fig. 3, p. 12 and vol. 2 (incl. VAT).",
         "Am 3. Oktober ist frei.",
         "Der Umsatz stieg auf 2,5 Mio. Euro (s. Abb. 3), max. Höhe 3 m, lt. Dr. med. Maier.",
+        "Ab mind. 5 Personen gibt es Rabatt.",
         "Er wohnt in der Goethestr. 12 und der Gartenstr. Sie nicht.",
         "Well... maybe.",
         "See www.example.com. for more",

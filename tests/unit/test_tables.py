@@ -156,6 +156,7 @@ def test_bundled_model_scores_are_of_the_bundled_weights(name: str) -> None:
     measured = list((ROOT / "results" / "bundled").glob(f"{name}.*.json"))
     assert len(measured) == 3
     for path in measured:
+        assert f"moses:{name.partition('-')[2]}|" in json.loads(path.read_text())["tokenized_bleu"]["signature"]
         assert json.loads(path.read_text())["made_by"]["sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
 
 

@@ -47,10 +47,20 @@ def test_words_are_listed_as_they_are_written_within_sentences() -> None:
         ["Laden ist zu. Der Laden ist zu, Sie laden den Laden", "Ist NATO, die NATO", "Gut. Gut", "a Haus", "b haus"]
     )
     words = counter.at_least(1)
-    forms = {word: words.usual_form(word) for word in ("LADEN", "ist", "Nato", "GUT", "HAUS", "none")}
-    assert forms == {"LADEN": "Laden", "ist": "ist", "Nato": "NATO", "GUT": "gut", "HAUS": "haus", "none": None}
+    forms = {word: words.usual_forms(word) for word in ("LADEN", "ist", "Nato", "GUT", "HAUS", "none")}
+    assert forms == {
+        "LADEN": ["Laden"], "ist": ["ist"], "Nato": ["NATO"], "GUT": ["gut"], "HAUS": ["haus"], "none": [],
+    }  # fmt: skip
     assert "laden" in words
-    assert WordList.of(["laden", "nato"]).usual_form("LADEN") is None, "a list without case, as they were before"
+    assert WordList.of(["laden", "nato"]).usual_forms("LADEN") == [], "a list without case, as they were before"
+
+
+def test_words_with_sharp_s_are_found_by_their_capitals() -> None:
+    words = WordList.of(["Masse", "Maße", "Straße", "groß"])
+    found = {word: words.usual_forms(word) for word in ("MASSE", "STRASSE", "GROSS", "STRAẞE", "MASS")}
+    assert found == {
+        "MASSE": ["Masse", "Maße"], "STRASSE": ["Straße"], "GROSS": ["groß"], "STRAẞE": ["Straße"], "MASS": [],
+    }  # fmt: skip
 
 
 def test_a_list_survives_its_file() -> None:

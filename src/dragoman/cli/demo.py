@@ -37,7 +37,7 @@ def command(
     ] = None,
     language: Annotated[str | None, typer.Option(help="With --train: th (Thai, the default) or de (German).")] = None,
 ) -> None:
-    """Translate everyday English with the bundled model and show its attention; or train a model in two minutes."""
+    """Translate everyday English with a bundled model and show its attention; or train a model in two minutes."""
     if not train:
         for option, value in (("--out", out), ("--language", language)):
             if value is not None:

@@ -3,7 +3,7 @@
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from lzma import LZMAError
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from dragoman.cli.options import DEFAULT_MODEL
 from dragoman.errors import ConfigError, DragomanError
 
 LOOKED_AT = 4_096  # bytes of a file or of standard input, characters of a document
-LIKELY = 60.0  # percent of confidence; a word that both languages have gets less
+LIKELY = 65.0  # percent of confidence; text without a word of either language has 61 for English
+SHARD_RECORDS = 50  # of the first shard of a folder
 
 
 def choose_model(
@@ -38,10 +39,13 @@ def choose_model(
     if len(fitting) > 1:
         from dragoman.text.language import Detector
 
-        beginning = _beginning(text, input) if document is None else _beginning_of_document(input, document, about)
+        if input is not None and (document is not None or input.is_dir()):
+            beginning = _beginning_of_document(input, document, about or {})
+        else:
+            beginning = _beginning(text, input)
         likeliest = Detector([directions[name][0] for name in fitting]).detect(beginning)[0]
-        of_it = [name for name in fitting if directions[name][0] == likeliest.language]
-        fitting = of_it if likeliest.confidence >= LIKELY else fitting
+        matching = [name for name in fitting if directions[name][0] == likeliest.language]
+        fitting = matching if likeliest.confidence >= LIKELY else fitting
     usual = str(DEFAULT_MODEL)
     return Path(usual if usual in fitting else fitting[0])
 
@@ -60,18 +64,33 @@ def _beginning(text: Sequence[str] | None, input: Path | None) -> str:
     return b"".join(_first_bytes(input)).decode("utf-8", "ignore")
 
 
-def _beginning_of_document(input: Path | None, format: str, about: Mapping[str, Any] | None) -> str:
-    from dragoman.documents.document import Options, text_of
-    from dragoman.documents.formats import parse_document
-
-    assert input is not None
+def _beginning_of_document(input: Path, format: str | None, about: Mapping[str, Any]) -> str:
+    """The first segments of a document, or the first records of a folder of shards."""
     found = ""
-    with suppress(DragomanError):  # reported by what reads it
-        for segment in parse_document(input, Options(**(about or {})), format).segments:
-            found += f"{text_of(segment.parts)}\n"
+    with suppress(DragomanError, OSError):  # reported by what reads it
+        for text in _shard_texts(input, about) if format is None else _segments(input, format, about):
+            found += f"{text}\n"
             if len(found) >= LOOKED_AT:
                 break
     return found
+
+
+def _segments(input: Path, format: str, about: Mapping[str, Any]) -> Iterator[str]:
+    from dragoman.documents.document import Options, text_of
+    from dragoman.documents.formats import parse_document
+
+    return (text_of(segment.parts) for segment in parse_document(input, Options(**about), format).segments)
+
+
+def _shard_texts(folder: Path, about: Mapping[str, Any]) -> Iterator[str]:
+    from dragoman.data.shards import find_shards, shard_format
+
+    column = (*about.get("columns", ()), "text")[0]
+    for name in find_shards(folder)[:1]:
+        with closing(shard_format(name).windows(folder / name, column, SHARD_RECORDS)) as windows:
+            for window in windows:
+                yield from (line.text for line in window.lines if not line.problem)
+                return
 
 
 def _first_bytes(input: Path | None) -> Iterator[bytes]:
@@ -79,14 +98,8 @@ def _first_bytes(input: Path | None) -> Iterator[bytes]:
         if input is None:
             yield sys.stdin.buffer.peek(LOOKED_AT)[:LOOKED_AT]  # type: ignore[union-attr]
             return
-        file = next(_files(input), input) if input.is_dir() else input
-        if file.is_file():
+        if input.is_file():
             from dragoman.data.corpus import OPENERS
 
-            with OPENERS.get(file.suffix.lower(), open)(file, "rb") as stream:
+            with OPENERS.get(input.suffix.lower(), open)(input, "rb") as stream:
                 yield stream.read(LOOKED_AT)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """The files of a folder that are translated, in order."""
-    return (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith((".", "_")))

@@ -24,7 +24,7 @@ from dragoman.cli.options import (
 from dragoman.cli.streams import opened
 from dragoman.config import LANGUAGE_MODEL, TRANSCRIPTION, TRANSLATION
 from dragoman.errors import ConfigError, DataError, DiskError, ModelError
-from dragoman.evaluate.paper import DEFAULT_LANGUAGE
+from dragoman.evaluate.paper import DEFAULT_LANGUAGE, languages
 
 if TYPE_CHECKING:
     from dragoman.evaluate.breakdown import LengthBucket, SentenceScore
@@ -64,7 +64,7 @@ def command(
     paper: Annotated[bool, typer.Option("--paper", help="Also compute BLEU as papers of 2017 did.")] = False,
     language: Annotated[
         str | None,
-        typer.Option(metavar="CODE", help=f"For --paper: the translations' language ({DEFAULT_LANGUAGE})."),
+        typer.Option(metavar="CODE", help="For --paper: the translations' language.  \\[default: the model's]"),
     ] = None,
     comet: Annotated[
         str | None,
@@ -102,7 +102,7 @@ def command(
         raise ConfigError("--comet: reads the source too; give --source")
     paths = [path for path in (reference, source, hypotheses, *(against or [])) if path is not None]
     _check_place(sentences, paths)
-    paper_language = (language or DEFAULT_LANGUAGE) if paper else None
+    paper_language = (language or _language_of(model)) if paper else None
     every_sentence = worst > 0 or sentences is not None
     wanted = _Wanted(
         tokenize, lowercase, paper_language, comet, rouge, worst, every_sentence, device, precision, engine
@@ -383,6 +383,14 @@ def _check_hypotheses(model: Path | None, search: dict[str, Any]) -> None:
         raise ConfigError("--model: give either --model and --source, or --hypotheses")
     if search:
         raise ConfigError(f"--hypotheses: are already translations; leave out --{next(iter(search))}")
+
+
+def _language_of(model: Path | None) -> str:
+    """The language that a model translates into, if that is known and Moses has rules for it."""
+    from dragoman.bundle import languages_of, load_config, resolve_model
+
+    _, target = ("", "") if model is None else languages_of(load_config(resolve_model(model)).data)
+    return target if target in languages() else DEFAULT_LANGUAGE
 
 
 def _task_of(model: Path) -> str:

@@ -32,13 +32,13 @@ def command(
     """Serve models: LibreTranslate's API, everything else under /v1, and a page at /."""
     require_packages()
     from dragoman.serve.server import run
-    from dragoman.serve.settings import ModelSettings, ServeSettings, SettingsFile, bundled, read_settings
+    from dragoman.serve.settings import ModelSettings, ServeSettings, SettingsFile, bundled_settings, read_settings
 
     found = SettingsFile({}, [], []) if settings is None else read_settings(settings)
     given: dict[str, Any] = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     how = {"device": device, "precision": precision, "engine": engine, "threads": threads or 0}
     models = [ModelSettings(name, **how) for name in model] if model else found.models  # type: ignore[arg-type]
-    models = models or [replace(each, **how) for each in bundled()]  # type: ignore[arg-type]
+    models = models or [replace(each, **how) for each in bundled_settings()]  # type: ignore[arg-type]
     interrupts.check()
     sys.exit(run(ServeSettings(**{**found.serve, **given}), models, found.keys))
 

@@ -25,6 +25,8 @@ SIMILAR_IN_COMPOUND = 0.8  # of the first part of one
 SIMILAR_IF_ALONE = 0.35  # of the only name that is missing and the only unknown word
 MOST_LONGER = 3  # letters that a misspelling may have more than the name
 LEAST_REST = 4  # letters of the second part of a compound
+LEAST_PART = 4  # letters of each part of an ordinary one
+LINKING = "s"  # between such parts
 SENTENCE_ENDS = frozenset(".!?:…")
 _CAPITALIZED = re.compile(rf"(?<![^\W\d_])[^\W\d_a-zß-öø-ÿ][^\W\d_]{{{SHORTEST - 1},}}")  # and some other words
 
@@ -60,7 +62,7 @@ class Names(NamedTuple):
             (_likeness(name, stem), name, stem)
             for stem in self._stems(word)
             for name in self.unknown
-            if _most_likeness(name, stem) >= SIMILAR
+            if _likeness_bound(name, stem) >= SIMILAR
         )
         forms = [each for each in candidates if self._is_form(*each, word)]
         if not forms:
@@ -120,7 +122,19 @@ def _starts_sentence(text: str, place: int) -> bool:
 
 
 def _is_unknown(word: str, known: WordList) -> bool:
-    return SHORTEST <= len(word) <= LONGEST and word[0].isupper() and word not in known
+    is_candidate = SHORTEST <= len(word) <= LONGEST and word[0].isupper() and word not in known
+    return is_candidate and not _is_compound(word, known)
+
+
+def _is_compound(word: str, known: WordList) -> bool:
+    """Whether it consists of known words, as Charakterrolle does: an ordinary noun."""
+    ends = {0}  # where parts end
+    for start in range(len(word) - LEAST_PART + 1):
+        if start in ends:
+            for end in range(start + LEAST_PART, len(word) + 1):
+                if word[start:end] in known:
+                    ends |= {end, end + 1} if word[end : end + 1] == LINKING else {end}
+    return len(word) in ends
 
 
 def _have_same_end(name: str, word: str) -> bool:
@@ -128,7 +142,7 @@ def _have_same_end(name: str, word: str) -> bool:
     return name[-1].lower() == word[-1].lower() or (len(name) == len(word) and sum(map(operator.ne, name, word)) == 1)
 
 
-def _most_likeness(one: str, other: str) -> float:
+def _likeness_bound(one: str, other: str) -> float:
     """What `_likeness` cannot exceed, whatever the order of the letters; it takes less time."""
     return 2 * sum((Counter(one) & Counter(other)).values()) / (len(one) + len(other))
 

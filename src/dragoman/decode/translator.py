@@ -5,7 +5,6 @@ How lines are translated is in `pipeline.py`, searches are in `searcher.py`. Kno
 
 import itertools
 import os
-import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, TypeVar, Unpack, overload
 
 import numpy as np
 
-from dragoman.bundle import Bundle, Tokenizers, load_bundle, require_task, resolve_model
+from dragoman.bundle import Bundle, Tokenizers, languages_of, load_bundle, require_task, resolve_model
 from dragoman.confidence import Calibration
-from dragoman.config import TRANSLATION, Config, DataConfig, DecodeConfig
+from dragoman.config import TRANSLATION, Config, DecodeConfig
 from dragoman.data.batching import Batch
 from dragoman.data.corpus import Line
 from dragoman.decode import paragraphs
@@ -85,7 +84,7 @@ class Translator:
     def __repr__(self) -> str:
         parts = [
             *([repr(self._name)] if self._name else []),
-            *([languages] if (languages := _languages(self.config.data)) else []),
+            *([" to ".join(self.languages)] if all(self.languages) else []),
             self.device,
             self.choice.precision,
             f"{self.parameters:,} parameters",
@@ -227,8 +226,7 @@ class Translator:
     @property
     def languages(self) -> tuple[str, str]:
         """Codes of source and target, as far as the names of the training files give them, else empty."""
-        source, _, target = _languages(self.config.data).partition(" to ")
-        return source, target
+        return languages_of(self.config.data)
 
     def glossary(self, given: "GlossaryLike") -> Glossary:
         """A glossary from a file or from pairs of terms, for the language of this model's source."""
@@ -546,16 +544,6 @@ def _stacked(layers: "Sequence[torch.Tensor]") -> Array:
     if not layers:
         return np.zeros((0, 0, 0, 0), dtype=np.float32)
     return np.stack([layer_BHQK[0].float().cpu().numpy() for layer_BHQK in layers])
-
-
-def _languages(data: DataConfig) -> str:
-    """Return `en to de` if the training files' names give the languages, as train.en.gz does; otherwise nothing."""
-    sides = []
-    for paths in (data.source, data.target):
-        parts = {part for path in paths for part in Path(path).name.split(".")[1:]}
-        codes = [part for part in parts - {"gz", "xz"} if re.fullmatch("[a-z]{2}", part)]
-        sides += codes if len(codes) == 1 else []
-    return " to ".join(sides) if len(sides) == 2 else ""
 
 
 def _texts(name: str, given: Iterable[str]) -> list[str]:

@@ -23,7 +23,14 @@ from dragoman.bundle import resolve_model
 from dragoman.serve.app import create_app
 from dragoman.serve.guard import JsonLines
 from dragoman.serve.service import Service
-from dragoman.serve.settings import KeySettings, ModelSettings, ServeSettings, SettingsFile, bundled, read_settings
+from dragoman.serve.settings import (
+    KeySettings,
+    ModelSettings,
+    ServeSettings,
+    SettingsFile,
+    bundled_settings,
+    read_settings,
+)
 
 LOADING_SECONDS = 600.0  # that a worker may take to start again
 LAST_SECONDS = 10.0  # beyond drain_seconds, before Ray kills a replica
@@ -46,7 +53,7 @@ class Arguments(BaseModel):
 def application(arguments: Arguments) -> serve.Application:
     found = read_settings(Path(arguments.settings)) if arguments.settings else SettingsFile({}, [], [])
     settings = _located(ServeSettings(**found.serve))
-    models = [_placed(model, arguments.cpus) for model in found.models or bundled()]
+    models = [_placed(model, arguments.cpus) for model in found.models or bundled_settings()]
     deployment = serve.deployment(
         name="dragoman",
         num_replicas=arguments.replicas,

@@ -47,7 +47,9 @@ class SearchOptions(_Strict):
 
 
 class ModelRequest(_Strict):
-    source: Language | None = Field(default=None, description='language, or "auto", as if it were left out')
+    source: Language | None = Field(
+        default=None, description='language; "auto": that of the text; left out: the same where several models fit'
+    )
     target: Language | None = None
     model: str | None = Field(default=None, max_length=200, description="its name, in place of source and target")
     seconds: float | None = Field(default=None, gt=0, le=3_600, description="until when the answer is of use")

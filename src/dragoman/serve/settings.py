@@ -11,7 +11,7 @@ from dragoman.config import check_fields, require
 from dragoman.errors import ConfigError, suggestion
 
 MOST_SECONDS = 1_000_000
-FIRST = "en-de"  # of the bundled models: the page begins with its languages
+FIRST_SERVED = "en-de"  # of the bundled models: the page begins with its languages
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class ModelSettings:
         return Path(self.model).name
 
 
-def bundled() -> list[ModelSettings]:
+def bundled_settings() -> list[ModelSettings]:
     """The models that are served if none is given."""
-    return sorted(map(ModelSettings, bundled_models()), key=lambda model: model.name != FIRST)
+    return sorted(map(ModelSettings, bundled_models()), key=lambda model: model.name != FIRST_SERVED)
 
 
 def _check_limits(section: str, settings: "KeySettings | ServeSettings") -> None:

@@ -95,7 +95,7 @@ async def translate(request: Request, given: TranslateRequest) -> Any:
     prefixes = [given.prefix] if isinstance(given.prefix, str) else given.prefix or []
     given_texts = [given.text] if isinstance(given.text, str) else given.text
     characters = check_size(service, "text", given_texts) + check_size(service, "prefix", prefixes)
-    worker, payload = _worker(service, given, given_texts[0]), _payload(service, given, texts)
+    worker, payload = _worker(service, given, "\n".join(given_texts)), _payload(service, given, texts)
     if given.stream and (len(texts) > 1 or given.prefix or given.attention or given.n_best > 1):
         raise Failure(400, "stream: is for one text; leave out prefix, attention and n_best")
     spend(request, caller, worker, characters)
@@ -162,7 +162,7 @@ async def score(request: Request, given: ScoreRequest) -> Any:
         counts = f"{len(given.sources)} sources and {len(given.targets)} targets"
         raise Failure(400, f"sources, targets: {counts}; give one target per source")
     characters = check_size(service, "sources", given.sources) + check_size(service, "targets", given.targets)
-    worker = _worker(service, given, " ".join(given.sources[:1]))
+    worker = _worker(service, given, "\n".join(given.sources))
     spend(request, caller, worker, characters)
     payload = {"sources": given.sources, "targets": given.targets}
     return await service.ask(request, worker, "score", payload, _seconds(service, given))

@@ -75,11 +75,11 @@ class Recaser:
         return self._cached_form(word) if len(word) <= LONGEST_CACHED else self._find_usual_form(word)
 
     def _find_usual_form(self, word: str) -> str:
-        if self._known is not None and not all(part in self._known for part in words_in(word)):
-            return word.capitalize()  # a name
-        if self._known is not None and (form := self._known.usual_form(word)) is not None:
-            return form
-        forms = dict.fromkeys((word.lower(), word.capitalize(), word))
+        forms = self._known.usual_forms(word) if self._known is not None else []
+        if not forms:
+            if self._known is not None and not all(part in self._known for part in words_in(word)):
+                return word.capitalize()  # a name
+            forms = [*dict.fromkeys((word.lower(), word.capitalize(), word))]
 
         def cost(form: str) -> tuple[int, int]:
             ids = self._tokenizer.encode(form)

@@ -16,13 +16,13 @@ ABBREVIATIONS = frozenset((
     "Gov", "Hon", "Messrs", "Mme", "Mlle", "Mt", "Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct",
     "Nov", "Dec", "No", "Nos", "Nr", "Art", "Fig", "Vol", "pp", "cf", "vs", "al", "approx", "ca", "bzw", "usw", "ggf",
     "vgl", "Abs", "Hr", "Fr", "Inc", "Ltd", "Co", "Corp", "Bros", "incl", "inkl", "excl", "exkl", "est", "evtl", "tel",
-    "Tel", "Figs", "Vols", "Str", "Kap", "Bd", "Jh", "Mio", "Mrd", "Tsd", "Std", "Min", "Sek", "Abb", "Anm", "Aufl",
+    "Tel", "Figs", "Vols", "Str", "Kap", "Bd", "Jh", "Mio", "Mrd", "Tsd", "Std", "Sek", "Abb", "Anm", "Aufl",
     "Bsp", "Hrn", "Frl", "Fam", "Hrsg", "Jhd", "Okt", "Dez", "Dipl", "Ing", "med", "phil", "jur", "nat", "rer", "habil",
-    "lt", "sog", "zzgl", "bzgl", "einschl", "mind", "max", "min", "rd", "Ziff", "Az", "geb", "verh", "lfd", "resp",
-    "Stk", "Stck", "Pkt", "Whg", "Anh", "Abt",
+    "lt", "sog", "zzgl", "bzgl", "einschl", "max", "min", "Ziff", "Az", "geb", "verh", "lfd", "resp",
+    "Stk", "Stck", "Pkt", "Whg", "Anh",
 ))  # fmt: skip
 STREET = "str"  # ends the name of a street: Goethestr. 12
-BEFORE_NUMBERS = frozenset(("no", "nos", "nr", "fig", "figs", "vol", "vols", "art", "ch", "sec", "Sec", "par"))
+BEFORE_NUMBERS = frozenset(("no", "nos", "nr", "fig", "figs", "vol", "vols", "art", "ch", "sec", "Sec", "par", "mind"))
 AM_PM = frozenset(("a.m", "p.m", "A.M", "P.M"))
 AFTER_TIME = re.compile(  # p.m. Monday, p.m. Eastern time
     r"(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|(?:January|February|March|April|May|June|July|August|September|October"

@@ -20,7 +20,7 @@ MAX_BYTES = 20_000_000  # of a file
 MAX_TEXT = 40_000_000  # of its content
 MAX_MEMORY = 200_000_000  # that reading it may take, beside the content
 _WORD = re.compile(r"[^\W\d_]+")
-_WITHIN = re.compile(r"(?<=[\w,] )[^\W\d_]+")  # a sentence, where a word has no capital for its place
+_MID_SENTENCE_WORD = re.compile(r"(?<=[\w,] )[^\W\d_]+")  # one that has no capital because of its place
 
 
 def compose(text: str) -> str:
@@ -47,7 +47,7 @@ class WordCounter:
     def add(self, texts: Sequence[str]) -> None:
         text = compose("\n".join(texts))
         self._counts.update(words_in(text.lower()))
-        self._forms.update(_WITHIN.findall(text))
+        self._forms.update(_MID_SENTENCE_WORD.findall(text))
 
     def size_at_least(self, count: int) -> tuple[int, int]:
         """How many words occur so often, and how many bytes they take."""
@@ -82,9 +82,12 @@ class WordList:
     def __contains__(self, word: str) -> bool:
         return word.lower() in self._forms
 
-    def usual_form(self, word: str) -> str | None:
-        """The word as it is usually written; None if it is not in the list, or the list does not say."""
-        return self._forms.get(word.lower()) if self._has_case else None
+    def usual_forms(self, word: str) -> list[str]:
+        """How a word in capitals may usually be written: MASSE is Masse or Maße. Nothing if the list does not say."""
+        if not self._has_case:
+            return []
+        found = self._forms.get(word.lower()), self._forms_in_capitals.get(word.upper())
+        return [form for form in found if form is not None]
 
     def __len__(self) -> int:
         return len(self._forms)
@@ -95,6 +98,11 @@ class WordList:
     @functools.cached_property
     def _has_case(self) -> bool:
         return any(form != word for word, form in self._forms.items())
+
+    @functools.cached_property
+    def _forms_in_capitals(self) -> dict[str, str]:
+        """Those whose capitals, in lower case, are another word: of words with ß."""
+        return {form.upper(): form for word, form in self._forms.items() if form.upper().lower() != word}
 
     @functools.cached_property
     def _forms(self) -> dict[str, str]:

@@ -3,11 +3,11 @@
 const ABBREVIATIONS = new Set((
   "Mr Mrs Ms Dr Prof St Rev Sr Jr Gen Col Maj Capt Lt Sgt Sen Rep Gov Hon Messrs Mme Mlle Mt Jan Feb Mar Apr Jun Jul " +
   "Aug Sep Sept Oct Nov Dec No Nos Nr Art Fig Vol pp cf vs al approx ca bzw usw ggf vgl Abs Hr Fr Inc Ltd Co Corp Bros " +
-  "incl inkl excl exkl est evtl tel Tel Figs Vols Str Kap Bd Jh Mio Mrd Tsd Std Min Sek Abb Anm Aufl Bsp Hrn Frl Fam " +
-  "Hrsg Jhd Okt Dez Dipl Ing med phil jur nat rer habil lt sog zzgl bzgl einschl mind max min rd Ziff Az geb verh lfd " +
-  "resp Stk Stck Pkt Whg Anh Abt"
+  "incl inkl excl exkl est evtl tel Tel Figs Vols Str Kap Bd Jh Mio Mrd Tsd Std Sek Abb Anm Aufl Bsp Hrn Frl Fam " +
+  "Hrsg Jhd Okt Dez Dipl Ing med phil jur nat rer habil lt sog zzgl bzgl einschl max min Ziff Az geb verh lfd " +
+  "resp Stk Stck Pkt Whg Anh"
 ).split(" "));
-const BEFORE_NUMBERS = new Set("no nos nr fig figs vol vols art ch sec Sec par".split(" "));
+const BEFORE_NUMBERS = new Set("no nos nr fig figs vol vols art ch sec Sec par mind".split(" "));
 const AM_PM = new Set(["a.m", "p.m", "A.M", "P.M"]);
 const AFTER_TIME = new RegExp(
   "^(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|(?:January|February|March|April|May|June|July|August|September|October" +
