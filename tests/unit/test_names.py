@@ -37,6 +37,14 @@ def test_unknown_words_with_a_capital_are_names() -> None:
     assert find_names(f"A{'b' * LONGEST}", KNOWN) is None, "too many"
 
 
+def test_compounds_of_known_words_are_no_names() -> None:
+    known = KnownWords(WordList.of(["hafen", "stadt", "zeitung", "die", "rat"]), KNOWN.target)
+    assert find_names("die Hafenstadt, Stadtzeitung und Zeitungsstadt", known) is None
+    found = find_names("die Hafenratte, der Stadtrat und Hafen", known)
+    assert found is not None
+    assert found.unknown == ("Hafenratte", "Stadtrat"), "the control: parts that are not known, or too short"
+
+
 @pytest.mark.parametrize(
     ("translation", "expected"),
     [
