@@ -473,7 +473,7 @@ def load_bundle(directory: Path) -> Bundle:
     with _verified(directory, WEIGHTS, parameters * MAX_BYTES_PER_PARAMETER + MAX_HEADER) as content:
         weights = read_weights(content, shapes, path)
     shortlist, calibration = _load_shortlist(directory, tokenizers), _load_calibration(directory)
-    return Bundle(config, tokenizers, weights, shortlist, calibration, _load_words(directory))
+    return Bundle(config, tokenizers, weights, shortlist, calibration, load_words(directory))
 
 
 def _load_shortlist(directory: Path, tokenizers: Tokenizers) -> Shortlist | None:
@@ -491,7 +491,7 @@ def _load_calibration(directory: Path) -> Calibration | None:
         return read_calibration(content, directory / CONFIDENCE)
 
 
-def _load_words(directory: Path) -> KnownWords | None:
+def load_words(directory: Path) -> KnownWords | None:
     """Both lists, or nothing: they are read when they are first needed."""
     lists = []
     for name in WORDS:

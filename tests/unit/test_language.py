@@ -1,6 +1,9 @@
 """Which language a text is in, which bundled model reads it, and what is said of lines in another one."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,13 +119,47 @@ def test_the_model_is_chosen_by_the_text_of_a_document(tmp_path: Path) -> None:
     )
 
 
+def test_standard_input_is_looked_at_and_not_taken() -> None:
+    lines = 300 * [GERMAN]
+    text = "".join(f"{line}\n" for line in lines).encode()
+    command = [sys.executable, "-m", "dragoman", "translate", "--beam", "1"]
+    chosen, asked = (
+        subprocess.run([*command, *options], input=text, capture_output=True, timeout=300)
+        for options in ([], ["--to", "en"])
+    )
+    assert chosen.returncode == 0, chosen.stderr
+    assert chosen.stdout == asked.stdout, "the same model, and the same lines"
+    assert chosen.stdout.count(b"\n") == len(lines)
+    empty = subprocess.run(command, input=b"", capture_output=True, timeout=300)
+    assert (empty.returncode, empty.stdout) == (0, b"")
+
+
 @pytest.mark.usefixtures("both")
-def test_standard_input_is_looked_at_and_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text(GERMAN)
-    with (tmp_path / "in").open() as stream:
-        monkeypatch.setattr("sys.stdin", stream)
-        assert choose_model(None, None, None, None) == Path("de-en")
-        assert stream.read() == GERMAN
+def test_a_pipe_that_is_named_needs_a_language(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    message = r"--input .*pipe: its language cannot be told before it is read; add --to, or --model"
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        choose_model(None, None, None, tmp_path / "pipe")
+    assert choose_model(None, "en", None, tmp_path / "pipe") == Path("de-en")
+
+
+def test_single_words_are_known_to_their_model() -> None:
+    for word in ("Hund", "Montag", "Brot", "14:30 Uhr", "Abbrechen"):
+        assert choose_model(None, None, [word], None) == Path("de-en"), word
+    for word in ("dog", "Monday", "bread", "Cancel", "Internet", "12345"):
+        assert choose_model(None, None, [word], None) == Path("en-de"), word
+
+
+@pytest.mark.usefixtures("both")
+def test_the_languages_that_a_document_declares_choose_the_model(tmp_path: Path) -> None:
+    for source, target, model in (("de", "en", "de-en"), ("en", "de", "en-de")):
+        document = tmp_path / f"{source}.xlf"
+        document.write_text(
+            f'<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file source-language="{source}" '
+            f'target-language="{target}" datatype="plaintext" original="a"><body><trans-unit id="1"><source>OK'
+            "</source></trans-unit></body></file></xliff>"
+        )
+        assert choose_model(None, None, None, document, "xliff") == Path(model)
 
 
 def test_one_bundled_model_needs_no_detection(monkeypatch: pytest.MonkeyPatch) -> None:

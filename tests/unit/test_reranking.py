@@ -201,3 +201,11 @@ def test_commands(quick_run: Path) -> None:
         done = shared_server().run([*model, *words])
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"dragoman: {message}")
+
+
+def test_a_model_of_the_same_direction_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^rerank_with: en-de translates en to de too; give a model of the other direction$"
+    ):
+        dragoman.load("en-de", "cpu", rerank_with="en-de")
+    assert dragoman.load("en-de", "cpu", rerank_with="de-en").translate("Good morning!").status == "translated"

@@ -1,6 +1,5 @@
 """Which bundled model translates: the one that is asked for, or the one for the language of the text."""
 
-import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -9,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli.options import DEFAULT_MODEL
+from dragoman.cli.streams import peek_stdin
 from dragoman.errors import ConfigError, DragomanError
 
 LOOKED_AT = 4_096  # bytes of a file or of standard input, characters of a document
 LIKELY = 65.0  # percent of confidence; text without a word of either language has 61 for English
 SHARD_RECORDS = 50  # of the first shard of a folder
+DECLARING = ("po", "tmx", "xliff")  # formats that say which languages they have
 
 
 def choose_model(
@@ -36,18 +37,48 @@ def choose_model(
     if not fitting:
         known = ", ".join(sorted({target for _, target in directions.values()}))
         raise ConfigError(f"--to {to}: no bundled model translates into it; use {known}, or give --model")
+    if document in DECLARING and len(fitting) > 1:
+        assert input is not None
+        fitting = _not_contradicted(fitting, input, document, about or {})
     if len(fitting) > 1:
-        from dragoman.text.language import Detector
-
         if input is not None and (document is not None or input.is_dir()):
             beginning = _beginning_of_document(input, document, about or {})
         else:
             beginning = _beginning(text, input)
-        likeliest = Detector([directions[name][0] for name in fitting]).detect(beginning)[0]
-        matching = [name for name in fitting if directions[name][0] == likeliest.language]
-        fitting = matching if likeliest.confidence >= LIKELY else fitting
+        fitting = _likeliest(fitting, beginning)
     usual = str(DEFAULT_MODEL)
     return Path(usual if usual in fitting else fitting[0])
+
+
+def _likeliest(names: list[str], text: str) -> list[str]:
+    """The models for the language of a text: by its letters, or if that is not certain, by the words that they know."""
+    from dragoman.bundle import load_words, resolve_model
+    from dragoman.text.language import CERTAIN, LEAST_LATIN, Detector
+    from dragoman.text.words import words_in
+
+    found = Detector([name.split("-")[0] for name in names]).detect(text)[0]
+    if found.confidence < CERTAIN or sum(map(str.isalpha, text)) < LEAST_LATIN:
+        words, lists = words_in(text), {name: load_words(resolve_model(name)) for name in names}
+        counts = {name: sum(word in known.source for word in words) for name, known in lists.items() if known}
+        best = [name for name, count in counts.items() if count == max(counts.values())]
+        if len(best) == 1:
+            return best
+    matching = [name for name in names if name.startswith(f"{found.language}-")]
+    return matching if found.confidence >= LIKELY else names
+
+
+def _not_contradicted(names: list[str], input: Path, format: str, about: Mapping[str, Any]) -> list[str]:
+    """The models for the languages that a document declares."""
+    from dragoman.documents.document import Options
+    from dragoman.documents.formats import parse_document
+
+    found = []
+    for name in names:
+        source, target = name.split("-")
+        with suppress(DragomanError, OSError):  # reported by what reads it
+            parse_document(input, Options(source_language=source, target_language=target, **about), format)
+            found.append(name)
+    return found or names
 
 
 def model_from(language: str) -> str | None:
@@ -96,8 +127,10 @@ def _shard_texts(folder: Path, about: Mapping[str, Any]) -> Iterator[str]:
 def _first_bytes(input: Path | None) -> Iterator[bytes]:
     with suppress(OSError, EOFError, AttributeError, LZMAError, zlib.error):  # reported by what reads it
         if input is None:
-            yield sys.stdin.buffer.peek(LOOKED_AT)[:LOOKED_AT]  # type: ignore[union-attr]
+            yield peek_stdin()[:LOOKED_AT]
             return
+        if input.exists() and not input.is_file():
+            raise ConfigError(f"--input {input}: its language cannot be told before it is read; add --to, or --model")
         if input.is_file():
             from dragoman.data.corpus import OPENERS
 

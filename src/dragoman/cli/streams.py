@@ -59,14 +59,41 @@ def _exit_when_reader_closes() -> Iterator[None]:
         signal.signal(signal.SIGPIPE, before)
 
 
-def stdin_windows() -> Iterator[list["Line"]]:
-    """All lines that have arrived so far, at least one: a slow pipe gets its answers at once."""
-    from dragoman.data.corpus import split_lines
+_arrived: list[bytes] = []  # of standard input: what was looked at and nobody has read yet
 
+
+def peek_stdin() -> bytes:
+    """What arrives first on standard input. `stdin_windows` gives it again."""
+    if not _arrived:
+        _begin_reading()
+        _arrived.append(_read_stdin())
+    return b"".join(_arrived)
+
+
+def _begin_reading() -> None:
     if sys.stdin is None:
         raise ConfigError("standard input: closed; give text as arguments or --input")
     if sys.stdin.isatty():
         print("reading standard input; end it with Ctrl-D", file=sys.stderr)
+    with suppress(ImportError, AttributeError, OSError):  # not a pipe, or not on Linux
+        import fcntl
+
+        fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, READ_AHEAD)  # more lines to sort by length
+
+
+def _read_stdin() -> bytes:
+    try:
+        return os.read(0, READ_AHEAD)
+    except OSError as error:
+        raise DataError(f"standard input: cannot be read ({error.strerror}); give --input") from None
+
+
+def stdin_windows() -> Iterator[list["Line"]]:
+    """All lines that have arrived so far, at least one: a slow pipe gets its answers at once."""
+    from dragoman.data.corpus import split_lines
+
+    if not _arrived:
+        _begin_reading()
     arriving = _IncomingLines()
     window: list[Line] = []
     for line in split_lines(arriving, "stdin"):
@@ -83,11 +110,8 @@ class _IncomingLines(io.BufferedIOBase):
     """
 
     def __init__(self) -> None:
-        self._held, self._start, self._ended = b"", 0, False
-        with suppress(ImportError, AttributeError, OSError):  # not a pipe, or not on Linux
-            import fcntl
-
-            fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, READ_AHEAD)  # more lines to sort by length
+        self._held, self._start, self._ended = b"".join(_arrived), 0, _arrived == [b""]
+        _arrived.clear()
 
     @property
     def has_line(self) -> bool:
@@ -96,10 +120,7 @@ class _IncomingLines(io.BufferedIOBase):
     def readline(self, size: int | None = -1, /) -> bytes:
         most = sys.maxsize if size is None or size < 0 else size
         while not self._ended and not self.has_line and len(self._held) - self._start < most:
-            try:
-                more = os.read(0, READ_AHEAD)
-            except OSError as error:
-                raise DataError(f"standard input: cannot be read ({error.strerror}); give --input") from None
+            more = _read_stdin()
             self._held, self._start, self._ended = self._held[self._start :] + more, 0, not more
         end = self._held.find(b"\n", self._start, self._start + most) + 1 or self._start + most
         line = self._held[self._start : end]

@@ -113,6 +113,12 @@ class Translator:
         reverse = None
         if rerank_with is not None:
             reverse = cls(_load_translation_model(rerank_with), device, precision, threads, engine)
+            source, target = languages_of(bundle.config.data)
+            if source and reverse.languages == (source, target):
+                place = os.fspath(rerank_with)
+                raise ConfigError(
+                    f"rerank_with: {place} translates {source} to {target} too; give a model of the other direction"
+                )
         translator = cls(bundle, device, precision, threads, engine, ensemble=others, reverse=reverse)
         translator._name = os.fspath(model)
         return translator
