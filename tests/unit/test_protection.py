@@ -206,7 +206,7 @@ def test_code_and_names_of_products_are_found(line: str, expected: list[str]) ->
         "I / you", "___",
         "word--word, -- and", "NATO, EU", "Size B.5 and T-Shirt", "it`s",
         "Ein- und Ausgang, -los, -fach", "A 24-HOUR, 15-YEAR-OLD",
-        "1.272.000.000, 1.234.567.890 and 256.1.1.1 in 1,234,567.89", "+3 or -5, 12.05.2024",
+        "1.272.000.000, 1.234.567.890 and 256.1.1.1 in 1,234,567.89", "+3 or -5, 12.05.",
         "3rd, 2nd, 80er, 10am, 5x", "a = b, x=", "2004/0146, 0076/2004", "See no. 5 .Then", "B# and X+",
     ],
 )  # fmt: skip
@@ -328,6 +328,8 @@ def test_words_with_a_number_are_kept_if_they_are_names() -> None:
     assert found is not None
     assert [kept.text for kept in found.kept] == ["A320", "Mp3", "U-21", "Covid-19"]
     assert kept_in("1920×1080 or 3×4×5, a 2×", "code") == ["1920×1080", "3×4×5"]
+    dates = "Am 03.10.2023, 1.5.24 und 31.12.1999. Nicht 1.5. um 19.30 Uhr, 32.1.2024, 1.13.2024 oder 1.2.345"
+    assert kept_in(dates, "code") == ["03.10.2023", "1.5.24", "31.12.1999"]
 
 
 def test_a_longer_number_with_a_stand_in_is_the_stand_in() -> None:
