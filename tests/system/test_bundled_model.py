@@ -72,6 +72,7 @@ def test_translate_and_inspect_default_to_the_bundled_model() -> None:
     done = run("translate", "Good morning!")
     assert (done.returncode, done.stdout) == (0, "Guten Morgen!\n")
     assert "Guten" in run("inspect", "Good morning!").stdout
+    assert "The red house is very old." in run("inspect", "Das rote Haus ist sehr alt.").stdout
 
 
 def test_demo_translates_and_mentions_the_training_demo() -> None:

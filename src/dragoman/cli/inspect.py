@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli import interrupts
-from dragoman.cli.options import DEFAULT_MODEL, Device, Json, Model, Precision, Threads
+from dragoman.cli.direction import choose_model
+from dragoman.cli.options import Device, Json, ModelByText, Precision, Threads
 from dragoman.config import TRANSLATION
 from dragoman.errors import ConfigError, DataError
 
@@ -24,7 +25,7 @@ BAR = 20  # columns of a probability's bar
 
 
 def command(
-    model: Model = DEFAULT_MODEL,
+    model: ModelByText = None,
     text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Sentences to look into.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write one HTML file that needs nothing else.")] = None,
     source: Annotated[
@@ -52,6 +53,7 @@ def command(
     label. With a transcriber or a forecaster: which frames, patches or rows it looked at.
     """
     _check_arguments(text, source, out)
+    model = choose_model(model, None, text, source)
 
     import dragoman
     from dragoman.bundle import load_config, model_name, resolve_model

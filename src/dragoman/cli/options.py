@@ -60,6 +60,16 @@ Model = Annotated[
         autocompletion=complete_model,
     ),
 ]
+ModelByText = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="DIR",
+        help="The model directory, the name of a bundled model, or hf://owner/name.  \\[default: a bundled model]",
+        autocompletion=complete_model,
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting.", autocompletion=complete_setting),

@@ -17,12 +17,12 @@ from dragoman.cli.options import (
     Device,
     Engine,
     Json,
+    ModelByText,
     SearchPrecision,
     Shortlist,
     Split,
     TargetLanguage,
     Threads,
-    complete_model,
 )
 from dragoman.cli.streams import opened, stdin_windows
 from dragoman.cli.tally import Tally, is_to_review
@@ -51,16 +51,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="DIR",
-            help="The model directory, the name of a bundled model, or hf://owner/name.  \\[default: a bundled model]",
-            autocompletion=complete_model,
-        ),
-    ] = None,
+    model: ModelByText = None,
     to: Annotated[
         str | None, typer.Option(metavar="LANGUAGE", help="Use the bundled model that translates into it, such as de.")
     ] = None,
