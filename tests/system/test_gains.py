@@ -68,7 +68,7 @@ def test_rows_differ_in_what_they_learn_from(corpora: Path, tmp_path: Path) -> N
     teacher, equal, reverse = (dragoman.load(str(model), "cpu") for model in ("en-de", out / "real", out / "reverse"))
 
     def translated(translator: dragoman.Translator, lines: list[str]) -> list[str]:
-        return [each.text for each in translator.translate(lines, beam=1, split="long", protect=[])]
+        return [each.text for each in translator.translate(lines, beam=1, split="sentences", protect=[])]
 
     for name in ("real", "another-seed", "subword-sampling", "r-drop"):
         assert read[name] == real
