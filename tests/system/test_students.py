@@ -49,7 +49,9 @@ def test_students_learn_from_the_translations_of_their_teacher(made: Path, corpo
     translated = (made / "distilled" / "translated" / "4-everyday.txt").read_text().splitlines()
     source = (corpora / "tatoeba-en-de" / "train.en").read_text().splitlines()
     teacher = dragoman.load("en-de", "cpu")
-    assert translated[:3] == [each.text for each in teacher.translate(source[:3], beam=1, split="sentences", protect=[])]
+    assert translated[:3] == [
+        each.text for each in teacher.translate(source[:3], beam=1, split="sentences", protect=[])
+    ]
     config = load_config(made / "models" / STUDENT)
     assert config.model.d_model == 192
     assert config.data.target.count(str(made / "distilled" / "translated" / "4-everyday.txt")) == 6
