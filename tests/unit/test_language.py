@@ -82,7 +82,7 @@ def test_the_model_is_chosen_by_the_language_of_the_text(tmp_path: Path) -> None
     assert choose_model(None, None, [GERMAN], None) == Path("de-en")
     assert choose_model(None, None, [ENGLISH], None) == Path("en-de")
     assert choose_model(None, None, ["Wo ist das?"], None) == Path("de-en"), "a few letters"
-    assert choose_model(None, None, ["Internet"], None) == Path("en-de"), "the default if it is in both languages"
+    assert choose_model(None, None, ["Nest"], None) == Path("en-de"), "the default for a word of both languages"
     assert choose_model(None, None, [""], None) == Path("en-de")
     file = tmp_path / "text"
     file.write_text(f"{GERMAN}\n" * 1_000)
