@@ -34,7 +34,7 @@ EVERYDAY_BACK_TRANSLATED_REPEATS = 3  # of everyday sentences translated back, i
 REVERSE_SIZE = (
     "model.d_model=256", "model.d_ff=1024", "model.num_heads=4", "model.num_layers=6", "model.decoder_num_layers=2",
 )  # fmt: skip
-STEPS_PER_REVERSE_STEP = 5
+STEPS_PER_REVERSE_STEP = 5  # a smaller model learns faster, and its mistakes are only ever sources
 
 
 class Work(NamedTuple):
@@ -80,10 +80,8 @@ def command(
         check_reverse(reverse, directions[0])
     if not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder; it is where the corpora are")
-    with (
-        lock_directory(out),
-        ProcessPoolExecutor(len(LANGUAGES), mp_context=english_german.FRESH) as pool,
-    ):  # they count words while models are trained
+    with lock_directory(out), ProcessPoolExecutor(len(LANGUAGES), mp_context=english_german.FRESH) as pool:
+        # counted while models are trained
         words = {code: pool.submit(english_german.words_of, code, data) for code in LANGUAGES}
         for each in directions:
             make(Work(each, data, out, num_steps, settings or ()), reverse, share, words)
@@ -109,10 +107,7 @@ def make(work: Work, reverse: str | None, share: float, words: dict[str, "Future
         if not reverse:
             train_reverse(work)
             reverse = str(_reverse_run(work))
-    with (
-        steps.timed(f"{direction}:2/4 translating back; hardening", out),
-        ThreadPoolExecutor() as pool,
-    ):
+    with steps.timed(f"{direction}:2/4 translating back; hardening", out), ThreadPoolExecutor() as pool:
         translated = pool.submit(
             english_german.translate, reverse, work.real.target, out / "back-translated" / direction, None
         )
@@ -129,7 +124,7 @@ def _reverse_run(work: Work) -> Path:
 
 
 def train_reverse(work: Work) -> None:
-    """A small model: it reads several times as fast, and what it gets wrong is only ever a source."""
+    """Train a small model of the other direction."""
     direction, run = work.reverse_direction, _reverse_run(work)
     real = repeat_everyday(pairs_of(TEXTS, work.data, direction, FOLDER))
     num_steps = max(1, work.num_steps // STEPS_PER_REVERSE_STEP)

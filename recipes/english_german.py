@@ -24,7 +24,7 @@ VALIDATION = "europarl-en-de/valid"
 VALIDATION_OF_EVERYDAY = "tatoeba-en-de/valid"
 TESTS = ("europarl-en-de/test", "tatoeba-en-de/test", "newstest2014-en-de/test")
 FOLDER = "$DRAGOMAN_DATA"  # in the settings of a training
-FRESH = multiprocessing.get_context("spawn")  # processes, whatever the threads of this one hold
+FRESH = multiprocessing.get_context("spawn")  # forking would copy locks that other threads hold
 
 
 class Pairs(NamedTuple):

@@ -137,7 +137,7 @@ def test_standard_input_is_looked_at_and_not_taken() -> None:
 @pytest.mark.usefixtures("both")
 def test_a_pipe_that_is_named_needs_a_language(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    message = r"--input .*pipe: its language cannot be told before it is read; add --to, or --model"
+    message = r".*pipe: is a pipe, whose language cannot be detected in advance; add --to or --model"
     with pytest.raises(ConfigError, match=f"^{message}$"):
         choose_model(None, None, None, tmp_path / "pipe")
     assert choose_model(None, "en", None, tmp_path / "pipe") == Path("de-en")

@@ -130,7 +130,7 @@ def _first_bytes(input: Path | None) -> Iterator[bytes]:
             yield peek_stdin()[:LOOKED_AT]
             return
         if input.exists() and not input.is_file():
-            raise ConfigError(f"--input {input}: its language cannot be told before it is read; add --to, or --model")
+            raise ConfigError(f"{input}: is a pipe, whose language cannot be detected in advance; add --to or --model")
         if input.is_file():
             from dragoman.data.corpus import OPENERS
 
