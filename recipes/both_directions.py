@@ -1,17 +1,19 @@
 """English to German and German to English, from text to int8 weights, with one command.
 
-    python recipes/both_directions.py --data FOLDER [--direction de-en [--reverse NAME|DIR]]
-        [--out runs/both-directions] [--set train.seed=2 ...]
+    python recipes/both_directions.py --data FOLDER [--direction de-en [--reverse NAME|DIR] [--teacher NAME|DIR]
+        [--from NAME|DIR]] [--out runs/both-directions] [--set train.seed=2 ...]
 
 For each direction, one after the other:
 
 1. OUT/reverse/de-en: for en-de, a small model of the other direction, unless --reverse gives one.
 2. OUT/back-translated/en-de: the target text, and its translation by that model as the source.
+   OUT/nearest/en-de: with --teacher, its translations that are nearest to what people wrote (nearest.py).
    OUT/hardened/en-de: pairs for input that the corpora lack (hardening.py).
 3. OUT/en-de: the model, from the real pairs and all of these.
 4. OUT/models/en-de: the same in int8, with the words that it has read and the confidence of its translations.
 
-Run the same command again to resume. Each step prints its minutes. What was measured: docs/lab/recipes.md.
+Run the same command again to resume. Each step prints its minutes. `--from en-de --teacher en-de` trains a model
+further, on its own translations too. What was measured: docs/lab/recipes.md.
 """
 
 from collections.abc import Sequence
@@ -30,7 +32,7 @@ from dragoman.files import lock_directory
 from dragoman.text.words import KnownWords, WordList
 
 RECIPE = Path(__file__).with_suffix(".toml")
-EVERYDAY_BACK_TRANSLATED_REPEATS = 3  # of everyday sentences translated back, in one of the rest
+EPOCHS_OF_EVERYDAY_TRANSLATED = 3  # by a model, either way, in one of the rest
 REVERSE_SIZE = (
     "model.d_model=256", "model.d_ff=1024", "model.num_heads=4", "model.num_layers=6", "model.decoder_num_layers=2",
 )  # fmt: skip
@@ -48,7 +50,7 @@ class Work(NamedTuple):
 
     @property
     def reverse_direction(self) -> str:
-        return "-".join(reversed(self.direction.split("-")))
+        return _reversed(self.direction)
 
     @property
     def real(self) -> Pairs:
@@ -65,6 +67,13 @@ def command(
         str | None,
         typer.Option(metavar="NAME|DIR", help="A model of the other direction.  [default: a small one is trained]"),
     ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|DIR", help="A model of this direction, to learn from its translations too."),
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="NAME|DIR", help="A model of this direction, to train further.")
+    ] = None,
     num_steps: Annotated[int, typer.Option("--steps", min=1, help="Of the training of each model.")] = 32_000,
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Hardened pairs for each real one.")] = 0.12,
     settings: steps.Settings = None,
@@ -74,49 +83,73 @@ def command(
     for each in directions:
         if each not in DIRECTIONS:
             raise ConfigError(f"--direction {each}: unknown direction; use {' or '.join(DIRECTIONS)}")
-    if reverse and len(directions) > 1:
-        raise ConfigError(f"--reverse {reverse}: translates one direction; add --direction")
-    if reverse:
-        check_reverse(reverse, directions[0])
+    models = {"--reverse": reverse, "--teacher": teacher, "--from": start}
+    for option, model in models.items():
+        if model and len(directions) > 1:
+            raise ConfigError(f"{option} {model}: translates one direction; add --direction")
+        if model:
+            check_model(option, model, _reversed(directions[0]) if option == "--reverse" else directions[0])
     if not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder; it is where the corpora are")
     with lock_directory(out), ProcessPoolExecutor(len(LANGUAGES), mp_context=english_german.FRESH) as pool:
         # counted while models are trained
         words = {code: pool.submit(english_german.words_of, code, data) for code in LANGUAGES}
         for each in directions:
-            make(Work(each, data, out, num_steps, settings or ()), reverse, share, words)
+            make(
+                Work(each, data, out, num_steps, [*start_settings(start), *(settings or ())]),
+                reverse,
+                teacher,
+                share,
+                words,
+            )
     steps.say(f'next: dragoman translate --model {out / "models" / directions[0]} "some text"')
 
 
-def check_reverse(reverse: str, direction: str) -> None:
+def check_model(option: str, model: str, direction: str) -> None:
     """Before minutes of work."""
-    place = resolve_model(reverse)
+    place = resolve_model(model)
     if not (place / CONFIG).exists():
-        raise ModelError(f"--reverse {reverse}: no such model; leave it out to train a small one")
+        raise ModelError(f"{option} {model}: no such model; give another or leave it out")
     source, target = languages_of(load_config(place).data)
-    if target and f"{target}-{source}" != direction:
-        raise ConfigError(
-            f"--reverse {reverse}: translates {source} to {target}; for {direction} give one of the other direction"
-        )
+    if target and f"{source}-{target}" != direction:
+        raise ConfigError(f"{option} {model}: translates {source} to {target}; give one for {direction}")
 
 
-def make(work: Work, reverse: str | None, share: float, words: dict[str, "Future[WordList]"]) -> None:
+def start_settings(start: str | None) -> list[str]:
+    """A model that is trained further keeps its vocabulary, and what it was learned from."""
+    if not start:
+        return []
+    lines = load_config(resolve_model(start)).text.training_lines
+    return [f"train.start_from={start}", f"text.training_lines={lines}"]
+
+
+def make(
+    work: Work, reverse: str | None, teacher: str | None, share: float, words: dict[str, "Future[WordList]"]
+) -> None:
     """The four steps of a direction."""
     direction, out = work.direction, work.out
     with steps.timed(f"{direction}:1/4 reverse model: {reverse or _reverse_run(work)}", out):
         if not reverse:
             train_reverse(work)
             reverse = str(_reverse_run(work))
-    with steps.timed(f"{direction}:2/4 translating back; hardening", out), ThreadPoolExecutor() as pool:
+    with steps.timed(f"{direction}:2/4 translating; hardening", out), ThreadPoolExecutor() as pool:
         translated = pool.submit(
             english_german.translate, reverse, work.real.target, out / "back-translated" / direction, None
         )
+        taught = [
+            pool.submit(english_german.provide_nearest, name, work.real, out / "nearest" / direction)
+            for name in filter(None, [teacher])
+        ]
         hardened = english_german.harden(work.real, direction, out / "hardened" / direction, share)
-        back_translated = translated.result().swapped()
+        by_models = [translated.result().swapped(), *(each.result() for each in taught)]
     with steps.timed(f"{direction}:3/4 training {out / direction}", out):
-        train(work, back_translated, hardened)
+        train(work, by_models, hardened)
     with steps.timed(f"{direction}:4/4 completing {out / 'models' / direction}", out):
         complete(work, KnownWords(*(words[code].result() for code in direction.split("-"))))
+
+
+def _reversed(direction: str) -> str:
+    return "-".join(reversed(direction.split("-")))
 
 
 def _reverse_run(work: Work) -> Path:
@@ -132,10 +165,9 @@ def train_reverse(work: Work) -> None:
     steps.train_rows({run.name: [*row, *REVERSE_SIZE, *work.settings]}, RECIPE, work.data, run.parent, 1, [])
 
 
-def train(work: Work, back_translated: Pairs, hardened: Pairs) -> None:
-    learned = repeat_everyday(pairs_of(TEXTS, work.data, work.direction, FOLDER)).with_pairs(
-        repeat_everyday(back_translated, EVERYDAY_BACK_TRANSLATED_REPEATS), hardened
-    )
+def train(work: Work, by_models: Sequence[Pairs], hardened: Pairs) -> None:
+    made = [repeat_everyday(pairs, EPOCHS_OF_EVERYDAY_TRANSLATED) for pairs in by_models]
+    learned = repeat_everyday(pairs_of(TEXTS, work.data, work.direction, FOLDER)).with_pairs(*made, hardened)
     row = [*english_german.data_settings(learned, work.data, work.direction), *steps.length_settings(work.num_steps)]
     steps.train_rows({work.direction: [*row, *work.settings]}, RECIPE, work.data, work.out, 1, [])
 

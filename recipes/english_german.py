@@ -2,12 +2,14 @@
 
 import json
 import multiprocessing
+import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import hardening
+import nearest
 import steps
 
 from dragoman import DragomanError
@@ -25,6 +27,8 @@ VALIDATION_OF_EVERYDAY = "tatoeba-en-de/valid"
 TESTS = ("europarl-en-de/test", "tatoeba-en-de/test", "newstest2014-en-de/test")
 FOLDER = "$DRAGOMAN_DATA"  # in the settings of a training
 FRESH = multiprocessing.get_context("spawn")  # forking would copy locks that other threads hold
+MOST_WORKERS = 4  # that translate on one GPU, which would otherwise wait for the host that prepares its lines
+CORES_OF_WORKER = 4
 
 
 class Pairs(NamedTuple):
@@ -86,12 +90,21 @@ def translate(model: str | Path, texts: Sequence[str], out: Path, beam: int | No
             stream.writelines(f"{line.text}\n" for line in read_lines(Path(text)))
     # Of several sentences at once, a model that learned from single ones drops some.
     options = ["--beam", beam or 4, "--split", "sentences", "--protect", "none"]
+    options += ["--workers", max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // CORES_OF_WORKER))]
     folders = ["-i", out / "source", "-o", out / "translated"]
     steps.run_dragoman("translate", "--model", model, *folders, *options, may_fail_lines=True)
     for name in names:  # a command that failed as a whole has not written all
         if not (out / "translated" / name).exists():
             raise DragomanError(f"{out / 'translated' / name}: is missing; the message of the command is above")
     return Pairs(*([str(out / side / name) for name in names] for side in ("source", "translated")))
+
+
+def provide_nearest(model: str, pairs: Pairs, out: Path) -> Pairs:
+    """Texts and, line by line, what a model makes of them in words as near as it gets to what people wrote."""
+    places = [out / name for name in _names(len(pairs.source))]
+    texts = [nearest.Text(Path(one), Path(other), place) for one, other, place in zip(*pairs, places, strict=True)]
+    nearest.provide_nearest(texts, model)
+    return Pairs(pairs.source, [str(place / "target") for place in places])
 
 
 def _names(count: int) -> list[str]:

@@ -110,13 +110,15 @@ def test_a_given_model_translates_back(corpora: Path, tmp_path: Path) -> None:
         (
             ("--direction", "de-en", "--reverse", "no"),
             4,
-            "--reverse no: no such model; leave it out to train a small one",
+            "--reverse no: no such model; give another or leave it out",
         ),
         (
             ("--direction", "de-en", "--reverse", "de-en"),
             2,
-            "--reverse de-en: translates de to en; for de-en give one of the other direction",
+            "--reverse de-en: translates de to en; give one for en-de",
         ),
+        (("--teacher", "en-de"), 2, "--teacher en-de: translates one direction; add --direction"),
+        (("--direction", "en-de", "--teacher", "de-en"), 2, "--teacher de-en: translates de to en; give one for en-de"),
         (("--direction", "en-fr"), 2, "--direction en-fr: unknown direction; use en-de or de-en"),
     ],
 )  # fmt: skip
