@@ -46,7 +46,10 @@ class Work(NamedTuple):
     data: Path
     out: Path
     num_steps: int
+    share: float  # of hardened pairs
     settings: Sequence[str]
+    teacher: str | None = None
+    start: str | None = None  # the model to train further
 
     @property
     def reverse_direction(self) -> str:
@@ -95,13 +98,7 @@ def command(
         # counted while models are trained
         words = {code: pool.submit(english_german.words_of, code, data) for code in LANGUAGES}
         for each in directions:
-            make(
-                Work(each, data, out, num_steps, [*start_settings(start), *(settings or ())]),
-                reverse,
-                teacher,
-                share,
-                words,
-            )
+            make(Work(each, data, out, num_steps, share, settings or (), teacher, start), reverse, words)
     steps.say(f'next: dragoman translate --model {out / "models" / directions[0]} "some text"')
 
 
@@ -115,17 +112,7 @@ def check_model(option: str, model: str, direction: str) -> None:
         raise ConfigError(f"{option} {model}: translates {source} to {target}; give one for {direction}")
 
 
-def start_settings(start: str | None) -> list[str]:
-    """A model that is trained further keeps its vocabulary, and what it was learned from."""
-    if not start:
-        return []
-    lines = load_config(resolve_model(start)).text.training_lines
-    return [f"train.start_from={start}", f"text.training_lines={lines}"]
-
-
-def make(
-    work: Work, reverse: str | None, teacher: str | None, share: float, words: dict[str, "Future[WordList]"]
-) -> None:
+def make(work: Work, reverse: str | None, words: dict[str, "Future[WordList]"]) -> None:
     """The four steps of a direction."""
     direction, out = work.direction, work.out
     with steps.timed(f"{direction}:1/4 reverse model: {reverse or _reverse_run(work)}", out):
@@ -136,12 +123,12 @@ def make(
         translated = pool.submit(
             english_german.translate, reverse, work.real.target, out / "back-translated" / direction, None
         )
-        taught = [
-            pool.submit(english_german.provide_nearest, name, work.real, out / "nearest" / direction)
-            for name in filter(None, [teacher])
+        nearest = [
+            pool.submit(english_german.provide_nearest, teacher, work.data, direction, out / "nearest" / direction)
+            for teacher in filter(None, [work.teacher])
         ]
-        hardened = english_german.harden(work.real, direction, out / "hardened" / direction, share)
-        by_models = [translated.result().swapped(), *(each.result() for each in taught)]
+        hardened = english_german.harden(work.real, direction, out / "hardened" / direction, work.share)
+        by_models = [translated.result().swapped(), *(each.result() for each in nearest)]
     with steps.timed(f"{direction}:3/4 training {out / direction}", out):
         train(work, by_models, hardened)
     with steps.timed(f"{direction}:4/4 completing {out / 'models' / direction}", out):
@@ -169,6 +156,9 @@ def train(work: Work, by_models: Sequence[Pairs], hardened: Pairs) -> None:
     made = [repeat_everyday(pairs, EPOCHS_OF_EVERYDAY_TRANSLATED) for pairs in by_models]
     learned = repeat_everyday(pairs_of(TEXTS, work.data, work.direction, FOLDER)).with_pairs(*made, hardened)
     row = [*english_german.data_settings(learned, work.data, work.direction), *steps.length_settings(work.num_steps)]
+    if work.start:  # it keeps its vocabulary, and so what that was learned from
+        lines = load_config(resolve_model(work.start)).text.training_lines
+        row += [f"train.start_from={work.start}", f"text.training_lines={lines}"]
     steps.train_rows({work.direction: [*row, *work.settings]}, RECIPE, work.data, work.out, 1, [])
 
 

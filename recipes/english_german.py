@@ -99,12 +99,15 @@ def translate(model: str | Path, texts: Sequence[str], out: Path, beam: int | No
     return Pairs(*([str(out / side / name) for name in names] for side in ("source", "translated")))
 
 
-def provide_nearest(model: str, pairs: Pairs, out: Path) -> Pairs:
-    """Texts and, line by line, what a model makes of them in words as near as it gets to what people wrote."""
-    places = [out / name for name in _names(len(pairs.source))]
-    texts = [nearest.Text(Path(one), Path(other), place) for one, other, place in zip(*pairs, places, strict=True)]
+def provide_nearest(model: str, data: Path, direction: str, out: Path) -> Pairs:
+    """The texts of the training and, line by line, what a model says that is nearest to what people wrote."""
+    pairs = pairs_of(TEXTS, data, direction)
+    texts = [
+        nearest.Text(Path(source), Path(target), out / name)
+        for source, target, name in zip(*pairs, _names(len(TEXTS)), strict=True)
+    ]
     nearest.provide_nearest(texts, model)
-    return Pairs(pairs.source, [str(place / "target") for place in places])
+    return Pairs(pairs_of(TEXTS, data, direction, FOLDER).source, [str(text.out / "target") for text in texts])
 
 
 def _names(count: int) -> list[str]:

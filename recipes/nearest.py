@@ -34,9 +34,7 @@ from dragoman.machine import find_device
 BEAM = 8
 LINES_OF_PART = 16_384  # each process loses at most so many when it is killed
 LONGEST_NGRAM = 4  # words
-MOST_PROCESSES_ON_GPU = (
-    8  # sharing one: most of the time a process compares hypotheses, which the GPU need not wait for
-)
+MOST_PROCESSES_ON_GPU = 8  # that share it, so that it does not wait for one that compares hypotheses
 RECORD = "made-from.json"
 _WORD = re.compile(r"\w+|[^\w\s]")
 

@@ -85,15 +85,21 @@ def test_both_directions_from_text_to_int8(corpora: Path, tmp_path: Path) -> Non
     assert json.loads(other.read_text())["share"] == 0.12
 
 
-def test_a_given_model_translates_back(corpora: Path, tmp_path: Path) -> None:
-    given = tmp_path / "given"
+@pytest.fixture(scope="module")
+def given(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model for English to German that has learned nearly nothing."""
+    place = tmp_path_factory.mktemp("given") / "model"
     names = {side: f'["{corpora / PARTS[0]}.{code}"]' for side, code in (("source", "en"), ("target", "de"))}
     pairs = [f"data.{kind}{side}={name}" for side, name in names.items() for kind in ("", "valid_")]
     settings = [word for setting in (*SETTINGS, *pairs, "train.max_steps=1") for word in ("--set", setting)]
     trained = subprocess.run(
-        [sys.executable, "-m", "dragoman", "train", "--out", str(given), *settings], capture_output=True
+        [sys.executable, "-m", "dragoman", "train", "--out", str(place), *settings], capture_output=True
     )
     assert trained.returncode == 0, trained.stderr
+    return place
+
+
+def test_a_given_model_translates_back(corpora: Path, given: Path, tmp_path: Path) -> None:
     done = run(corpora, tmp_path / "out", "--direction", "de-en", "--reverse", str(given))
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "out" / "reverse").exists()
@@ -101,6 +107,25 @@ def test_a_given_model_translates_back(corpora: Path, tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "out" / "back-translated" / "de-en" / "translated" / "manifest.json").read_text())
     assert manifest["complete"]
     assert manifest["made_from"]["split"] == "sentences", "of several sentences at once, models drop some"
+
+
+def test_a_model_is_trained_further_on_its_own_translations(corpora: Path, given: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run(corpora, out, "--direction", "en-de", "--teacher", str(given), "--from", str(given))
+    assert done.returncode == 0, done.stdout + done.stderr
+    config = load_config(out / "models" / "en-de")
+    assert config.train.start_from == str(given)
+    assert load_config(out / "reverse" / "de-en").train.start_from == "", "it translates the other way"
+    tokenizers = [(place / "tokenizer.model").read_bytes() for place in (out / "models" / "en-de", given)]
+    assert tokenizers[0] == tokenizers[1]
+    pairs = zip(config.data.source, config.data.target, strict=True)
+    nearest = [pair for pair in pairs if "/nearest/en-de/" in pair[1]]
+    names = [*PARTS, *PARTS[-1:] * (EPOCHS_OF_EVERYDAY_BACK - 1)]
+    assert [source for source, _ in nearest] == [f"$DRAGOMAN_DATA/{name}.en" for name in names]
+    for name, (_, target) in zip(names, nearest, strict=True):
+        text = (corpora / f"{name}.de").read_text()
+        assert len(Path(target).read_text().splitlines()) == len(text.splitlines())
+        assert Path(target).read_text() != text
 
 
 @pytest.mark.parametrize(
