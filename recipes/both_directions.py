@@ -124,11 +124,12 @@ def make(work: Work, reverse: str | None, words: dict[str, "Future[WordList]"]) 
             english_german.translate, reverse, work.real.target, out / "back-translated" / direction, None
         )
         nearest = [
-            pool.submit(english_german.provide_nearest, teacher, work.data, direction, out / "nearest" / direction)
+            pool.submit(english_german.provide_nearest, teacher, work.real, out / "nearest" / direction)
             for teacher in filter(None, [work.teacher])
         ]
         hardened = english_german.harden(work.real, direction, out / "hardened" / direction, work.share)
-        by_models = [translated.result().swapped(), *(each.result() for each in nearest)]
+        texts = pairs_of(TEXTS, work.data, direction, FOLDER).source
+        by_models = [translated.result().swapped(), *(Pairs(texts, each.result()) for each in nearest)]
     with steps.timed(f"{direction}:3/4 training {out / direction}", out):
         train(work, by_models, hardened)
     with steps.timed(f"{direction}:4/4 completing {out / 'models' / direction}", out):

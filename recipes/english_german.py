@@ -99,15 +99,14 @@ def translate(model: str | Path, texts: Sequence[str], out: Path, beam: int | No
     return Pairs(*([str(out / side / name) for name in names] for side in ("source", "translated")))
 
 
-def provide_nearest(model: str, data: Path, direction: str, out: Path) -> Pairs:
-    """The texts of the training and, line by line, what a model says that is nearest to what people wrote."""
-    pairs = pairs_of(TEXTS, data, direction)
+def provide_nearest(model: str | Path, pairs: Pairs, out: Path) -> list[str]:
+    """Files with what a model says, line by line, that is nearest to what people wrote (nearest.py)."""
     texts = [
         nearest.Text(Path(source), Path(target), out / name)
-        for source, target, name in zip(*pairs, _names(len(TEXTS)), strict=True)
+        for source, target, name in zip(*pairs, _names(len(pairs.source)), strict=True)
     ]
-    nearest.provide_nearest(texts, model)
-    return Pairs(pairs_of(TEXTS, data, direction, FOLDER).source, [str(text.out / "target") for text in texts])
+    nearest.provide_nearest(texts, str(model))
+    return [str(text.out / "target") for text in texts]
 
 
 def _names(count: int) -> list[str]:

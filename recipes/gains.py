@@ -7,8 +7,8 @@ Every row is the same model trained for as many steps; only what it learns from,
 is a part of Europarl and the everyday sentences, read many times: there additions show.
 
 1. OUT/text: the pairs.
-2. OUT/NAME: the rows that need no translations, and OUT/reverse, from target to source; meanwhile OUT/distilled,
-   translations by the teacher.
+2. OUT/NAME: the rows that need no translations, and OUT/reverse, from target to source; meanwhile OUT/distilled and
+   OUT/nearest, translations by the teacher.
 3. OUT/distilled-by-equal: translations by the first row; OUT/back-translated: by OUT/reverse.
 4. OUT/NAME: the other rows.
 
@@ -53,10 +53,12 @@ ROWS = {
     "hardened": Row(("real", "hardened")),
     "distilled": Row(("distilled",)),
     "real-and-distilled": Row(("real", "distilled")),
+    "real-and-nearest": Row(("real", "nearest")),
     "distilled-by-equal": Row(("distilled-by-equal",)),  # what is due to a better teacher
     "back-translated": Row(("real", "back-translated")),
 }
 REVERSE = "reverse"  # a model, not a row
+BY_TEACHER = {"distilled", "nearest"}
 MODELS = {"distilled-by-equal": "real", "back-translated": REVERSE}  # what translates
 
 
@@ -91,7 +93,7 @@ def command(
     rows = {name: ROWS[name] for name in only or ROWS}
     kinds = {kind for row in rows.values() for kind in row.learned}
     teacher = teacher or direction
-    if "distilled" in kinds and not (resolve_model(teacher) / CONFIG).exists():  # before hours of training
+    if BY_TEACHER & kinds and not (resolve_model(teacher) / CONFIG).exists():  # before hours of training
         raise ModelError(
             f"--teacher {teacher}: no such model; give one that translates {direction}, or rows that need none (--only)"
         )
@@ -117,15 +119,18 @@ def command(
             learned["real"] = take(data, direction, out / "text", num_pairs)
             if "hardened" in kinds:
                 learned["hardened"] = english_german.harden(learned["real"], direction, out / "hardened", share)
-        first = {name for name, row in rows.items() if not {"distilled", *MODELS} & {*row.learned}}
+        first = {name for name, row in rows.items() if not {*BY_TEACHER, *MODELS} & {*row.learned}}
         needed = {MODELS[kind] for kind in kinds & MODELS.keys()}
         with (
             steps.timed(f"2/4 training {', '.join(sorted(first | needed))} in {out}", out),
             ThreadPoolExecutor() as pool,
         ):
-            by_teacher = pool.submit(translate, teacher, learned["real"], out / "distilled", beam, kinds)
+            by_teacher = [
+                pool.submit(translate, teacher, learned["real"], out / kind, beam, kinds) for kind in sorted(BY_TEACHER)
+            ]
             train(sorted(first | needed, key=[*MODELS.values(), *ROWS].index))  # what others need comes first
-            learned |= by_teacher.result()
+            for made in by_teacher:
+                learned |= made.result()
         with steps.timed("3/4 translating by what was trained", out), ThreadPoolExecutor() as pool:
             for made in [
                 pool.submit(translate, out / model, learned["real"], out / kind, beam, kinds)
@@ -158,6 +163,8 @@ def translate(model: str | Path, real: Pairs, out: Path, beam: int | None, kinds
         return {}
     if out.name == "back-translated":
         return {out.name: english_german.translate(model, real.target, out, beam).swapped()}
+    if out.name == "nearest":
+        return {out.name: Pairs(real.source, english_german.provide_nearest(model, real, out))}
     return {out.name: english_german.translate(model, real.source, out, beam)}
 
 

@@ -39,7 +39,7 @@ def test_rows_differ_in_what_they_learn_from(corpora: Path, tmp_path: Path) -> N
     record = json.loads((out / "gains.json").read_text())
     assert [*record] == [
         "real", "another-seed", "subword-sampling", "r-drop", "hardened", "distilled", "real-and-distilled",
-        "distilled-by-equal", "back-translated",
+        "real-and-nearest", "distilled-by-equal", "back-translated",
     ]  # fmt: skip
     assert all([*row["bleu"]] == ["europarl-en-de-valid", "tatoeba-en-de-valid"] for row in record.values())
     assert {row["steps"] for row in record.values()} == {6}
@@ -76,6 +76,9 @@ def test_rows_differ_in_what_they_learn_from(corpora: Path, tmp_path: Path) -> N
     assert len(read["hardened"][0]) > 70
     assert read["distilled"] == [real[0], translated(teacher, real[0])]
     assert read["real-and-distilled"] == [a + b for a, b in zip(real, read["distilled"], strict=True)]
+    source, target = read["real-and-nearest"]
+    assert (source, target[:70], len(target)) == (real[0] * 2, real[1], 140)
+    assert target[70:] not in (real[1], read["distilled"][1])
     assert read["distilled-by-equal"] == [real[0], translated(equal, real[0])]
     back = [translated(reverse, real[1]), real[1]]
     assert read["back-translated"] == [a + b for a, b in zip(real, back, strict=True)]
