@@ -67,7 +67,8 @@ def both(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_model_is_chosen_by_what_is_asked_for() -> None:
     assert choose_model(None, "de", [GERMAN], None) == Path("en-de")
     assert choose_model(None, "en", ["x"], None) == Path("de-en")
-    assert choose_model(None, "EN", ["x"], None) == Path("de-en")
+    for written in ("EN", "en-US", "en_GB"):
+        assert choose_model(None, written, ["x"], None) == Path("de-en")
     assert choose_model(Path("runs/mine"), None, [GERMAN], None) == Path("runs/mine")
     with pytest.raises(
         ConfigError, match=r"^--to fr: no bundled model translates into it; use de, en, or give --model$"

@@ -31,7 +31,7 @@ def choose_model(
         return model
     from dragoman.bundle import bundled_models
 
-    to = None if to is None else to.lower()
+    to = None if to is None else to.lower().replace("_", "-").partition("-")[0]  # without the region of en-US
     directions = {name: name.split("-") for name in bundled_models() if name.count("-") == 1}
     fitting = [name for name, (_, target) in directions.items() if to in (None, target)]
     if not fitting:
