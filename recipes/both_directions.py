@@ -8,6 +8,7 @@ For each direction, one after the other:
 1. OUT/reverse/de-en: for en-de, a small model of the other direction, unless --reverse gives one.
 2. OUT/back-translated/en-de: the target text, and its translation by that model as the source.
    OUT/nearest/en-de: with --teacher, its translations that are nearest to what people wrote (nearest.py).
+   Of both, with-names has the translations in which no name is lost.
    OUT/hardened/en-de: pairs for input that the corpora lack (hardening.py).
 3. OUT/en-de: the model, from the real pairs and all of these.
 4. OUT/models/en-de: the same in int8, with the words that it has read and the confidence of its translations.
@@ -16,6 +17,7 @@ Run the same command again to resume. Each step prints its minutes. `--from en-d
 further, on its own translations too. What was measured: docs/lab/recipes.md.
 """
 
+import tomllib
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +34,7 @@ from dragoman.files import lock_directory
 from dragoman.text.words import KnownWords, WordList
 
 RECIPE = Path(__file__).with_suffix(".toml")
-EPOCHS_OF_EVERYDAY_TRANSLATED = 3  # by a model, either way, in one of the rest
+EPOCHS_OF_EVERYDAY_TRANSLATED = 3  # as EPOCHS_OF_EVERYDAY, of pairs with a side that a model translated
 REVERSE_SIZE = (
     "model.d_model=256", "model.d_ff=1024", "model.num_heads=4", "model.num_layers=6", "model.decoder_num_layers=2",
 )  # fmt: skip
@@ -123,17 +125,27 @@ def make(work: Work, reverse: str | None, words: dict[str, "Future[WordList]"]) 
         translated = pool.submit(
             english_german.translate, reverse, work.real.target, out / "back-translated" / direction, None
         )
-        nearest = [
-            pool.submit(english_german.provide_nearest, teacher, work.real, out / "nearest" / direction)
-            for teacher in filter(None, [work.teacher])
-        ]
+        if work.teacher:
+            chosen = pool.submit(english_german.provide_nearest, work.teacher, work.real, out / "nearest" / direction)
         hardened = english_german.harden(work.real, direction, out / "hardened" / direction, work.share)
-        texts = pairs_of(TEXTS, work.data, direction, FOLDER).source
-        by_models = [translated.result().swapped(), *(Pairs(texts, each.result()) for each in nearest)]
+        known = KnownWords(*(words[code].result() for code in direction.split("-")))
+        by_models = [
+            keep_names(
+                translated.result(), KnownWords(known.target, known.source), out / "back-translated" / direction
+            ).swapped()
+        ]
+        if work.teacher:
+            kept = keep_names(Pairs(work.real.source, chosen.result()), known, out / "nearest" / direction)
+            by_models.append(Pairs(pairs_of(TEXTS, work.data, direction, FOLDER).source, kept.target))
     with steps.timed(f"{direction}:3/4 training {out / direction}", out):
         train(work, by_models, hardened)
     with steps.timed(f"{direction}:4/4 completing {out / 'models' / direction}", out):
-        complete(work, KnownWords(*(words[code].result() for code in direction.split("-"))))
+        complete(work, known)
+
+
+def keep_names(pairs: Pairs, known: KnownWords, out: Path) -> Pairs:
+    """Pairs of texts and translations by a model, without those that have lost a name."""
+    return Pairs(pairs.source, english_german.drop_lost_names(pairs.source, pairs.target, known, out / "with-names"))
 
 
 def _reversed(direction: str) -> str:
@@ -157,10 +169,17 @@ def train(work: Work, by_models: Sequence[Pairs], hardened: Pairs) -> None:
     made = [repeat_everyday(pairs, EPOCHS_OF_EVERYDAY_TRANSLATED) for pairs in by_models]
     learned = repeat_everyday(pairs_of(TEXTS, work.data, work.direction, FOLDER)).with_pairs(*made, hardened)
     row = [*english_german.data_settings(learned, work.data, work.direction), *steps.length_settings(work.num_steps)]
-    if work.start:  # it keeps its vocabulary, and so what that was learned from
-        lines = load_config(resolve_model(work.start)).text.training_lines
-        row += [f"train.start_from={work.start}", f"text.training_lines={lines}"]
+    if work.start:
+        row += start_settings(work.start)
     steps.train_rows({work.direction: [*row, *work.settings]}, RECIPE, work.data, work.out, 1, [])
+
+
+def start_settings(start: str) -> list[str]:
+    """A model that is trained further keeps its size and its vocabulary, whatever the recipe says."""
+    config, recipe = load_config(resolve_model(start)), tomllib.loads(RECIPE.read_text(encoding="utf-8"))
+    kept = [(section, name) for section in ("model", "text") for name in recipe[section]]
+    values = (f"{section}.{name}={getattr(getattr(config, section), name)}" for section, name in kept)
+    return [f"train.start_from={start}", *values]
 
 
 def complete(work: Work, known: KnownWords) -> None:

@@ -1,12 +1,13 @@
 """The corpora of English and German that the bundled models learn from, in both directions."""
 
+import itertools
 import json
 import multiprocessing
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import hardening
 import nearest
@@ -15,7 +16,9 @@ import steps
 from dragoman import DragomanError
 from dragoman.cli.words import list_words
 from dragoman.data.corpus import read_lines
-from dragoman.text.words import WordList
+from dragoman.decode.names import find_names
+from dragoman.machine import find_device
+from dragoman.text.words import KnownWords, WordList
 
 LANGUAGES = ("en", "de")
 DIRECTIONS = ("en-de", "de-en")
@@ -90,7 +93,7 @@ def translate(model: str | Path, texts: Sequence[str], out: Path, beam: int | No
             stream.writelines(f"{line.text}\n" for line in read_lines(Path(text)))
     # Of several sentences at once, a model that learned from single ones drops some.
     options = ["--beam", beam or 4, "--split", "sentences", "--protect", "none"]
-    options += ["--workers", max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // CORES_OF_WORKER))]
+    options += _workers()
     folders = ["-i", out / "source", "-o", out / "translated"]
     steps.run_dragoman("translate", "--model", model, *folders, *options, may_fail_lines=True)
     for name in names:  # a command that failed as a whole has not written all
@@ -99,14 +102,48 @@ def translate(model: str | Path, texts: Sequence[str], out: Path, beam: int | No
     return Pairs(*([str(out / side / name) for name in names] for side in ("source", "translated")))
 
 
-def provide_nearest(model: str | Path, pairs: Pairs, out: Path) -> list[str]:
-    """Files with what a model says, line by line, that is nearest to what people wrote (nearest.py)."""
+def _workers() -> list[Any]:
+    """Several for each GPU; on a CPU, one, which has threads."""
+    if find_device("auto") != "cuda":
+        return []
+    import torch
+
+    gpus = torch.cuda.device_count()
+    return ["--workers", gpus * max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // gpus // CORES_OF_WORKER))]
+
+
+def provide_nearest(model: str | Path, pairs: Pairs, out: Path, beam: int = nearest.BEAM) -> list[str]:
+    """Files with the hypotheses of a model that are nearest to the target text, line by line (nearest.py)."""
     texts = [
         nearest.Text(Path(source), Path(target), out / name)
         for source, target, name in zip(*pairs, _names(len(pairs.source)), strict=True)
     ]
-    nearest.provide_nearest(texts, str(model))
+    nearest.provide_nearest(texts, str(model), beam)
     return [str(text.out / "target") for text in texts]
+
+
+def drop_lost_names(texts: Sequence[str], translations: Sequence[str], known: KnownWords, out: Path) -> list[str]:
+    """Copies of the translations, blank where a rare name of the text is missing: they would teach to write another."""
+    places = [out / name for name in _names(len(texts))]
+    with ProcessPoolExecutor(mp_context=FRESH) as pool:
+        list(pool.map(_drop_lost_names, texts, translations, itertools.repeat(known), places))
+    return [str(place) for place in places]
+
+
+def _drop_lost_names(text: str, translation: str, known: KnownWords, place: Path) -> None:
+    lines = zip(read_lines(Path(text)), read_lines(Path(translation)), strict=True)
+    with steps.replacing(place) as stream:
+        for own, made in lines:
+            stream.write("\n" if has_lost_names(own.text, made.text, known) else f"{made.text}\n")
+
+
+def has_lost_names(text: str, translation: str, known: KnownWords) -> bool:
+    """Whether a translation lacks a name that the training text hardly has; not at the start of a sentence, where any
+    word has a capital."""
+    names = find_names(text, known)
+    if names is None:
+        return False
+    return any(name.lower() not in translation.lower() for name in {*names.unknown} - names.doubtful)
 
 
 def _names(count: int) -> list[str]:

@@ -67,7 +67,7 @@ def command(
     direction: Annotated[str, typer.Option(help="en-de or de-en.")] = "en-de",
     teacher: Annotated[
         str | None,
-        typer.Option(metavar="NAME|DIR", help="The model that distils.  [default: --direction]"),
+        typer.Option(metavar="NAME|DIR", help="The model whose translations are learned.  [default: --direction]"),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The directory of everything that is made.")] = Path(
         "runs/gains"
@@ -164,7 +164,7 @@ def translate(model: str | Path, real: Pairs, out: Path, beam: int | None, kinds
     if out.name == "back-translated":
         return {out.name: english_german.translate(model, real.target, out, beam).swapped()}
     if out.name == "nearest":
-        return {out.name: Pairs(real.source, english_german.provide_nearest(model, real, out))}
+        return {out.name: Pairs(real.source, english_german.provide_nearest(model, real, out, beam or 4))}
     return {out.name: english_german.translate(model, real.source, out, beam)}
 
 

@@ -1,5 +1,6 @@
 """recipes/both_directions.py from end to end: what each step makes of the one before, and how it goes on."""
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.bundle import load_bundle, load_config
+from dragoman.bundle import BUNDLED_MODELS, load_bundle, load_config
+from dragoman.text.words import KnownWords
 from tests.english_german import PARTS, write_corpora
 
 DIRECTIONS = {"en-de": ("en", "de"), "de-en": ("de", "en")}
@@ -53,6 +55,7 @@ def test_both_directions_from_text_to_int8(corpora: Path, tmp_path: Path) -> Non
             assert back[place][1].endswith(f"/back-translated/{direction}/source/{Path(back[place][0]).name}")
             written = (corpora / f"{name}.{target}").read_text()
             assert Path(back[place][1]).read_text() == written
+            assert Path(back[place][0]).parent.name == "with-names"
             assert Path(back[place][0]).read_text() != written
         assert len(pairs) == len(real) + len(back) + len(PARTS), "and the hardened pairs"
         reverse = load_config(out / "reverse" / f"{target}-{source}")
@@ -111,7 +114,7 @@ def test_a_given_model_translates_back(corpora: Path, given: Path, tmp_path: Pat
 
 def test_a_model_is_trained_further_on_its_own_translations(corpora: Path, given: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = run(corpora, out, "--direction", "en-de", "--teacher", str(given), "--from", str(given))
+    done = run(corpora, out, "--direction", "en-de", "--teacher", "en-de", "--from", str(given))
     assert done.returncode == 0, done.stdout + done.stderr
     config = load_config(out / "models" / "en-de")
     assert config.train.start_from == str(given)
@@ -122,10 +125,52 @@ def test_a_model_is_trained_further_on_its_own_translations(corpora: Path, given
     nearest = [pair for pair in pairs if "/nearest/en-de/" in pair[1]]
     names = [*PARTS, *PARTS[-1:] * (EPOCHS_OF_EVERYDAY_BACK - 1)]
     assert [source for source, _ in nearest] == [f"$DRAGOMAN_DATA/{name}.en" for name in names]
-    for name, (_, target) in zip(names, nearest, strict=True):
-        text = (corpora / f"{name}.de").read_text()
-        assert len(Path(target).read_text().splitlines()) == len(text.splitlines())
-        assert Path(target).read_text() != text
+    teacher = dragoman.load("en-de", device="cpu")
+    for name, (_, target) in zip(names[:2], nearest, strict=False):
+        lines, wanted = (corpora / f"{name}.en").read_text().splitlines(), (corpora / f"{name}.de").read_text()
+        found = teacher.translate(lines, beam=8, n_best=8, split="sentences", protect=[])
+        chosen = Path(target).read_text().splitlines()
+        assert all(
+            text in [other.text for other in each.alternatives] for text, each in zip(chosen, found, strict=True)
+        )
+        assert chosen not in (wanted.splitlines(), [each.text for each in found])
+
+
+def test_translations_that_have_lost_a_name_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RECIPE.parent))
+    recipe = importlib.import_module(RECIPE.stem)
+    known = load_bundle(BUNDLED_MODELS / "en-de").known_words
+    assert known is not None
+    pairs = {
+        "We met Snowden in Latakia.": "Wir trafen Snowden in Latakia.",
+        "We met Snowden in the city.": "Wir trafen Schnee in der Stadt.",
+        "We read Snowden's letter.": "Wir lasen Snowdens Brief.",
+        "We met Mr Smith in London.": "Wir trafen Herrn Schmidt.",  # who is known
+        "Snowden was there.": "Er war dort.",  # any word has a capital there
+        "": "",
+    }
+    text, translation = tmp_path / "text", tmp_path / "translation"
+    text.write_text("".join(f"{line}\n" for line in pairs))
+    translation.write_text("".join(f"{line}\n" for line in pairs.values()))
+    kept = recipe.keep_names(recipe.Pairs([str(text)], [str(translation)]), known, tmp_path)
+    assert kept.source == [str(text)]
+    lines = [*pairs.values()]
+    assert Path(kept.target[0]).read_text().split("\n") == [lines[0], "", *lines[2:], ""]
+    back = recipe.keep_names(
+        recipe.Pairs([str(translation)], [str(text)]), KnownWords(known.target, known.source), tmp_path
+    )
+    assert Path(back.target[0]).read_text().split("\n") == [*pairs, ""], "by the words of the other language"
+
+
+def test_a_model_that_is_trained_further_keeps_its_size(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RECIPE.parent))
+    recipe = importlib.import_module(RECIPE.stem)
+    kept = recipe.start_settings(str(given))
+    config = load_config(given)
+    assert kept[0] == f"train.start_from={given}"
+    assert {"model.num_layers=1", "model.decoder_num_layers=1", f"text.max_length={config.text.max_length}"} < {*kept}
+    assert f"text.training_lines={config.text.training_lines}" in kept
+    assert "model.num_layers=8" in recipe.start_settings("en-de")
 
 
 @pytest.mark.parametrize(

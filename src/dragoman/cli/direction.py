@@ -31,9 +31,9 @@ def choose_model(
         return model
     from dragoman.bundle import bundled_models
 
-    to = None if to is None else to.lower().replace("_", "-").partition("-")[0]  # without the region of en-US
+    language = None if to is None else to.lower().replace("_", "-").partition("-")[0]  # without the region of en-US
     directions = {name: name.split("-") for name in bundled_models() if name.count("-") == 1}
-    fitting = [name for name, (_, target) in directions.items() if to in (None, target)]
+    fitting = [name for name, (_, target) in directions.items() if language in (None, target)]
     if not fitting:
         known = ", ".join(sorted({target for _, target in directions.values()}))
         raise ConfigError(f"--to {to}: no bundled model translates into it; use {known}, or give --model")
