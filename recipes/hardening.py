@@ -280,9 +280,13 @@ def without_stop(pair: Pair, _: Context) -> Pair | None:
 
 
 def misspelt(pair: Pair, context: Context) -> Pair | None:
-    """The source with a letter too many, too few or in the wrong place; the target as it was."""
+    """The source with a letter too many, too few or in the wrong place; the target as it was.
+
+    Not in words with a capital: to correct them is to make other names of names that are not known.
+    """
     chance, words = context.chance, pair.source.split(" ")
-    long = [place for place, each in enumerate(words) if each.isalpha() and len({*each[1:]}) > 1 and len(each) > 3]
+    ordinary = [place for place, each in enumerate(words) if each.isalpha() and each[0].islower()]
+    long = [place for place in ordinary if len({*words[place][1:]}) > 1 and len(words[place]) > 3]
     if not long:
         return None
     for place in chance.sample(long, k=min(len(long), chance.choice([1, 1, 2]))):

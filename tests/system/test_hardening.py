@@ -118,6 +118,9 @@ def test_forms(hardening: ModuleType) -> None:
         assert made.target == real.target
         assert made.source != real.source
         assert abs(len(made.source) - len(real.source)) <= 2
+        changed = {*real.source.split()} - {*made.source.split()}
+        assert changed
+        assert all(word[0].islower() for word in changed), "a word with a capital may be a name that is not known"
     for real, made in made_by(hardening, "emoji"):
         assert made.source.replace(real.source, "").strip() == made.target.replace(real.target, "").strip() != ""
     for real, made in made_by(hardening, "in quotes"):
