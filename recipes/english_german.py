@@ -124,7 +124,7 @@ def provide_nearest(model: str | Path, pairs: Pairs, out: Path, beam: int = near
 
 def drop_lost_names(texts: Sequence[str], translations: Sequence[str], known: KnownWords, out: Path) -> list[str]:
     """Copies of the translations, blank where a rare name of the text is missing: they would teach to write another."""
-    places = [out / name for name in _names(len(texts))]
+    places = [out / f"{name}.txt" for name in _names(len(texts))]
     with ProcessPoolExecutor(mp_context=FRESH) as pool:
         list(pool.map(_drop_lost_names, texts, translations, itertools.repeat(known), places))
     return [str(place) for place in places]

@@ -130,9 +130,9 @@ def test_a_model_is_trained_further_on_its_own_translations(corpora: Path, given
         lines, wanted = (corpora / f"{name}.en").read_text().splitlines(), (corpora / f"{name}.de").read_text()
         found = teacher.translate(lines, beam=8, n_best=8, split="sentences", protect=[])
         chosen = Path(target).read_text().splitlines()
-        assert all(
-            text in [other.text for other in each.alternatives] for text, each in zip(chosen, found, strict=True)
-        )
+        kept = [(text, each) for text, each in zip(chosen, found, strict=True) if text]
+        assert all(text in [other.text for other in each.alternatives] for text, each in kept)
+        assert 2 * len(kept) > len(chosen), "few have lost a name"
         assert chosen not in (wanted.splitlines(), [each.text for each in found])
 
 
