@@ -97,7 +97,7 @@ def command(
     if not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder; it is where the corpora are")
     with lock_directory(out), ProcessPoolExecutor(len(LANGUAGES), mp_context=english_german.FRESH) as pool:
-        # counted while models are trained
+        # counted while models translate
         words = {code: pool.submit(english_german.words_of, code, data) for code in LANGUAGES}
         for each in directions:
             make(Work(each, data, out, num_steps, share, settings or (), teacher, start), reverse, words)

@@ -282,7 +282,7 @@ def without_stop(pair: Pair, _: Context) -> Pair | None:
 def misspelt(pair: Pair, context: Context) -> Pair | None:
     """The source with a letter too many, too few or in the wrong place; the target as it was.
 
-    Not in words with a capital: to correct them is to make other names of names that are not known.
+    Capitalized words are left alone: correcting them would teach a model to rewrite names that it does not know.
     """
     chance, words = context.chance, pair.source.split(" ")
     ordinary = [place for place, each in enumerate(words) if each.isalpha() and each[0].islower()]

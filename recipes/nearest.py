@@ -157,7 +157,7 @@ def _provide_part(pairs: Sequence[tuple[str, str]], place: Path) -> Path:
 
 
 def choose_nearest(result: Translation, target: str) -> str:
-    """The alternative that is nearest to the target text; of several, the best by the model."""
+    """Return the alternative that is nearest to the target text; among equals, the model's best."""
     if result.status not in ("translated", "split"):
         return ""
     ngrams = _ngrams(target)

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from dragoman import DataError
 from dragoman.decode.translation import Translation
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -124,6 +125,20 @@ def test_parts_of_several_texts_are_joined_in_order(
     assert results() == [up, [*down[:2], "kept", "kept", *down[4:]]]
     recipe.provide_nearest(texts, "en-de", beam=2)
     assert "kept" not in results()[1], "another beam makes others"
+
+
+@pytest.mark.slow
+def test_an_error_does_not_wait_for_the_parts_that_are_left(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe, "LINES_OF_PART", 1)
+    whole, short = tmp_path / "whole", tmp_path / "short"
+    whole.write_text("Good morning!\n" * 40)
+    short.write_text("Guten Morgen!\n")
+    texts = [recipe.Text(whole, whole, tmp_path / "first"), recipe.Text(whole, short, tmp_path / "second")]
+    with pytest.raises(DataError, match="one ends before line 2"):
+        recipe.provide_nearest(texts, "en-de", beam=1)
+    assert len([*(tmp_path / "first").glob("part-*")]) < 10
 
 
 @pytest.mark.slow
